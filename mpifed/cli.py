@@ -1,0 +1,99 @@
+"""The command line. Imports next to nothing, so that `mpifed --help` is quick; only `run` and `doctor` start MPI."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mpifed import __version__
+from mpifed.core.errors import MpifedError
+from mpifed.shards.command import data
+
+FOLDER = click.Path(path_type=Path)
+
+
+class _Commands(click.Group):
+    """Commands whose errors become one message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except MpifedError as error:
+            click.echo(f"mpifed: error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Federated optimization at HPC scale, over MPI.
+
+    Exit codes: 0 done, 1 error, 2 usage, 3 data, 4 numerical trouble, 75 interrupted and resumable.
+    """
+
+
+main.add_command(data)
+
+
+@main.command()
+@click.argument("job", type=FOLDER)
+@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
+@click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, on any number of ranks.")
+@click.option("--max-hours", type=click.FloatRange(min=0), help="Checkpoint and end with code 75 after so long.")
+@click.option("--point", type=click.IntRange(min=0), help="Run only this point of the job's sweep.")
+def run(
+    job: Path, changes: tuple[str, ...], out: Path | None, resume: bool, max_hours: float | None, point: int | None
+) -> None:
+    """Run a job; under mpirun on all its ranks, else in this process.
+
+    SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75.
+    """
+    from mpifed.run.command import run_command
+
+    sys.exit(run_command(job, changes, out, resume=resume, max_hours=max_hours, point=point))
+
+
+@main.command()
+@click.argument("what", type=FOLDER)
+@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of a job.")
+@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Forecast for so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(what: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
+    """What a job will send, to whom, in how much time and memory; or how a run ended."""
+    if what.is_dir():
+        from mpifed.run.show import run_summary, run_text
+
+        click.echo(json.dumps(run_summary(what), indent=2) if as_json else run_text(what))
+    else:
+        from mpifed.run.forecast import forecast, forecast_text
+
+        found = forecast(what, changes, ranks)
+        click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=FOLDER)
+@click.option("--out", type=FOLDER, required=True, help="Figure to write: .png, .pdf or .svg.")
+def plot(runs: tuple[Path, ...], out: Path) -> None:
+    """Loss and accuracy against rounds, seconds and bytes; runs that differ in their seed as mean and spread."""
+    from mpifed.plots import convergence
+
+    convergence(runs, out)
+    click.echo(out)
+
+
+@main.command()
+def doctor() -> None:
+    """Whether MPI, HDF5, BLAS, devices and Slurm are as they should be, and what to do where they are not.
+
+    Under mpirun it tells which ranks have really joined.
+    """
+    from mpifed.doctor import examine
+
+    sys.exit(examine())

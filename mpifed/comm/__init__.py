@@ -1,0 +1,1 @@
+"""Where clients live, how messages travel, and how answers are added."""

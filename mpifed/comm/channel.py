@@ -1,0 +1,183 @@
+"""The plain channel: answers are added in the clear, exactly or in floats.
+
+A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction. The last number of
+the buffer is the system's own: how many ranks ask for the run to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Exchange, Field, Measure
+from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
+
+
+class Sum(Protocol):
+    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
+
+    message: NDArray[Any]  # what travels
+    nbytes: int  # of one client's answer, as a deployment would send it
+
+    def begin(self, clients: int) -> None:
+        """Start over, for the answers of `clients` clients."""
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add the answers [n, ...] of `clients` [n]."""
+
+    def total(self, message: NDArray[Any]) -> Record:
+        """The sum that a reduced message stands for."""
+
+
+class _Place:
+    """One field's place in the message."""
+
+    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
+        self.name, self.field, self.form, self.start = name, field, form, start
+        self.stop = start + form.limbs * field.size
+        self.dtype = dtype if field.shape else "float64"
+
+    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
+        """The leaf [n, ...] as [n, size] floats."""
+        array = np.asarray(leaf)
+        if array.shape != (clients, *self.field.shape):
+            raise UsageError(
+                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
+            )
+        return (array if array.dtype.kind == "f" else array.astype(np.float64)).reshape(clients, -1)
+
+
+def _places(
+    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
+) -> list[_Place]:
+    places, start = [], 0
+    for leaf, field in leaves(exchange.fields):
+        name = f"{exchange.name}.{leaf}".rstrip(".")
+        bound, scale = bounds.get(name, field.bound), scales.get(name, field.scale)
+        try:
+            form = grid(scale, bound, clients) if exact else Grid(scale, bound, 1)
+        except ValueError as error:
+            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
+        places.append(_Place(name, field, form, start, dtype))
+        start = places[-1].stop
+    return places
+
+
+class ExactSum:
+    """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        clients: int,
+        dtype: str,
+        bounds: Mapping[str, float] = {},
+        scales: Mapping[str, float] = {},
+    ) -> None:
+        dtype = "float64" if isinstance(exchange, Measure) else dtype
+        self._fields = exchange.fields
+        self._places = _places(exchange, clients, dtype, True, bounds, scales)
+        self._encoders = [Encoder(place.form, place.field.size) for place in self._places]
+        self.message = np.zeros(self._places[-1].stop + 1, dtype=np.int64)
+        self.nbytes = 8 * self._places[-1].stop
+
+    def begin(self, clients: int) -> None:
+        """Every field's accumulator at the start of `clients` additions."""
+        for place, encoder in zip(self._places, self._encoders, strict=True):
+            encoder.clear(self.message[place.start : place.stop], clients)
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Round each client's values to the grid, and add.
+
+        Raises
+        ------
+        NumericalError
+            when a value is not a number or outside its field's bound.
+        """
+        for place, encoder, (_, leaf) in zip(self._places, self._encoders, leaves(answer), strict=True):
+            accumulator = self.message[place.start : place.stop]
+            for client, values in zip(clients, place.rows(leaf, len(clients)), strict=True):
+                if outside(values, place.form.bound):
+                    raise _out_of_bounds(place, int(client), values)
+                encoder.add(values, accumulator)
+
+    def total(self, message: NDArray[np.int64]) -> Record:
+        """Decoded, in the job's dtype; single numbers in float64."""
+        arrays = (
+            decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
+            for place in self._places
+        )
+        return map_leaves(lambda _: next(arrays)[()], self._fields)
+
+
+class FloatSum:
+    """Floating-point sums, faster; their bits depend on the number of ranks."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        clients: int,
+        dtype: str,
+        bounds: Mapping[str, float] = {},
+        scales: Mapping[str, float] = {},
+    ) -> None:
+        dtype = "float64" if isinstance(exchange, Measure) else dtype
+        self._fields = exchange.fields
+        self._places = _places(exchange, clients, dtype, False, bounds, scales)
+        self.message = np.zeros(self._places[-1].stop + 1, dtype=dtype)
+        self.nbytes = self.message.itemsize * self._places[-1].stop
+
+    def begin(self, clients: int) -> None:
+        """Zeros."""
+        self.message.fill(0)
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add each client's values."""
+        for place, (_, leaf) in zip(self._places, leaves(answer), strict=True):
+            part = self.message[place.start : place.stop]
+            for values in place.rows(leaf, len(clients)):
+                part += values
+            self._check(place, part, clients)
+
+    def add_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Add the sum of the answers of `clients`."""
+        for place, (_, leaf) in zip(self._places, leaves(total), strict=True):
+            part = self.message[place.start : place.stop]
+            part += np.asarray(leaf).reshape(-1)
+            self._check(place, part, clients)
+
+    def _check(self, place: _Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
+        if not np.isfinite(np.dot(part, part)) and not np.isfinite(part).all():
+            raise NumericalError(
+                f"{place.name}: the sum over clients {_listed(clients)} is not finite; lower the step size, or set "
+                '[sum] numbers = "exact" to learn which client it comes from'
+            )
+
+    def total(self, message: NDArray[np.floating]) -> Record:
+        """Copies in the job's dtype; single numbers in float64."""
+        arrays = (
+            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self._places
+        )
+        return map_leaves(lambda _: next(arrays)[()], self._fields)
+
+
+def _out_of_bounds(place: _Place, client: int, values: NDArray[np.floating]) -> NumericalError:
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    what = f"has {values.size - finite.size} values that are not finite" if finite.size < values.size else ""
+    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
+    return NumericalError(
+        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
+        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
+    )
+
+
+def _listed(clients: NDArray[np.int64]) -> str:
+    names = [str(client) for client in clients[:8]]
+    return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")

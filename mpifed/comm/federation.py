@@ -1,0 +1,161 @@
+"""The federation at work: tells questions, collects answers of the clients present, adds them, counts bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import ExactSum, FloatSum, Sum
+from mpifed.comm.transport import Transport
+from mpifed.core.block import Block
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange, Measure, States, ToClients
+from mpifed.core.record import Layout, Record, leaves, nbytes, put, take
+from mpifed.core.round import Round
+
+_HEADER = 8  # bytes before a question: the server's order
+
+
+class _Line:
+    """What one exchange needs again every round: its sum, and the buffers of its question."""
+
+    def __init__(self, adder: Sum) -> None:
+        self.sum = adder
+        self.layout: Layout | None = None
+        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.reduced = np.empty_like(adder.message)
+
+
+class Federation:
+    """The `Summation` of this rank; see `mpifed.core.exchange`.
+
+    Parameters
+    ----------
+    blocks : the blocks that this rank hosts
+    clients : number of clients of the whole federation
+    exact : exact sums, or sums in `dtype`
+    bounds, scales : by "exchange.field", instead of what the algorithm declares
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        blocks: Sequence[Block],
+        clients: int,
+        *,
+        exact: bool = True,
+        dtype: str = "float32",
+        bounds: Mapping[str, float] | None = None,
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        self.transport, self.blocks, self.clients = transport, list(blocks), clients
+        self.exact, self.dtype = exact, dtype
+        self._bounds, self._scales = dict(bounds or {}), dict(scales or {})
+        self._lines: dict[str, _Line] = {}
+        self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
+        self.serves = transport.rank == 0
+        self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
+        self.requests = 0  # set to 1 on a rank that was asked to end
+        self.requested = False  # on the server: whether any rank was
+        self.up_bytes = 0  # logical, server only
+        self.down_bytes = 0
+
+    @property
+    def halted(self) -> bool:
+        """Whether the server has ended the run."""
+        return self.order != 0
+
+    def check_names(self, exchanges: Sequence[Exchange]) -> None:
+        """Make ready for `exchanges`; UsageError when a bound or scale names none of their fields, or fits no grid."""
+        known = [f"{e.name}.{leaf}".rstrip(".") for e in exchanges for leaf, _ in leaves(e.fields)]
+        for table, names in (("sum.bounds", self._bounds), ("sum.scales", self._scales)):
+            for name in names:
+                if name not in known:
+                    raise UsageError(f'[{table}] "{name}": no such field; known are {", ".join(known)}')
+        for exchange in exchanges:
+            self._line(exchange)
+
+    def _line(self, exchange: Exchange) -> _Line:
+        line = self._lines.get(exchange.name)
+        if line is None:
+            kind = ExactSum if self.exact else FloatSum
+            line = _Line(kind(exchange, self.clients, self.dtype, self._bounds, self._scales))
+            self._lines[exchange.name] = line
+        return line
+
+    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+        """The server's question and order, on every rank; views that hold until the same exchange's next one."""
+        if self.transport.size == 1:
+            return question
+        line = self._line(exchange)
+        if line.layout is None:
+            line.layout = self.transport.share(Layout(question) if self.serves else None)
+            line.buffer = np.zeros(_HEADER + line.layout.nbytes, dtype=np.uint8)
+        order = line.buffer[:_HEADER].view(np.int64)
+        if self.serves:
+            order[0] = self.order
+            line.layout.pack(question, line.buffer[_HEADER:])
+        self.transport.broadcast(line.buffer)
+        self.order = int(order[0])
+        return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])
+
+    def tally(
+        self, exchange: Exchange, clients: States, question: Record, now: Round
+    ) -> tuple[States, Record]:
+        """Answers of the hosted clients who are present, summed over all ranks."""
+        line = self._line(exchange)
+        fused = getattr(exchange, "fused", None)
+        if fused is not None and isinstance(line.sum, FloatSum):
+            self._answer_fused(line.sum, fused, question, now)
+        else:
+            clients = self._answer(line.sum, exchange, clients, question, now)
+        line.sum.message[-1] = self.requests
+        self._count(exchange, line, question, int(now.present.sum()))
+        if isinstance(exchange, ToClients):
+            self.transport.reduce_all(line.sum.message, line.reduced)
+        else:
+            self.transport.reduce(line.sum.message, line.reduced if self.serves else None)
+            if not self.serves:
+                return clients, None
+        self.requested = bool(line.reduced[-1])
+        return clients, line.sum.total(line.reduced)
+
+    def _answer_fused(self, adder: FloatSum, fused: object, question: Record, now: Round) -> None:
+        adder.begin(0)
+        who = np.flatnonzero(now.present[self._all.clients])
+        if len(who):
+            block = self._all.only(who)
+            adder.add_fused(fused(question, block, now), block.clients)  # type: ignore[operator]
+
+    def _answer(
+        self, adder: Sum, exchange: Exchange, clients: States, question: Record, now: Round
+    ) -> States:
+        adder.begin(int(now.present[self._all.clients].sum()))
+        clients = list(clients)
+        for i, who, block in self._present(now):
+            states, answer = exchange.answer(take(clients[i], who), question, block, now)
+            adder.add(answer, block.clients)
+            clients[i] = put(clients[i], who, states)
+        return clients
+
+    def _present(self, now: Round) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
+        """(number on this rank, positions of the clients present, their block) of each block with any."""
+        for i, block in enumerate(self.blocks):
+            who = np.flatnonzero(now.present[block.clients])
+            if len(who):
+                yield i, who, block.only(who)
+
+    def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
+        """Each block's present clients absorb the sum."""
+        clients = list(clients)
+        for i, who, block in self._present(now):
+            clients[i] = put(clients[i], who, exchange.absorb(take(clients[i], who), total, block, now))
+        return clients
+
+    def _count(self, exchange: Exchange, line: _Line, question: Record, present: int) -> None:
+        if self.serves and not isinstance(exchange, Measure):
+            heard = line.sum.nbytes if isinstance(exchange, ToClients) else 0
+            self.up_bytes += present * line.sum.nbytes
+            self.down_bytes += present * (nbytes(question) + heard)

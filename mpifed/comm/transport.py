@@ -1,0 +1,197 @@
+"""Messages between ranks: MPI, or one process alone. The only place where mpi4py is imported."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import MpifedError, UsageError
+
+_PIECE = 2**18  # bytes per reduction: MPICH adds vectors of this size fastest, and no count nears 2^31
+_BROADCAST_PIECE = 2**30
+_STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+class Transport(Protocol):
+    """A group of ranks. All methods but `abort` are collective."""
+
+    rank: int
+    size: int
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        """Overwrite `array` on every rank by that of rank 0."""
+
+    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+        """Put the sum over all ranks of `array` into `total` on rank 0 (None elsewhere)."""
+
+    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+        """Put the sum over all ranks of `array` into `total` on every rank."""
+
+    def share(self, value: Any) -> Any:
+        """Any picklable value of rank 0, on every rank; for set-up only."""
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The values of all ranks, on rank 0; for set-up and the end only."""
+
+    def agree(self, error: BaseException | None = None) -> None:
+        """Raise on every rank if any rank has an error: the first one in order of ranks."""
+
+    def abort(self, code: int) -> NoReturn:
+        """End all ranks at once with this exit code; not collective."""
+
+
+class Alone:
+    """One process, no MPI."""
+
+    rank, size = 0, 1
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        """Nothing to do."""
+
+    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+        """A copy."""
+        if total is not None:
+            np.copyto(total, array)
+
+    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+        """A copy."""
+        np.copyto(total, array)
+
+    def share(self, value: Any) -> Any:
+        """The value."""
+        return value
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The value alone."""
+        return [value]
+
+    def agree(self, error: BaseException | None = None) -> None:
+        """Raise the error."""
+        if error is not None:
+            raise error
+
+    def abort(self, code: int) -> NoReturn:
+        """Leave the process."""
+        os._exit(code)
+
+
+class MPITransport:
+    """The ranks of one MPI communicator (an mpi4py `Comm`)."""
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self._comm, self._sum = comm, MPI.SUM
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        """In pieces of less than 2^31 bytes."""
+        flat = array.reshape(-1).view(np.uint8)
+        for start in range(0, flat.size, _BROADCAST_PIECE):
+            self._comm.Bcast(flat[start : start + _BROADCAST_PIECE])
+
+    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+        """In pieces."""
+        step = _PIECE // array.itemsize
+        for start in range(0, array.size, step):
+            piece = slice(start, start + step)
+            self._comm.Reduce(array[piece], None if total is None else total[piece], op=self._sum)
+
+    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+        """In pieces."""
+        step = _BROADCAST_PIECE // array.itemsize
+        for start in range(0, array.size, step):
+            piece = slice(start, start + step)
+            self._comm.Allreduce(array[piece], total[piece], op=self._sum)
+
+    def share(self, value: Any) -> Any:
+        """By pickle."""
+        return self._comm.bcast(value)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """By pickle."""
+        gathered: list[Any] | None = self._comm.gather(value)
+        return gathered
+
+    def agree(self, error: BaseException | None = None) -> None:
+        """One small reduction when all is well."""
+        failed = np.array([error is not None], dtype=np.int64)
+        self._comm.Allreduce(failed.copy(), failed, op=self._sum)
+        if failed[0]:
+            errors = self._comm.allgather(None if error is None else _Failure.of(error))
+            agreed = next(e for e in errors if e is not None).exception()
+            agreed.agreed = True
+            raise agreed from error
+
+    def abort(self, code: int) -> NoReturn:
+        """MPI_Abort: the launcher ends every rank."""
+        self._comm.Abort(code)
+        os._exit(code)
+
+
+class _Failure(NamedTuple):
+    """An exception in a form that travels."""
+
+    message: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: BaseException) -> _Failure:
+        if isinstance(error, MpifedError):
+            return cls(str(error), error.exit_code)
+        return cls("".join(traceback.format_exception(error)).rstrip(), 1)
+
+    def exception(self) -> MpifedError:
+        known = {kind.exit_code: kind for kind in MpifedError.__subclasses__()}
+        return known.get(self.exit_code, MpifedError)(self.message)
+
+
+def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
+    """How many ranks this job step was launched with, as the launcher says; 1 without a launcher.
+
+    An allocation's own variables (SLURM_NTASKS) do not count: they are set in a batch script as well.
+    """
+    return max([1, *(int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdigit())])
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> Transport:
+    """The transport of this process: MPI under a launcher, else one process alone. Collective under MPI.
+
+    Raises
+    ------
+    UsageError
+        when a launcher started several processes that MPI does not join into one world.
+    """
+    ranks = launched_ranks(environment)
+    if ranks == 1:
+        return Alone()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(
+            f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
+            "install an MPI library, or the extra of this package: pip install 'mpifed[mpich]'"
+        ) from error
+    comm = MPI.COMM_WORLD
+    if comm.Get_size() == 1:
+        raise UsageError(
+            f"launched as {ranks} ranks, but every process is a world of its own: the launcher and the MPI library "
+            f"({MPI.Get_library_version().splitlines()[0].strip()}) do not belong together. Use the mpiexec that came "
+            "with this library; under Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; "
+            "`mpifed doctor` tells more"
+        )
+    return MPITransport(comm)
+
+
+def library() -> str | None:
+    """Name and version of the MPI library; None when mpi4py or a library is missing. Initializes MPI."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    return MPI.Get_library_version().splitlines()[0].strip().rstrip("\x00")

@@ -1,0 +1,1 @@
+"""The vocabulary: records, blocks, rounds, exchanges. Needs NumPy alone."""

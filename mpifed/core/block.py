@@ -1,0 +1,109 @@
+"""Blocks: a fixed group of clients whose data one rank holds and computes together.
+
+Which clients form a block is settled by the job and never by the number of ranks, so a block's arithmetic, and
+with it every bit of its clients' answers, is the same wherever it is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+
+
+class Shard(Protocol):
+    """The data of one client, as `mpifed.shards.store` reads it: in memory or from its file."""
+
+    client: int
+    samples: int
+    features: int
+    sparse: bool
+    y: Array  # [s] class numbers or targets
+    rows: Array  # [s] global sample numbers
+    columns: Array  # [p] global feature numbers
+
+    def take(self, at: Array, out: Array) -> None:
+        """Put the rows `at` [b] into `out` [b, p]."""
+
+    def take_sparse(self, at: Array, dtype: Any) -> Any:
+        """The rows `at` [b] as a CSR matrix [b, p]."""
+
+
+class Batch(NamedTuple):
+    """As many rows of each of n clients."""
+
+    X: Any  # [n, s, p], or a tuple of n CSR matrices [s, p]
+    y: Array  # [n, s]
+
+    def together(self) -> Batch:
+        """The same rows as those of one client: X [1, n * s, p], y [1, n * s]."""
+        if isinstance(self.X, tuple):
+            from scipy.sparse import vstack
+
+            return Batch((vstack(self.X, format="csr"),), self.y.reshape(1, -1))
+        return Batch(self.X.reshape(1, -1, self.X.shape[-1]), self.y.reshape(1, -1))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Clients computed together; on the rank that hosts it alone."""
+
+    shards: tuple[Shard, ...]
+    dtype: str = "float32"
+
+    @cached_property
+    def clients(self) -> NDArray[np.int64]:
+        """[n] the clients' numbers in the federation."""
+        return np.array([shard.client for shard in self.shards], dtype=np.int64)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """[n] rows held by each client."""
+        return np.array([shard.samples for shard in self.shards], dtype=np.int64)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the rows are sparse."""
+        return self.shards[0].sparse
+
+    def only(self, who: Array) -> Block:
+        """The block of the clients at positions `who`."""
+        if len(who) == len(self.shards):
+            return self
+        return replace(self, shards=tuple(self.shards[i] for i in who))
+
+    def equal_parts(self) -> Iterator[tuple[NDArray[np.int64], Block]]:
+        """(positions, block) for each shard size in turn: clients with equally many rows, ready for one array."""
+        for count in np.unique(self.counts):
+            who = np.flatnonzero(self.counts == count)
+            yield who, self.only(who)
+
+    def draw(self, now: Round, purpose: str, count: int) -> NDArray[np.int64]:
+        """[n, count] rows of each client, drawn by `Round.draw`."""
+        return now.draw(purpose, self.clients, self.counts, count)
+
+    def take(self, at: NDArray[np.int64]) -> Batch:
+        """The rows `at` [n, s] of each client."""
+        y = np.stack([shard.y[rows] for shard, rows in zip(self.shards, at, strict=True)])
+        if self.sparse:
+            return Batch(
+                tuple(s.take_sparse(rows, self.dtype) for s, rows in zip(self.shards, at, strict=True)), y
+            )
+        X = np.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
+        for shard, rows, out in zip(self.shards, at, X, strict=True):
+            shard.take(rows, out)
+        return Batch(X, y)
+
+    def everything(self, size: int) -> Iterator[tuple[int, Batch]]:
+        """All rows, client by client, at most `size` at a time: (position, batch of that one client)."""
+        for i, shard in enumerate(self.shards):
+            alone = self.only(np.array([i]))
+            for start in range(0, shard.samples, size):
+                yield i, alone.take(np.arange(start, min(start + size, shard.samples))[None])

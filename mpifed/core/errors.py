@@ -1,0 +1,39 @@
+"""What can go wrong, and the exit code that says so.
+
+Every error that a user can cause or meet carries its own exit code (README, "Exit codes"); the command line
+turns it into one message and that code, on every rank alike.
+"""
+
+from __future__ import annotations
+
+
+class MpifedError(Exception):
+    """Something went wrong that is neither usage, data nor numbers."""
+
+    exit_code = 1
+    agreed = False  # whether every rank raises it alike, so that all can end in order
+
+
+class UsageError(MpifedError):
+    """The command line or the job asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class DataError(MpifedError):
+    """A file or shard is missing, damaged or not what its header says."""
+
+    exit_code = 3
+
+
+class NumericalError(MpifedError):
+    """A number is not finite, or lies outside the bound declared for it."""
+
+    exit_code = 4
+
+
+class Interrupted(MpifedError):
+    """The run was told to stop; its checkpoint stands and can be resumed."""
+
+    exit_code = 75
+    agreed = True

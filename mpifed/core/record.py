@@ -1,0 +1,119 @@
+"""Records: NamedTuples of named arrays, nested where that reads better.
+
+Models, states, questions, answers and sums are records. The functions here see a record as its leaves in order;
+an array alone is a record of one leaf, and the empty tuple is the record of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = Any  # numpy.ndarray, or a cupy.ndarray of the same interface
+Record: TypeAlias = Any  # a NamedTuple of arrays and records, an array, or ()
+
+
+def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The (dotted name, leaf) pairs of a record, depth first."""
+    if not isinstance(record, tuple):
+        yield name, record
+        return
+    if record and not hasattr(record, "_fields"):
+        raise TypeError(f"{name or 'record'}: a plain tuple has no field names; use a NamedTuple")
+    for field, value in zip(getattr(record, "_fields", ()), record, strict=True):
+        yield from leaves(value, f"{name}.{field}" if name else field)
+
+
+def map_leaves(function: Callable[..., Any], record: Record, *others: Record) -> Record:
+    """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
+    if not isinstance(record, tuple):
+        return function(record, *others)
+    values = [map_leaves(function, *parts) for parts in zip(record, *others, strict=True)]
+    return type(record)(*values) if record else record
+
+
+def take(record: Record, who: Array) -> Record:
+    """The entries `who`, in ascending order, of every leaf's leading axis."""
+    return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[who], record)
+
+
+def put(record: Record, who: Array, values: Record) -> Record:
+    """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`."""
+
+    def replaced(leaf: Array, new: Array) -> Array:
+        if len(who) == len(leaf):
+            return new
+        leaf = leaf.copy()
+        leaf[who] = new
+        return leaf
+
+    return map_leaves(replaced, record, values)
+
+
+def zeros(like: Record) -> Record:
+    """Zeros in the shapes and dtypes of `like`."""
+    return map_leaves(np.zeros_like, like)
+
+
+def nbytes(record: Record) -> int:
+    """Bytes of all leaves."""
+    return sum(np.asarray(leaf).nbytes for _, leaf in leaves(record))
+
+
+class Spec(NamedTuple):
+    """Shape and dtype of one leaf that is not there yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class _Leaf:
+    """One leaf's place in a packed record (a class of its own, since a tuple would be a record)."""
+
+    def __init__(self, name: str, start: int, spec: Spec) -> None:
+        self.name, self.start, self.spec = name, start, spec
+        self.nbytes = int(np.prod(spec.shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+
+    def view(self, buffer: Array) -> Array:
+        part = buffer[self.start : self.start + self.nbytes]
+        return part.view(self.spec.dtype).reshape(self.spec.shape)
+
+
+class Layout:
+    """Where the leaves of records of one structure lie in a flat buffer of bytes, each on a multiple of 8."""
+
+    def __init__(self, record: Record) -> None:
+        self.nbytes = 0
+        self._tree = map_leaves(lambda _: None, record)
+        self._leaves: list[_Leaf] = []
+        for name, leaf in leaves(record):
+            array = np.asarray(leaf)
+            place = _Leaf(name, self.nbytes, Spec(array.shape, array.dtype.str))
+            self._leaves.append(place)
+            self.nbytes += -(-place.nbytes // 8) * 8
+
+    @property
+    def specs(self) -> list[tuple[str, Spec]]:
+        """Names, shapes and dtypes of the leaves, in order."""
+        return [(leaf.name, leaf.spec) for leaf in self._leaves]
+
+    def pack(self, record: Record, buffer: Array) -> None:
+        """Copy the leaves of `record` into `buffer` [nbytes] uint8.
+
+        Raises ValueError when a leaf has another shape or dtype than the layout was made for.
+        """
+        for place, (name, leaf) in zip(self._leaves, leaves(record), strict=True):
+            array = np.asarray(leaf)
+            if Spec(array.shape, array.dtype.str) != place.spec:
+                raise ValueError(
+                    f"{name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
+                    f"{place.spec.dtype} in the first round; a record keeps its shapes for the whole run"
+                )
+            np.copyto(place.view(buffer), array)
+
+    def unpack(self, buffer: Array) -> Record:
+        """The record whose leaves are views into `buffer` [nbytes] uint8."""
+        views = iter([place.view(buffer) for place in self._leaves])
+        return map_leaves(lambda _: next(views), self._tree)

@@ -1,0 +1,64 @@
+"""Products and elementwise functions that take NumPy or CuPy arrays, dense or sparse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.record import Array
+
+
+def namespace(array: Array) -> Any:
+    """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
+    if type(array).__module__.startswith("cupy"):
+        import cupy
+
+        return cupy
+    return np
+
+
+def product(X: Any, weights: Array) -> Array:
+    """X @ weights for every client.
+
+    Parameters
+    ----------
+    X : [..., s, p], or a tuple of n CSR matrices [s, p]
+    weights : [p, h], or [n, p, h] when every client has its own
+
+    Returns
+    -------
+    [..., s, h]
+    """
+    if isinstance(X, tuple):
+        own = weights if weights.ndim == 3 else [weights] * len(X)
+        return namespace(weights).stack([x @ w for x, w in zip(X, own, strict=True)])
+    if X.ndim > 2 and weights.ndim == 2:  # one large product instead of n small ones
+        return (X.reshape(-1, X.shape[-1]) @ weights).reshape(*X.shape[:-1], weights.shape[-1])
+    return X @ weights
+
+
+def transposed_product(X: Any, slopes: Array) -> Array:
+    """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h]."""
+    if isinstance(X, tuple):
+        return namespace(slopes).stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
+    return X.swapaxes(-1, -2) @ slopes
+
+
+def sigmoid(z: Array) -> Array:
+    """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
+    half = z.dtype.type(0.5)
+    result = namespace(z).tanh(z * half)
+    result *= half
+    result += half
+    return result
+
+
+def softmax(z: Array) -> tuple[Array, Array]:
+    """(probabilities [..., L], logarithms of the normalizers [..., 1]) of logits z [..., L]."""
+    xp = namespace(z)
+    top = z.max(axis=-1, keepdims=True)
+    power = xp.exp(z - top)
+    total = power.sum(axis=-1, keepdims=True)
+    power /= total
+    return power, xp.log(total) + top

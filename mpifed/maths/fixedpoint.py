@@ -1,0 +1,99 @@
+"""Exact sums: floats rounded to a grid and added as integers, so that the order of addition cannot matter.
+
+A value x is rounded to the nearest multiple of `scale`, ties to even. Adding C = 1.5 * 2^52 * scale in float64 does
+that rounding, and leaves the integer x / scale in the low bits of the result: bits(C + k * scale) = bits(C) + k.
+So one float addition encodes and one integer addition, mod 2^64, sums. Where the range needs more than one such
+integer, x is split into a coarse multiple and a remainder, two limbs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LIMB_BITS = 32  # the low limb's width when there are two
+
+
+class Grid(NamedTuple):
+    """How one field is represented; follows from scale, bound and the number of clients alone."""
+
+    scale: float
+    bound: float
+    limbs: int  # int64 numbers per value: 1 or 2
+
+    @property
+    def limb_scales(self) -> tuple[float, ...]:
+        """The grid of each limb, coarse first."""
+        return (self.scale,) if self.limbs == 1 else (self.scale * 2.0**_LIMB_BITS, self.scale)
+
+
+def grid(scale: float, bound: float, clients: int) -> Grid:
+    """The representation of sums of up to `clients` values within `bound` on multiples of `scale`.
+
+    Raises
+    ------
+    ValueError
+        if `scale` is no power of two, or bound / scale is more than two limbs can hold.
+    """
+    if scale <= 0 or np.frexp(scale)[0] != 0.5:
+        raise ValueError(f"scale = {scale}: must be a power of two")
+    if not 0 < bound < float("inf"):
+        raise ValueError(f"bound = {bound}: must be positive and finite")
+    steps = bound / scale
+    if steps < 2.0**51 and clients * steps < 2.0**62:
+        return Grid(scale, bound, 1)
+    if steps < 2.0 ** (51 + _LIMB_BITS) and clients * steps < 2.0 ** (62 + _LIMB_BITS):
+        return Grid(scale, bound, 2)
+    raise ValueError(f"bound / scale = {bound} / {scale} for {clients} clients: must stay below 2^{51 + _LIMB_BITS}")
+
+
+def outside(values: NDArray[np.floating], bound: float) -> bool:
+    """Whether any of `values` is above `bound` in absolute value, or is not a number."""
+    flat = values.ravel()
+    if flat.dtype.kind == "f" and float(np.dot(flat, flat)) <= bound * bound:
+        return False  # the norm is within the bound: half the price of looking at every value
+    return not (float(flat.max(initial=0)) <= bound and float(flat.min(initial=0)) >= -bound)
+
+
+class Encoder:
+    """Adds encoded values into an int64 accumulator; owns the buffers it needs, so it is made once."""
+
+    def __init__(self, form: Grid, size: int) -> None:
+        self.form, self.size = form, size
+        self._constants = [1.5 * 2.0**52 * scale for scale in form.limb_scales]
+        self._bits = [int(np.float64(constant).view(np.int64)) for constant in self._constants]
+        self._shifted = np.empty(size)
+        self._rest = np.empty(size if form.limbs == 2 else 0)
+
+    def clear(self, accumulator: NDArray[np.int64], adds: int) -> None:
+        """Set `accumulator` [limbs * size] so that after `adds` calls of `add` it holds the plain sum."""
+        for limb, bits in enumerate(self._bits):
+            offset = (-adds * bits) % 2**64
+            accumulator[limb * self.size : (limb + 1) * self.size] = np.uint64(offset).astype(np.int64)
+
+    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.int64]) -> None:
+        """Add `values` [size], each within the bound, to `accumulator`."""
+        shifted = self._shifted
+        if self.form.limbs == 2:
+            coarse, rest = self._constants[0], self._rest
+            np.add(values, coarse, out=shifted)
+            accumulator[: self.size] += shifted.view(np.int64)
+            np.subtract(shifted, coarse, out=shifted)
+            np.subtract(values, shifted, out=rest)  # exact
+            values = rest
+        np.add(values, self._constants[-1], out=shifted)
+        last = accumulator[-self.size :]
+        np.add(last, shifted.view(np.int64), out=last)
+
+
+def decode(accumulator: NDArray[np.int64], form: Grid, dtype: str) -> NDArray[np.floating]:
+    """The sum [size] that `accumulator` [limbs * size] stands for, rounded to `dtype`."""
+    size = len(accumulator) // form.limbs
+    if form.limbs == 1:
+        total = accumulator.astype(dtype)
+        total *= total.dtype.type(form.scale)
+        return total
+    coarse, fine = form.limb_scales
+    return (accumulator[:size] * coarse + accumulator[size:] * fine).astype(dtype)

@@ -1,0 +1,195 @@
+"""Objectives: a loss of scores that are linear in the features.
+
+That form is the seam between horizontal and vertical federations: clients with other columns of the same rows add
+their *scores*, clients with other rows add their *pulls*. All derivatives are written by hand; tests hold them
+against finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import numpy as np
+from annotated_types import Ge, Gt
+from numpy.random import Generator
+
+from mpifed.core.record import Array, Record, leaves
+from mpifed.maths.arrays import namespace, product, sigmoid, softmax, transposed_product
+
+
+class Parameters(NamedTuple):
+    """A model: the weights of the features, and whatever turns scores into predictions."""
+
+    first: Array  # [p, h]
+    head: Record
+
+
+class Slope(NamedTuple):
+    """Derivatives of a weighted sum of losses."""
+
+    loss: Array  # [..., s] the unweighted loss of each sample
+    head: Record  # the head's shapes, each with the leading axes
+    scores: Array  # [..., s, h] of each sample's weighted loss
+
+
+class Objective(Protocol):
+    """What is minimized: mean loss + penalty * (sum of squares of all parameters)."""
+
+    penalty: float
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """A model to begin with."""
+
+    def scores(self, first: Array, X: Any) -> Array:
+        """[..., s, h] linear in the features."""
+
+    def loss(self, head: Record, scores: Array, y: Array) -> Array:
+        """[..., s] the loss of each sample."""
+
+    def slope(self, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
+        """Derivatives of sum over samples of weights [..., s] times the loss."""
+
+    def pull(self, X: Any, slopes: Array) -> Array:
+        """[..., p, h] the derivative by the feature weights, from that by the scores."""
+
+    def predict(self, head: Record, scores: Array) -> Array:
+        """[..., s] the predicted class, or value."""
+
+
+class Linear:
+    """What all objectives share: scores = X @ first."""
+
+    def scores(self, first: Array, X: Any) -> Array:
+        """[..., s, h] = X @ first."""
+        return product(X, first)
+
+    def pull(self, X: Any, slopes: Array) -> Array:
+        """[..., p, h] = X' @ slopes."""
+        return transposed_product(X, slopes)
+
+
+def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
+    """The derivative of sum over samples of weights [..., s] times the loss; no penalty in it."""
+    slope = objective.slope(model.head, objective.scores(model.first, X), y, weights)
+    return Parameters(objective.pull(X, slope.scores), slope.head)
+
+
+def penalty(objective: Objective, model: Parameters) -> float:
+    """penalty * (sum of squares of all parameters), in float64."""
+    return objective.penalty * sum(float((leaf.astype("f8") ** 2).sum()) for _, leaf in leaves(model))
+
+
+def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
+    """[inputs, outputs] uniform within sqrt(6 / (inputs + outputs)) (Glorot and Bengio, AISTATS 2010)."""
+    limit = np.sqrt(6.0 / (inputs + outputs))
+    return rng.uniform(-limit, limit, size=(inputs, outputs)).astype(dtype)
+
+
+def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
+    """(loss [..., s], probabilities [..., s, L], one-hot positions) of logits [..., s, L] and classes y [..., s]."""
+    probabilities, normalizer = softmax(logits)
+    at = y[..., None]
+    loss = (normalizer - namespace(logits).take_along_axis(logits, at, axis=-1))[..., 0]
+    return loss, probabilities, at
+
+
+def _cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+    """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
+    loss, slopes, at = _cross_entropy(logits, y)
+    xp = namespace(logits)
+    xp.put_along_axis(slopes, at, xp.take_along_axis(slopes, at, axis=-1) - slopes.dtype.type(1), axis=-1)
+    slopes *= weights[..., None].astype(slopes.dtype)
+    return loss, slopes
+
+
+class Output(NamedTuple):
+    """The head of a network."""
+
+    second: Array  # [h, L]
+
+
+@dataclass(frozen=True)
+class Network(Linear):
+    """Three-layer network with swish and softmax, cross-entropy and an l2 penalty: SSCA (27), (28), (30).
+
+    In the paper J = `hidden`, lambda = `penalty`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
+    """
+
+    hidden: Annotated[int, Gt(0)] = 128
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Glorot-uniform weights: at zero every gradient of this network vanishes."""
+        first = glorot(rng, features, self.hidden, dtype)
+        return Parameters(first, Output(glorot(rng, self.hidden, outputs, dtype)))
+
+    def loss(self, head: Output, scores: Array, y: Array) -> Array:
+        """[..., s] cross-entropy."""
+        return _cross_entropy((scores * sigmoid(scores)) @ head.second, y)[0]
+
+    def slope(self, head: Output, scores: Array, y: Array, weights: Array) -> Slope:
+        """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g + S (1 - g)."""
+        gate = sigmoid(scores)
+        active = scores * gate
+        loss, logits = _cross_entropy_slope(active @ head.second, y, weights)
+        second = active.swapaxes(-1, -2) @ logits
+        active -= active * gate  # S (1 - g)
+        active += gate
+        active *= logits @ head.second.swapaxes(-1, -2)
+        return Slope(loss, Output(second), active)
+
+    def predict(self, head: Output, scores: Array) -> Array:
+        """[..., s] the most probable class."""
+        return ((scores * sigmoid(scores)) @ head.second).argmax(axis=-1)
+
+
+@dataclass(frozen=True)
+class Softmax(Linear):
+    """Multinomial logistic regression: the scores are the logits."""
+
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the problem is convex."""
+        return Parameters(np.zeros((features, outputs), dtype=dtype), ())
+
+    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] cross-entropy."""
+        return _cross_entropy(scores, y)[0]
+
+    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """Probabilities minus one-hot labels."""
+        loss, slopes = _cross_entropy_slope(scores, y, weights)
+        return Slope(loss, (), slopes)
+
+    def predict(self, head: tuple[()], scores: Array) -> Array:
+        """[..., s] the most probable class."""
+        return scores.argmax(axis=-1)
+
+
+@dataclass(frozen=True)
+class LeastSquares(Linear):
+    """Linear regression: loss (x'w - y)^2 / 2."""
+
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the problem is convex."""
+        return Parameters(np.zeros((features, 1), dtype=dtype), ())
+
+    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] half the squared residual."""
+        return (scores[..., 0] - y) ** 2 / 2
+
+    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """Weighted residuals."""
+        residual = scores - y[..., None].astype(scores.dtype)
+        return Slope(residual[..., 0] ** 2 / 2, (), residual * weights[..., None].astype(scores.dtype))
+
+    def predict(self, head: tuple[()], scores: Array) -> Array:
+        """[..., s] the predicted value."""
+        return scores[..., 0]
+
+
+OBJECTIVES: dict[str, type] = {"network": Network, "softmax": Softmax, "least-squares": LeastSquares}

@@ -1,0 +1,1 @@
+"""A run from its job to its results."""

@@ -1,0 +1,221 @@
+"""Checkpoints: everything a run needs to go on to the very bits, on any number of ranks.
+
+A checkpoint is a folder `checkpoint/round-00000100` with the server's state, client states in files by ranges of
+clients, and a manifest with their SHA-256. It is written aside, synced and renamed, and the one before it is kept;
+so at any moment a whole one is there, and a damaged one falls back to the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from mpifed.comm.transport import Transport
+from mpifed.core.block import Block
+from mpifed.core.errors import DataError, MpifedError
+from mpifed.core.exchange import States
+from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.run.history import read_json, write_json
+
+SCHEMA = 1
+KEPT = 2  # generations
+_RANGE = 1024  # clients whose states share a file, as far as one rank hosts them
+_NAME = re.compile(r"round-(\d{8})")
+
+
+class Progress(NamedTuple):
+    """How far a run has come."""
+
+    round: int  # rounds done
+    elapsed_s: float = 0.0
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
+def save(
+    run_dir: Path,
+    transport: Transport,
+    progress: Progress,
+    job: dict[str, Any],
+    server: Record,
+    blocks: Sequence[Block],
+    clients: States,
+) -> None:
+    """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails."""
+    final = run_dir / "checkpoint" / f"round-{progress.round:08d}"
+    aside = final.with_name(final.name + ".new")
+    _together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
+    checksums: dict[str, str] = {}
+
+    def write() -> None:
+        if transport.rank == 0:
+            checksums["server.h5"] = _write(aside / "server.h5", {"server": server})
+        for name, states in _files(blocks, clients):
+            checksums[name] = _write(aside / name, states)
+
+    _together(transport, write)
+    gathered = transport.gather(checksums)
+
+    def commit() -> None:
+        if gathered is None:
+            return
+        files = {name: checksum for part in gathered for name, checksum in part.items()}
+        write_json(aside / "manifest.json", {"schema": SCHEMA, **progress._asdict(), "job": job, "files": files})
+        if final.exists():
+            shutil.rmtree(final)
+        os.rename(aside, final)
+        _sync_folder(final.parent)
+        for old in _generations(run_dir)[KEPT:]:
+            shutil.rmtree(old)
+
+    _together(transport, commit)
+
+
+def load(
+    run_dir: Path, transport: Transport, server: Record, blocks: Sequence[Block], clients: States
+) -> tuple[Progress, dict[str, Any], Record, States]:
+    """(progress, job, server, clients) of the newest whole checkpoint. Collective.
+
+    `server` (None on ranks but 0) and `clients` are states of the right structure, as at the start of a run.
+
+    Raises
+    ------
+    DataError
+        when there is no checkpoint, or none that is whole.
+    """
+    choice = None
+    error: MpifedError | None = None
+    try:
+        choice = _newest_whole(run_dir) if transport.rank == 0 else None
+    except DataError as found:
+        error = found
+    transport.agree(error)
+    folder, manifest = transport.share(choice)
+
+    def read() -> tuple[Record, States]:
+        restored = None if server is None else _read(folder / "server.h5", "server", server)
+        return restored, [_read_block(folder, manifest, b, state) for b, state in zip(blocks, clients, strict=True)]
+
+    result = _together(transport, read)
+    progress = Progress(*(manifest[name] for name in Progress._fields))
+    return progress, manifest["job"], *result
+
+
+def _together(transport: Transport, work: Any) -> Any:
+    """The result of `work` on this rank, unless it failed on any."""
+    error: MpifedError | None = None
+    result = None
+    try:
+        result = work()
+    except MpifedError as failed:
+        error = failed
+    except OSError as failed:
+        error = DataError(f"checkpoint: {failed}; see whether the disk is full and the folder can be written")
+    transport.agree(error)
+    return result
+
+
+def _make_anew(folder: Path) -> None:
+    for stale in folder.parent.glob("round-*.new"):
+        shutil.rmtree(stale)
+    folder.mkdir(parents=True)
+
+
+def _files(blocks: Sequence[Block], clients: States) -> Iterator[tuple[str, dict[str, Record]]]:
+    """(file name, state by first client of each block) of this rank's client states, if they have any."""
+    stateful = [(b, state) for b, state in zip(blocks, clients, strict=True) if any(True for _ in leaves(state))]
+    for _, part in groupby(stateful, key=lambda pair: int(pair[0].clients[0]) // _RANGE):
+        pairs = list(part)
+        first, last = int(pairs[0][0].clients[0]), int(pairs[-1][0].clients[-1])
+        yield f"clients-{first:08d}-{last:08d}.h5", {_group(b): state for b, state in pairs}
+
+
+def _group(block: Block) -> str:
+    return f"from-{int(block.clients[0]):08d}"
+
+
+def _write(path: Path, states: dict[str, Record]) -> str:
+    """Write records into the groups of a file, sync it, and give its SHA-256."""
+    with h5py.File(path, "w") as file:
+        for group, record in states.items():
+            for name, leaf in leaves(record):
+                file[f"{group}/{name}"] = leaf
+    with open(path, "r+b") as raw:
+        os.fsync(raw.fileno())
+    return _sha256(path)
+
+
+def _read(path: Path, group: str, like: Record) -> Record:
+    names = iter([name for name, _ in leaves(like)])
+
+    def restored(leaf: Any) -> Any:
+        name = next(names)
+        with h5py.File(path, "r") as file:
+            found = file[f"{group}/{name}"][()]
+        if np.shape(found) != np.shape(leaf) or np.asarray(found).dtype != np.asarray(leaf).dtype:
+            raise DataError(
+                f"{path}: {group}/{name} has shape {np.shape(found)} and dtype {np.asarray(found).dtype}, this job needs "
+                f"{np.shape(leaf)} and {np.asarray(leaf).dtype}; resume with the job that wrote it"
+            )
+        return found
+
+    return map_leaves(restored, like)
+
+
+def _read_block(folder: Path, manifest: dict[str, Any], block: Block, like: Record) -> Record:
+    if not any(True for _ in leaves(like)):
+        return like
+    first = int(block.clients[0])
+    for name in manifest["files"]:
+        match = re.fullmatch(r"clients-(\d+)-(\d+)\.h5", name)
+        if match and int(match[1]) <= first <= int(match[2]):
+            return _read(folder / name, _group(block), like)
+    raise DataError(f"{folder}: no file holds the state of client {first}; resume with the job that wrote it")
+
+
+def _generations(run_dir: Path) -> list[Path]:
+    """Checkpoint folders, newest first."""
+    found = [path for path in (run_dir / "checkpoint").glob("round-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, reverse=True)
+
+
+def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    reasons = []
+    for folder in _generations(run_dir):
+        try:
+            manifest = read_json(folder / "manifest.json")
+            if manifest.get("schema") != SCHEMA:
+                raise DataError(f"schema {manifest.get('schema')}, this version reads {SCHEMA}")
+            for name, expected in manifest["files"].items():
+                if _sha256(folder / name) != expected:
+                    raise DataError(f"{name} differs from its checksum")
+            return folder, manifest
+        except (DataError, OSError) as error:
+            reasons.append(f"{folder.name}: {error}")
+    why = "; ".join(reasons) or "no checkpoint was written"
+    raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

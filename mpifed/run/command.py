@@ -1,0 +1,72 @@
+"""`mpifed run`: one job, or the points of a sweep one after the other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mpifed.comm.transport import Transport, connect
+from mpifed.core.errors import Interrupted, MpifedError, UsageError
+from mpifed.run.config import read_table
+from mpifed.run.launch import guarded
+from mpifed.run.loop import run
+from mpifed.run.report import reporter
+from mpifed.run.setup import together
+from mpifed.run.show import run_text
+from mpifed.run.sweep import Point, finished, points, write_sweep
+
+
+def run_command(
+    path: Path, changes: tuple[str, ...], out: Path | None, *, resume: bool, max_hours: float | None, point: int | None
+) -> int:
+    """Run a job or sweep; the exit code. An error ends the process in here, on all ranks."""
+    try:
+        transport = connect()
+    except MpifedError as error:  # every process is a world of its own, and says so
+        print(f"mpifed: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+    def read() -> tuple[list[Point], bool]:
+        table = read_table(path, changes)
+        found = points(table, str(path))
+        if point is not None and point >= len(found):
+            raise UsageError(f"--point {point}: {path} has {len(found)} point(s), counted from 0")
+        return found, "sweep" in table
+
+    found, sweeps = guarded(transport, None, lambda: together(transport, read))
+    folder = out or Path("runs") / found[0].job.name
+    if not sweeps:
+        guarded(transport, folder, lambda: _one(found[0], transport, folder, resume, max_hours))
+        return 0
+    return _sweep(found, found if point is None else [found[point]], transport, folder, resume, max_hours)
+
+
+def _sweep(
+    found: list[Point], chosen: list[Point], transport: Transport, folder: Path, resume: bool, max_hours: float | None
+) -> int:
+    """Run the chosen points, those that are finished left out when resuming; the worst of their exit codes."""
+    worst = 0
+    for point in chosen:
+        run_dir = folder / point.name
+        if together(transport, lambda: resume and finished(run_dir)):  # noqa: B023 - called at once
+            continue
+
+        def play() -> None:
+            again = resume and (run_dir / "checkpoint").is_dir()  # noqa: B023 - called at once
+            _one(point, transport, run_dir, again, max_hours)  # noqa: B023
+
+        try:
+            guarded(transport, run_dir, play)
+        except SystemExit as end:
+            worst = max(worst, int(end.code or 0))
+            if worst == Interrupted.exit_code:
+                break
+    if transport.rank == 0 and folder.is_dir():
+        write_sweep(folder, found)
+    return worst
+
+
+def _one(point: Point, transport: Transport, folder: Path, resume: bool, max_hours: float | None) -> None:
+    result = run(point.job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))
+    if result is not None:
+        print(run_text(folder), flush=True)

@@ -1,0 +1,56 @@
+"""Where and with what a run was made: versions, commit, host, memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+_PACKAGES = ("mpifed", "numpy", "scipy", "h5py", "mpi4py", "mpich", "openmpi", "cupy", "scikit-learn")
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that decide a run's bits, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The commit of this package's checkout, with + when it has changes; None outside one."""
+    here = Path(__file__).resolve().parent
+    try:
+        name = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=here, capture_output=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return name.stdout.strip() if tracked.returncode == 0 else None
+
+
+def host() -> str:
+    """Name and processor of this machine."""
+    return f"{platform.node()} ({platform.machine()}, {os.cpu_count()} cores)"
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has had resident."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)

@@ -1,0 +1,97 @@
+"""The end of every rank: one message, one exit code, no rank left waiting."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpifed.comm.transport import Transport, connect
+from mpifed.core.errors import Interrupted, MpifedError
+from mpifed.run.config import Job
+from mpifed.run.history import read_json, write_json
+from mpifed.run.loop import FAILURE, Result, run
+from mpifed.run.report import reporter
+
+
+def launch(
+    job: Job | dict[str, Any] | str | Path,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    max_hours: float | None = None,
+) -> Result | None:
+    """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
+
+    An error on any rank ends all of them with its exit code. In one process alone errors are raised.
+    """
+    if isinstance(job, (str, Path)):
+        job = Job.read(Path(job))
+    elif isinstance(job, dict):
+        job = Job.check(job)
+    transport = connect()
+    folder = Path(out or Path("runs") / job.name)
+    work = lambda: run(job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))  # noqa: E731
+    return work() if transport.size == 1 else guarded(transport, folder, work)
+
+
+def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any]) -> Any:
+    """The result of `work`; when it fails, the message is printed once and every rank ends with one exit code.
+
+    An error that all ranks agreed on ends them in order. Any other has happened on this rank alone, while the rest
+    wait in a collective call: the launcher is told to end them.
+    """
+    try:
+        return work()
+    except SystemExit:
+        raise
+    except BaseException as error:  # whatever it is, the other ranks must not be left waiting
+        agreed = isinstance(error, MpifedError) and error.agreed
+        code, text = exit_code(error), message(error, transport)
+        if transport.rank == 0 if agreed else _first(run_dir, text):
+            print(text, file=sys.stderr, flush=True)
+            _note_exit(run_dir, code)
+        if agreed or transport.size == 1:
+            raise SystemExit(code) from error
+        transport.abort(code)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that says what went wrong."""
+    if isinstance(error, MpifedError):
+        return error.exit_code
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def message(error: BaseException, transport: Transport) -> str:
+    """What a person is told: one line for an error that was foreseen, the traceback for any other."""
+    if isinstance(error, Interrupted):
+        return f"mpifed: {error}"
+    if isinstance(error, MpifedError):
+        return f"mpifed: error: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return "mpifed: stopped"
+    where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""
+    return f"mpifed: unexpected error{where}\n{''.join(traceback.format_exception(error))}"
+
+
+def _first(run_dir: Path | None, text: str) -> bool:
+    """Whether no other rank of this run has failed before; the first one's message stays in its folder."""
+    if run_dir is None:
+        return True
+    try:
+        with open(run_dir / FAILURE, "x", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _note_exit(run_dir: Path | None, code: int) -> None:
+    """Put the exit code into run.json, where there is one."""
+    if run_dir is not None and (run_dir / "run.json").exists():
+        write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})

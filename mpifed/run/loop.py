@@ -1,0 +1,292 @@
+"""A run: rounds, the clock, measuring, checkpoints, the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from mpifed.comm.transport import Transport, library
+from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.exchange import play
+from mpifed.core.record import leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.run import checkpoint, environment
+from mpifed.run.checkpoint import Progress
+from mpifed.run.config import Job
+from mpifed.run.history import History, write_json, write_model
+from mpifed.run.measure import measure
+from mpifed.run.report import Reporter, Silent
+from mpifed.run.setup import Ready, prepare, round_of, together
+
+LIMIT_REACHED = 1  # an order: the run ends here, and well
+INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
+FAILURE = "failure.txt"  # what the first rank to fail has said
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+# what may differ between a run and its resumption, since no bit depends on it
+_FREE = ("rounds", "name", "stop", "record", "server", "data.path", "data.memory_gib", "data.verify")
+
+
+class Result(NamedTuple):
+    """What a run leaves behind; on rank 0, None elsewhere."""
+
+    run_dir: Path
+    rounds: int
+    columns: dict[str, Any]  # the last measured row
+    model: Any
+
+
+def run(
+    job: Job,
+    transport: Transport,
+    out: Path,
+    *,
+    resume: bool = False,
+    max_hours: float | None = None,
+    reporter: Reporter | None = None,
+) -> Result | None:
+    """Run a job to its end, or on from its checkpoint. Collective.
+
+    Parameters
+    ----------
+    out : the run's folder; must not hold a run already unless `resume`
+    max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
+
+    Raises
+    ------
+    MpifedError
+        UsageError, DataError and Interrupted on every rank; any other error, once rounds are played, on the rank
+        where it happened: `mpifed.run.launch` then ends all of them.
+    """
+    with threadpool_limits(1):  # the bits depend on it, and ranks share the cores
+        together(transport, lambda: _open_folder(job, transport, out, resume))
+        return _Run(job, transport, out, reporter or Silent()).play(resume, max_hours)
+
+
+def _open_folder(job: Job, transport: Transport, out: Path, resume: bool) -> None:
+    if transport.rank:
+        return
+    if not resume and (out / "job.toml").exists():
+        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+    if resume and not (out / "checkpoint").is_dir():
+        raise UsageError(f"{out}: no checkpoint to resume; start without --resume")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / FAILURE).unlink(missing_ok=True)
+
+
+class _Run:
+    """One run on this rank, from preparation to results; the numbers that change are all here."""
+
+    def __init__(self, job: Job, transport: Transport, out: Path, reporter: Reporter) -> None:
+        self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
+        self.ready: Ready = prepare(job, transport)
+        self.server, self.clients = self.ready.server, self.ready.clients
+        self.exchanges, self.measures = self.ready.algorithm.exchanges, self.ready.algorithm.measures
+        self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
+        self.progress = Progress(0)
+        self.row: dict[str, Any] = {}
+        self.history: History | None = None
+        self.round_s: list[float] = []
+        self.started = time.monotonic()
+
+    @property
+    def serves(self) -> bool:
+        return self.ready.federation.serves
+
+    def play(self, resume: bool, max_hours: float | None) -> Result | None:
+        """The whole run."""
+        federation = self.ready.federation
+        if resume:
+            self._resume()
+        else:
+            self.server, self.clients = play(
+                self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
+            )
+        self._open_results(resume)
+        with _signals(federation):
+            began_cpu = time.process_time()
+            self._rounds(max_hours)
+            cpu_s = time.process_time() - began_cpu
+        if federation.order != INTERRUPTED and self.job.record.every and self.row.get("round") != self.progress.round:
+            self._measure()
+        self._checkpoint()
+        self._close_results(cpu_s)
+        if federation.order == INTERRUPTED:
+            raise Interrupted(f"interrupted after round {self.progress.round}; go on with --resume --out {self.out}")
+        if not self.serves:
+            return None
+        return Result(self.out, self.progress.round, self.row, self.ready.algorithm.model(self.server))
+
+    def _rounds(self, max_hours: float | None) -> None:
+        federation, record = self.ready.federation, self.job.record
+        if record.every and self.progress.round == 0:
+            self._measure()
+        while self.progress.round < self.job.rounds:
+            if self.serves:
+                federation.order = self._order(max_hours)
+            now = round_of(self.job, federation.clients, self.progress.round)
+            start = time.perf_counter()
+            self.server, self.clients = play(self.exchanges, self.server, self.clients, now, federation)
+            if federation.halted:
+                return
+            self._advance(time.perf_counter() - start)
+            if record.every and self.progress.round % record.every == 0:
+                self._measure()
+            if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
+                self._checkpoint()
+
+    def _order(self, max_hours: float | None) -> int:
+        """The server's word before a round."""
+        federation, seconds = self.ready.federation, self.job.stop.seconds
+        if federation.requests or federation.requested:
+            return INTERRUPTED
+        if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
+            return INTERRUPTED
+        return LIMIT_REACHED if seconds is not None and self.progress.elapsed_s >= seconds else 0
+
+    def _advance(self, seconds: float) -> None:
+        federation = self.ready.federation
+        self.round_s.append(seconds)
+        self.progress = Progress(
+            self.progress.round + 1, self.progress.elapsed_s + seconds, federation.up_bytes, federation.down_bytes
+        )
+        self.reporter.advance(self.progress.round)
+
+    def _measure(self) -> None:
+        ready = self.ready
+        columns = measure(
+            self.measures, ready.algorithm, self.server, self.clients, self.everybody, ready.federation, ready.test
+        )
+        done = self.progress
+        self.row = {
+            "round": done.round,
+            "elapsed_s": done.elapsed_s,
+            **columns,
+            "up_bytes": done.up_bytes,
+            "down_bytes": done.down_bytes,
+        }
+        if self.history is not None:
+            self.history.append(self.row)
+            self.reporter.row(self.row)
+
+    def _checkpoint(self) -> None:
+        checkpoint.save(
+            self.out,
+            self.transport,
+            self.progress,
+            self.job.table(),
+            self.server,
+            self.ready.federation.blocks,
+            self.clients,
+        )
+
+    def _resume(self) -> None:
+        federation = self.ready.federation
+        self.progress, before, self.server, self.clients = checkpoint.load(
+            self.out, self.transport, self.server, federation.blocks, self.clients
+        )
+        together(self.transport, lambda: _same_job(self.out, before, self.job.table()))
+        if self.serves:
+            federation.up_bytes, federation.down_bytes = self.progress.up_bytes, self.progress.down_bytes
+            self.history = History.resume(self.out, self.progress.round)
+
+    def _open_results(self, resume: bool) -> None:
+        if not self.serves:
+            return
+        self.history = self.history or History(self.out)
+        (self.out / "job.toml").write_text(self.job.text(), encoding="utf-8")
+        self.began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._write_run(None, 0.0, [])
+        done = self.progress.round
+        how = f", resumed after round {done}" if resume else ""
+        clients, ranks = self.ready.federation.clients, self.transport.size
+        self.reporter.start(
+            done, self.job.rounds, f"{self.job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{how}"
+        )
+
+    def _close_results(self, cpu_s: float) -> None:
+        gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))
+        if gathered is None or self.history is None:
+            return
+        self.reporter.end()
+        model = dict(leaves(self.ready.algorithm.model(self.server)))
+        write_model(self.out / "model.h5", model)
+        self.history.close()
+        interrupted = self.ready.federation.order == INTERRUPTED
+        self._write_run(INTERRUPTED if interrupted else 0, sum(cpu for cpu, _ in gathered), [rss for _, rss in gathered])
+
+    def _write_run(self, code: int | None, cpu_s: float, peak_rss: list[int]) -> None:
+        ended = None if code is None else datetime.now(timezone.utc).isoformat(timespec="seconds")
+        write_json(
+            self.out / "run.json",
+            {
+                "name": self.job.name,
+                "seed": self.job.seed,
+                "rounds": self.progress.round,
+                "exit": code,
+                "started": self.began,
+                "ended": ended,
+                "host": environment.host(),
+                "ranks": self.transport.size,
+                "commit": environment.commit(),
+                "versions": environment.versions(),
+                "mpi": library() if self.transport.size > 1 else None,
+                "slurm_job": os.environ.get("SLURM_JOB_ID"),
+                "elapsed_s": self.progress.elapsed_s,
+                "seconds_per_round": float(np.median(self.round_s)) if self.round_s else None,
+                "cpu_s": cpu_s or None,
+                "peak_rss_bytes": max(peak_rss, default=None),
+                "up_bytes": self.progress.up_bytes,
+                "down_bytes": self.progress.down_bytes,
+                "job_sha256": hashlib.sha256(self.job.text().encode()).hexdigest(),
+            },
+        )
+
+
+def _same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+    old, new = dict(_flat(before)), dict(_flat(after))
+    changed = [
+        key
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not any(key == free or key.startswith(free + ".") for free in _FREE)
+    ]
+    if changed:
+        shown = "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
+        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+@contextmanager
+def _signals(federation: Any) -> Iterator[None]:
+    """While rounds are played, the first of the signals asks for the end at the next round boundary."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        federation.requests = 1
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

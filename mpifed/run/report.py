@@ -1,0 +1,108 @@
+"""What a person sees while a run goes on: a live bar at a terminal, a line per measured round elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+_REFRESH_S = 0.1
+
+
+class Reporter(Protocol):
+    """Hears how the run goes; on rank 0."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        """The run begins or goes on, with `done` of `rounds` behind it."""
+
+    def advance(self, done: int) -> None:
+        """Another round is done."""
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """A round was measured."""
+
+    def end(self) -> None:
+        """No more rounds."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        """Nothing."""
+
+    def advance(self, done: int) -> None:
+        """Nothing."""
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+class Lines(Silent):
+    """One plain line for every measured round."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        """The title."""
+        print(title, flush=True)
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """Round, time and numbers."""
+        print(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}", flush=True)
+
+
+class Bar:
+    """A line that is kept up to date: rounds, loss, accuracy, time left."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+        )
+        self._next = 0.0
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        """The title above, the bar below."""
+        self._progress.start()
+        self._progress.console.print(title, highlight=False)
+        self._task = self._progress.add_task("rounds", total=rounds, completed=done, numbers="")
+
+    def advance(self, done: int) -> None:
+        """At most ten times a second."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _REFRESH_S
+            self._progress.update(self._task, completed=done)
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """The last numbers beside the bar."""
+        self._progress.update(self._task, completed=columns["round"], numbers=_numbers(columns))
+
+    def end(self) -> None:
+        """Leave the bar as it stands."""
+        self._progress.stop()
+
+
+def reporter(rank: int) -> Reporter:
+    """The one for this process."""
+    if rank:
+        return Silent()
+    return Bar() if sys.stdout.isatty() else Lines()
+
+
+def _numbers(columns: dict[str, Any]) -> str:
+    shown = []
+    for name, label, form in (
+        ("train_loss", "loss", ".4f"),
+        ("test_loss", "test loss", ".4f"),
+        ("test_accuracy", "accuracy", ".2%"),
+    ):
+        if columns.get(name) is not None:
+            shown.append(f"{label} {columns[name]:{form}}")
+    return "  ".join(shown)
