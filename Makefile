@@ -35,7 +35,7 @@ $(BIN)/python:
 	@touch $@
 
 data/digits: | .venv/data,plot.done
-	$(BIN)/mpifed data digits --split rows --clients 8 --partition dirichlet:0.5 --out $@
+	$(BIN)/mpifed data digits --split rows --clients 8 --partition dirichlet:0.5 --test-fraction 0.2 --out $@
 
 run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
 	@rm -rf runs/quickstart

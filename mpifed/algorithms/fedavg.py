@@ -7,13 +7,11 @@ several and a decaying step size, parallel restarted SGD (H. Yu, S. Yang, S. Zhu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
-from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import (
     Weighted,
@@ -30,6 +28,8 @@ from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient
 from mpifed.maths.schedules import StepSize
+
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 class Server(NamedTuple):
@@ -124,32 +124,44 @@ class FedAvg:
         change = map_leaves(lambda leaf, w: leaf[0] + w.dtype.type(shrink) * w, slopes, question.model)
         return Weighted(change, weight.sum())
 
-    def _minibatches(self, block: Block, now: Round) -> Iterator[NDArray[np.int64]]:
-        """The rows [n, b] of each local step."""
+    def _steps(self, size: int) -> list[slice]:
+        """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
         if self.local_epochs is None:
-            rows = block.draw(now, "minibatch", (self.local_steps or 1) * self.batch)
-            yield from np.split(rows, self.local_steps or 1, axis=1)
-            return
-        size = int(block.counts[0])
-        rows = block.draw(now, "minibatch", self.local_epochs * size)
-        for first in range(0, self.local_epochs * size, size):
-            for start in range(first, first + size, self.batch):
-                yield rows[:, start : min(start + self.batch, first + size)]
+            return [slice(i * self.batch, (i + 1) * self.batch) for i in range(self.local_steps or 1)]
+        return [
+            slice(start, min(start + self.batch, first + size))
+            for first in range(0, self.local_epochs * size, size)
+            for start in range(first, first + size, self.batch)
+        ]
 
     def _train(self, question: Question, block: Block, now: Round, weight: Array) -> Parameters:
         """[n, ...] weighted changes of clients with equally many steps."""
         step, objective = float(question.step), self.problem.objective
-        change = None
-        for rows in self._minibatches(block, now):
-            batch = block.take(rows)
-            local = question.model if change is None else map_leaves(np.add, question.model, change)
-            down = gradient(objective, local, batch.X, batch.y, np.full(rows.shape, -step / rows.shape[1]))
+        shrink = 1 - 2 * step * objective.penalty
+
+        def descend(w: Array, change: Array) -> None:
             if objective.penalty:
-                down = map_leaves(lambda g, w: g - w.dtype.type(2 * step * objective.penalty) * w, down, local)
-            change = down if change is None else map_leaves(np.add, change, down)
-        if np.any(weight != 1):
-            change = map_leaves(lambda leaf: leaf * _column(weight, leaf), change)
-        return change
+                w *= w.dtype.type(shrink)
+            w += change
+
+        local = map_leaves(lambda w: np.repeat(w[None], len(weight), axis=0), question.model)
+        steps = self._steps(int(block.counts[0]))
+        rows = block.draw(now, "minibatch", steps[-1].stop)
+        together = max(1, ROWS // self.batch)  # steps whose rows are read at once
+        for some in (steps[i : i + together] for i in range(0, len(steps), together)):
+            first = some[0].start
+            batch = block.take(rows[:, first : some[-1].stop])
+            for at in some:
+                X, y = batch.rows(at.start - first, at.stop - first)
+                down = gradient(objective, local, X, y, np.full(y.shape, -step / y.shape[1]))
+                map_leaves(descend, local, down)
+        scale = None if np.all(weight == 1) else weight
+
+        def change(w: Array, start: Array) -> Array:
+            w -= start
+            return w if scale is None else w * scale.astype(w.dtype).reshape(-1, *[1] * start.ndim)
+
+        return map_leaves(change, local, question.model)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change."""
@@ -158,8 +170,3 @@ class FedAvg:
     def model(self, server: Server) -> Parameters:
         """The averaged model."""
         return server.model
-
-
-def _column(weight: Array, like: Array) -> Array:
-    """[n, 1, ...] in the dtype and number of axes of `like`."""
-    return weight.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))

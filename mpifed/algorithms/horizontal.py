@@ -36,7 +36,8 @@ def mean(total: Weighted) -> Record:
 
 def start_model(problem: Problem, now: Round) -> Parameters:
     """The objective's initial model, a function of the job's seed."""
-    return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
+    model: Parameters = problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
+    return model
 
 
 def model_template(problem: Problem) -> Parameters:

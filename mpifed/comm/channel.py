@@ -84,13 +84,15 @@ class ExactSum:
         self._fields = exchange.fields
         self._places = _places(exchange, clients, dtype, True, bounds, scales)
         self._encoders = [Encoder(place.form, place.field.size) for place in self._places]
+        self._clients, self._begun = 0, False
         self.message = np.zeros(self._places[-1].stop + 1, dtype=np.int64)
         self.nbytes = 8 * self._places[-1].stop
 
     def begin(self, clients: int) -> None:
-        """Every field's accumulator at the start of `clients` additions."""
-        for place, encoder in zip(self._places, self._encoders, strict=True):
-            encoder.clear(self.message[place.start : place.stop], clients)
+        """Make ready for `clients` additions."""
+        self._clients, self._begun = clients, False
+        if not clients:
+            self.message.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Round each client's values to the grid, and add.
@@ -102,10 +104,13 @@ class ExactSum:
         """
         for place, encoder, (_, leaf) in zip(self._places, self._encoders, leaves(answer), strict=True):
             accumulator = self.message[place.start : place.stop]
+            first_of = 0 if self._begun else self._clients
             for client, values in zip(clients, place.rows(leaf, len(clients)), strict=True):
                 if outside(values, place.form.bound):
                     raise _out_of_bounds(place, int(client), values)
-                encoder.add(values, accumulator)
+                encoder.add(values, accumulator, first_of)
+                first_of = 0
+        self._begun = True
 
     def total(self, message: NDArray[np.int64]) -> Record:
         """Decoded, in the job's dtype; single numbers in float64."""

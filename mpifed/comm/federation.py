@@ -55,12 +55,16 @@ class Federation:
         self._bounds, self._scales = dict(bounds or {}), dict(scales or {})
         self._lines: dict[str, _Line] = {}
         self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
-        self.serves = transport.rank == 0
         self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
         self.requests = 0  # set to 1 on a rank that was asked to end
         self.requested = False  # on the server: whether any rank was
         self.up_bytes = 0  # logical, server only
         self.down_bytes = 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is rank 0."""
+        return self.transport.rank == 0
 
     @property
     def halted(self) -> bool:

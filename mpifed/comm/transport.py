@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import MpifedError, UsageError
 
-_PIECE = 2**18  # bytes per reduction: MPICH adds vectors of this size fastest, and no count nears 2^31
-_BROADCAST_PIECE = 2**30
+_PIECE = 2**30  # bytes per call: no count nears 2^31
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -92,21 +91,17 @@ class MPITransport:
     def broadcast(self, array: NDArray[Any]) -> None:
         """In pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
-        for start in range(0, flat.size, _BROADCAST_PIECE):
-            self._comm.Bcast(flat[start : start + _BROADCAST_PIECE])
+        for piece in _pieces(flat):
+            self._comm.Bcast(flat[piece])
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
         """In pieces."""
-        step = _PIECE // array.itemsize
-        for start in range(0, array.size, step):
-            piece = slice(start, start + step)
+        for piece in _pieces(array):
             self._comm.Reduce(array[piece], None if total is None else total[piece], op=self._sum)
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
         """In pieces."""
-        step = _BROADCAST_PIECE // array.itemsize
-        for start in range(0, array.size, step):
-            piece = slice(start, start + step)
+        for piece in _pieces(array):
             self._comm.Allreduce(array[piece], total[piece], op=self._sum)
 
     def share(self, value: Any) -> Any:
@@ -132,6 +127,11 @@ class MPITransport:
         """MPI_Abort: the launcher ends every rank."""
         self._comm.Abort(code)
         os._exit(code)
+
+
+def _pieces(array: NDArray[Any]) -> list[slice]:
+    step = _PIECE // array.itemsize
+    return [slice(start, start + step) for start in range(0, array.size, step)]
 
 
 class _Failure(NamedTuple):

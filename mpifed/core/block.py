@@ -42,6 +42,12 @@ class Batch(NamedTuple):
     X: Any  # [n, s, p], or a tuple of n CSR matrices [s, p]
     y: Array  # [n, s]
 
+    def rows(self, start: int, stop: int) -> Batch:
+        """The rows `start` to `stop` of every client."""
+        if isinstance(self.X, tuple):
+            return Batch(tuple(x[start:stop] for x in self.X), self.y[:, start:stop])
+        return Batch(self.X[:, start:stop], self.y[:, start:stop])
+
     def together(self) -> Batch:
         """The same rows as those of one client: X [1, n * s, p], y [1, n * s]."""
         if isinstance(self.X, tuple):

@@ -110,7 +110,9 @@ class Problem(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field."""
 
-    problem: Problem
+    @property
+    def problem(self) -> Problem:
+        """What is public about the task."""
 
     @property
     def exchanges(self) -> tuple[ToServer | ToClients, ...]:
@@ -140,8 +142,13 @@ class Algorithm(Protocol):
 class Summation(Protocol):
     """Tells questions, collects and adds answers. Collective."""
 
-    serves: bool  # whether this rank is the server
-    halted: bool  # whether the server has said that the run ends here
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is the server."""
+
+    @property
+    def halted(self) -> bool:
+        """Whether the server has said that the run ends here."""
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The server's question, on every rank."""

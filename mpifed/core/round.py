@@ -8,9 +8,8 @@ no generator is ever stored, any rank can draw any client's numbers, and no two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -29,7 +28,7 @@ def _purpose_word(purpose: str) -> int:
 class Round(NamedTuple):
     """What is common to all ranks in one round."""
 
-    index: int  # 0, 1, ...; SETUP before them
+    index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
     seed: int
     present: NDArray[np.bool_]  # [N] who takes part
 
@@ -39,11 +38,12 @@ class Round(NamedTuple):
 
     def _philox(self, purpose: str, client: int) -> Philox:
         key = np.array([self.seed & _WORD, _purpose_word(purpose)], dtype=np.uint64)
+        # the first word counts the numbers of the stream
         counter = np.array([0, client & _WORD, self.index & _WORD, 0], dtype=np.uint64)
         return Philox(key=key, counter=counter)
 
     def draw(
-        self, purpose: str, clients: Sequence[int] | NDArray[np.int64], sizes: NDArray[np.int64], count: int
+        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
         """Rows for each client: `count` of its `sizes[i]`, uniformly, without replacement.
 
@@ -55,9 +55,9 @@ class Round(NamedTuple):
         [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count).
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
-        small = np.asarray(sizes) <= _SMALL
+        small = sizes <= _SMALL
         if small.any():
-            self._draw_small(purpose, np.asarray(clients), np.asarray(sizes), np.flatnonzero(small), rows)
+            self._draw_small(purpose, clients, sizes, np.flatnonzero(small), rows)
         if not small.all():
             self._draw_large(purpose, clients, sizes, np.flatnonzero(~small), rows)
         return rows
@@ -94,21 +94,23 @@ class Round(NamedTuple):
     def _draw_large(
         self,
         purpose: str,
-        clients: Sequence[int] | NDArray[np.int64],
+        clients: NDArray[np.int64],
         sizes: NDArray[np.int64],
         which: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> None:
         """By NumPy's own sampling, client by client, with one generator set to each client's counter."""
         count = rows.shape[1]
-        philox = self._philox(purpose, -1)
-        generator, state = Generator(philox), philox.state
-        counter = state["state"]["counter"]
-        for i in which:
-            counter[:] = (0, int(clients[i]) & _WORD, self.index & _WORD, 0)
-            philox.state = state
-            size = int(sizes[i])
+        philox = self._philox(purpose, int(clients[which[0]]))
+        generator = Generator(philox)
+        state: Any = philox.state if len(which) > 1 else None
+        for number, (i, client, size) in enumerate(
+            zip(which.tolist(), clients[which].tolist(), sizes[which].tolist(), strict=True)
+        ):
+            if number:  # a new counter costs a tenth of a new generator
+                state["state"]["counter"][1] = client & _WORD
+                philox.state = state
             for start in range(0, count, size):
                 some = min(size, count - start)
-                # shuffle matters where order does: several steps share one draw
+                # in random order, since several steps may share one draw
                 rows[i, start : start + some] = generator.choice(size, some, replace=False)

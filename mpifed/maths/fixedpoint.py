@@ -67,25 +67,24 @@ class Encoder:
         self._shifted = np.empty(size)
         self._rest = np.empty(size if form.limbs == 2 else 0)
 
-    def clear(self, accumulator: NDArray[np.int64], adds: int) -> None:
-        """Set `accumulator` [limbs * size] so that after `adds` calls of `add` it holds the plain sum."""
-        for limb, bits in enumerate(self._bits):
-            offset = (-adds * bits) % 2**64
-            accumulator[limb * self.size : (limb + 1) * self.size] = np.uint64(offset).astype(np.int64)
+    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.int64], first_of: int = 0) -> None:
+        """Add `values` [size], each within the bound, to `accumulator` [limbs * size].
 
-    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.int64]) -> None:
-        """Add `values` [size], each within the bound, to `accumulator`."""
+        The first of several additions overwrites what was there; it is told their number, `first_of`, since each
+        of them leaves a constant in the sum that it takes away in advance.
+        """
         shifted = self._shifted
-        if self.form.limbs == 2:
-            coarse, rest = self._constants[0], self._rest
-            np.add(values, coarse, out=shifted)
-            accumulator[: self.size] += shifted.view(np.int64)
-            np.subtract(shifted, coarse, out=shifted)
-            np.subtract(values, shifted, out=rest)  # exact
-            values = rest
-        np.add(values, self._constants[-1], out=shifted)
-        last = accumulator[-self.size :]
-        np.add(last, shifted.view(np.int64), out=last)
+        for limb, constant in enumerate(self._constants):
+            part = accumulator[limb * self.size : (limb + 1) * self.size]
+            np.add(values, constant, out=shifted)
+            before = self._offset(limb, first_of) if first_of else part
+            np.add(shifted.view(np.int64), before, out=part)
+            if limb + 1 < len(self._constants):
+                np.subtract(shifted, constant, out=shifted)
+                values = np.subtract(values, shifted, out=self._rest)  # exact
+
+    def _offset(self, limb: int, adds: int) -> np.int64:
+        return np.uint64((-adds * self._bits[limb]) % 2**64).astype(np.int64)
 
 
 def decode(accumulator: NDArray[np.int64], form: Grid, dtype: str) -> NDArray[np.floating]:

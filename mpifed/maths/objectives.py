@@ -86,19 +86,18 @@ def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
     return rng.uniform(-limit, limit, size=(inputs, outputs)).astype(dtype)
 
 
-def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
-    """(loss [..., s], probabilities [..., s, L], one-hot positions) of logits [..., s, L] and classes y [..., s]."""
+def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, tuple[Array, Array]]:
+    """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened to two axes)."""
     probabilities, normalizer = softmax(logits)
-    at = y[..., None]
-    loss = (normalizer - namespace(logits).take_along_axis(logits, at, axis=-1))[..., 0]
-    return loss, probabilities, at
+    at = namespace(logits).arange(y.size), y.reshape(-1)
+    loss = normalizer.reshape(-1) - logits.reshape(-1, logits.shape[-1])[at]
+    return loss.reshape(y.shape), probabilities, at
 
 
 def _cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
     """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
     loss, slopes, at = _cross_entropy(logits, y)
-    xp = namespace(logits)
-    xp.put_along_axis(slopes, at, xp.take_along_axis(slopes, at, axis=-1) - slopes.dtype.type(1), axis=-1)
+    slopes.reshape(-1, slopes.shape[-1])[at] -= 1  # of the array that softmax has just made: a view
     slopes *= weights[..., None].astype(slopes.dtype)
     return loss, slopes
 

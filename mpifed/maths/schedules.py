@@ -15,4 +15,4 @@ class StepSize(NamedTuple):
 
     def at(self, t: int) -> float:
         """The step size of step t, counted from 1."""
-        return self.scale / float(t) ** self.decay
+        return float(self.scale / float(t) ** self.decay)

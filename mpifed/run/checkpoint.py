@@ -161,10 +161,11 @@ def _read(path: Path, group: str, like: Record) -> Record:
         name = next(names)
         with h5py.File(path, "r") as file:
             found = file[f"{group}/{name}"][()]
-        if np.shape(found) != np.shape(leaf) or np.asarray(found).dtype != np.asarray(leaf).dtype:
+        there, needed = np.asarray(found), np.asarray(leaf)
+        if (there.shape, there.dtype) != (needed.shape, needed.dtype):
             raise DataError(
-                f"{path}: {group}/{name} has shape {np.shape(found)} and dtype {np.asarray(found).dtype}, this job needs "
-                f"{np.shape(leaf)} and {np.asarray(leaf).dtype}; resume with the job that wrote it"
+                f"{path}: {group}/{name} has shape {there.shape} and dtype {there.dtype}, this job needs "
+                f"{needed.shape} and {needed.dtype}; resume with the job that wrote it"
             )
         return found
 

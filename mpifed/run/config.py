@@ -7,21 +7,19 @@ reported at once.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
-from mpifed.maths.objectives import OBJECTIVES, Objective
+from mpifed.maths.objectives import Objective
+from mpifed.run.parts import ALGORITHM, OBJECTIVE, make, message, written_out, wrong_with
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -86,14 +84,6 @@ class StopTable(_Table):
     seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
 
 
-class SweepTable(BaseModel):
-    """`[sweep]`: "table.key" = [values], and seeds = how many."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    seeds: Positive = 1
-
-
 class Job(_Table):
     """All settings of one run."""
 
@@ -120,16 +110,14 @@ class Job(_Table):
             listing every unknown key, wrong type and missing value.
         """
         wrong: list[str] = []
-        job: Job | None = None
         try:
-            job = cls.model_validate_json(json.dumps(table))
+            job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
-            wrong += _messages(error, cls)
-        for name, known, fixed in (("objective", OBJECTIVES, ()), ("algorithm", ALGORITHMS, ("problem",))):
-            part = table.get(name)
-            if isinstance(part, Mapping):
-                wrong += _check_part(name, part, known, fixed)
-        if wrong or job is None:
+            wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
+        for kind in (OBJECTIVE, ALGORITHM):
+            if isinstance(part := table.get(kind.table), Mapping):
+                wrong += wrong_with(kind, part)
+        if wrong:
             raise UsageError("\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)]))
         return job
 
@@ -140,9 +128,9 @@ class Job(_Table):
 
     def table(self) -> dict[str, Any]:
         """Plain values, all defaults written out."""
-        table = self.model_dump(exclude_none=True)
-        table["objective"] = _written(self.objective, OBJECTIVES, ())
-        table["algorithm"] = _written(self.algorithm, ALGORITHMS, ("problem",))
+        table: dict[str, Any] = self.model_dump(exclude_none=True)
+        table["objective"] = written_out(OBJECTIVE, self.objective)
+        table["algorithm"] = written_out(ALGORITHM, self.algorithm)
         return table
 
     def text(self) -> str:
@@ -151,7 +139,8 @@ class Job(_Table):
 
     def make_objective(self) -> Objective:
         """The objective."""
-        return _make("objective", self.objective, OBJECTIVES, {})
+        objective: Objective = make(OBJECTIVE, self.objective)
+        return objective
 
     def make_algorithm(self, problem: Problem) -> Algorithm:
         """The algorithm for a problem.
@@ -161,7 +150,7 @@ class Job(_Table):
         UsageError
             listing what does not fit between job and data.
         """
-        algorithm: Algorithm = _make("algorithm", self.algorithm, ALGORITHMS, {"problem": problem})
+        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem)
         wrong = list(algorithm.check())
         per_round = self.participation.clients_per_round
         if per_round is not None and per_round > problem.clients:
@@ -208,105 +197,9 @@ def put_key(table: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _class(table: str, part: Mapping[str, Any], known: Mapping[str, type]) -> type:
-    name = part.get("name")
-    if not isinstance(name, str):
-        raise UsageError(f"[{table}] name: missing; known are {', '.join(known)}, or your own as \"my_module:MyClass\"")
-    if name in known:
-        return known[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise UsageError(f'[{table}] name = "{name}": known are {", ".join(known)}, or your own as "my_module:MyClass"')
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module in the folder where the job is started
-    try:
-        found: type = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f'[{table}] name = "{name}": {error}; the module must be importable from the folder where you start'
-        ) from error
-    if not dataclasses.is_dataclass(found):
-        raise UsageError(f'[{table}] name = "{name}": must be a dataclass, whose fields are the keys of the table')
-    return found
-
-
-def _values(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in part.items() if key != "name"}
-
-
-def _adapted(kind: type, values: Mapping[str, Any], fixed: Iterable[str]) -> dict[str, Any]:
-    """The values in the types that the dataclass annotates; raises ValidationError."""
-    hints = {field.name: field for field in dataclasses.fields(kind) if field.name not in fixed}
-    types = _type_hints(kind)
-    model = {
-        name: (types[name], ... if _required(field) else _default(field)) for name, field in hints.items()
-    }
-    from pydantic import create_model
-
-    checked = create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True), **model)  # type: ignore[call-overload]
-    parsed = checked.model_validate_json(json.dumps(values))
-    return {name: getattr(parsed, name) for name in hints}
-
-
-def _type_hints(kind: type) -> dict[str, Any]:
-    from typing import get_type_hints
-
-    return get_type_hints(kind, include_extras=True)
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
-
-
-def _check_part(table: str, part: Mapping[str, Any], known: Mapping[str, type], fixed: Iterable[str]) -> list[str]:
-    try:
-        kind = _class(table, part, known)
-        _adapted(kind, _values(part), fixed)
-    except UsageError as error:
-        return [str(error)]
-    except ValidationError as error:
-        return _messages(error, None, table, [f.name for f in dataclasses.fields(kind) if f.name not in fixed])
-    return []
-
-
-def _make(table: str, part: Mapping[str, Any], known: Mapping[str, type], fixed: Mapping[str, Any]) -> Any:
-    kind = _class(table, part, known)
-    return kind(**fixed, **_adapted(kind, _values(part), fixed))
-
-
-def _written(part: Mapping[str, Any], known: Mapping[str, type], fixed: Iterable[str]) -> dict[str, Any]:
-    kind = _class("", part, known)
-    values = TypeAdapter(dict[str, Any]).dump_python(_adapted(kind, _values(part), fixed), exclude_none=True)
-    return {"name": part["name"], **{key: value for key, value in values.items() if value is not None}}
-
-
-def _messages(error: ValidationError, kind: type[BaseModel] | None, table: str = "", keys: Iterable[str] = ()) -> list[str]:
-    """One line for each thing that pydantic found."""
-    lines = []
-    for found in error.errors():
-        place = [str(part) for part in found["loc"]]
-        where = f"[{table}] {'.'.join(place)}" if table else _where(place)
-        if found["type"] == "extra_forbidden":
-            known = list(keys) or _known(kind, place[:-1])
-            lines.append(f"{where}: unknown key; known are {', '.join(known)}")
-        elif found["type"] == "missing":
-            lines.append(f"{where}: missing")
-        else:
-            lines.append(f"{where} = {json.dumps(found['input'], default=str)}: {found['msg']}")
-    return lines
-
-
-def _where(place: list[str]) -> str:
-    return f"[{place[0]}] {'.'.join(place[1:])}" if len(place) > 1 else place[0]
-
-
-def _known(kind: type[BaseModel] | None, place: list[str]) -> list[str]:
-    for part in place:
-        if kind is not None and part in kind.model_fields:
-            inner = kind.model_fields[part].annotation
-            kind = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return list(kind.model_fields) if kind is not None else []
+def _known(place: Sequence[int | str]) -> list[str]:
+    """The keys of the table that `place` is in."""
+    table: Any = Job
+    for part in place[:-1]:
+        table = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
+    return list(getattr(table, "model_fields", {}))

@@ -33,7 +33,10 @@ def launch(
         job = Job.check(job)
     transport = connect()
     folder = Path(out or Path("runs") / job.name)
-    work = lambda: run(job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))  # noqa: E731
+
+    def work() -> Result | None:
+        return run(job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))
+
     return work() if transport.size == 1 else guarded(transport, folder, work)
 
 

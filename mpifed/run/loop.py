@@ -26,6 +26,7 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.history import History, write_json, write_model
 from mpifed.run.measure import measure
+from mpifed.run.memory import keep_freed_memory
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.setup import Ready, prepare, round_of, together
 
@@ -68,6 +69,7 @@ def run(
         UsageError, DataError and Interrupted on every rank; any other error, once rounds are played, on the rank
         where it happened: `mpifed.run.launch` then ends all of them.
     """
+    keep_freed_memory()
     with threadpool_limits(1):  # the bits depend on it, and ranks share the cores
         together(transport, lambda: _open_folder(job, transport, out, resume))
         return _Run(job, transport, out, reporter or Silent()).play(resume, max_hours)
@@ -222,8 +224,8 @@ class _Run:
         model = dict(leaves(self.ready.algorithm.model(self.server)))
         write_model(self.out / "model.h5", model)
         self.history.close()
-        interrupted = self.ready.federation.order == INTERRUPTED
-        self._write_run(INTERRUPTED if interrupted else 0, sum(cpu for cpu, _ in gathered), [rss for _, rss in gathered])
+        code = INTERRUPTED if self.ready.federation.order == INTERRUPTED else 0
+        self._write_run(code, sum(cpu for cpu, _ in gathered), [rss for _, rss in gathered])
 
     def _write_run(self, code: int | None, cpu_s: float, peak_rss: list[int]) -> None:
         ended = None if code is None else datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -40,7 +40,7 @@ def points(table: dict[str, Any], source: str) -> list[Point]:
     axes = {key: values for key, values in grid.items() if key != "seeds"}
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
-            raise UsageError(f'{source}: [sweep] {key} = {values!r}: expected a list, as in "algorithm.batch" = [1, 10]')
+            raise UsageError(f'{source}: [sweep] {key} = {values!r}: must be a list, as in "algorithm.batch" = [1, 10]')
     if seeds > 1:
         first = table.get("seed", 1)
         axes["seed"] = list(range(first, first + seeds))

@@ -1,0 +1,248 @@
+"""Pictures of convergence from the result files of runs; `mpifed plot` draws them, without a display.
+
+matplotlib and plotext are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run.history import aside, read_history, read_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+PANELS = {"train_loss": "training loss", "test_accuracy": "test accuracy"}  # from top to bottom
+HORIZONTAL = {"round": "round", "elapsed_s": "training time", "bytes": "sent, up and down"}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
+CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.xmargin": 0.03,
+    "figure.constrained_layout.w_pad": 0.08,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+    "pdf.fonttype": 42,  # text stays text
+    "svg.fonttype": "none",
+}
+
+
+class Run(NamedTuple):
+    """What a picture needs of one run."""
+
+    name: str
+    job: dict[str, Any]  # by dotted key, without the seed
+    history: dict[str, Floats]  # by column, [measured rounds]; `bytes` is up + down
+
+
+class Curve(NamedTuple):
+    """One line; `low` and `high` bound its band."""
+
+    x: Floats  # [points]
+    y: Floats  # [points]
+    low: Floats  # [points]
+    high: Floats  # [points]
+
+
+def convergence(
+    run_dirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], x: Sequence[str] = tuple(HORIZONTAL)
+) -> None:
+    """Draws `figure` of the runs to the file `out`, in the format of its suffix (.pdf, .svg, .png)."""
+    import matplotlib
+
+    path = Path(out)
+    with matplotlib.rc_context(STYLE):
+        picture = figure(run_dirs, x)
+        formats = picture.canvas.get_supported_filetypes()
+        if (suffix := path.suffix[1:].lower()) not in formats:
+            known = ", ".join(f".{name}" for name in sorted(formats))
+            raise UsageError(f"{path}: a figure cannot be drawn as '{path.suffix}'; end its name in one of {known}")
+        with aside(path) as temporary:
+            picture.savefig(temporary, format=suffix)
+
+
+def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(HORIZONTAL)) -> Figure:
+    """Loss and accuracy against rounds, time and bytes.
+
+    Runs that differ in nothing but their seed are one line, their mean, with a band from their least to their largest
+    value. What no run has measured gets no panel.
+
+    Parameters
+    ----------
+    run_dirs
+        Directories of runs.
+    x
+        Some of `HORIZONTAL`, from left to right.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        With one row of axes for each quantity and one column for each of `x`.
+
+    Raises
+    ------
+    DataError
+        No run has measured anything, or one is not a run.
+    """
+    groups = _grouped([_read(Path(run_dir)) for run_dir in run_dirs])
+    drawn = {
+        (row, column): {label: _curve(runs, column, row) for label, runs in groups.items()}
+        for row in PANELS
+        for column in x
+    }
+    drawn = {panel: curves for panel, curves in drawn.items() if any(len(curve.x) for curve in curves.values())}
+    if not drawn:
+        raise DataError(f"{', '.join(map(str, run_dirs))}: nothing was measured; run with [record] every = 1 or more")
+    rows = [row for row in PANELS if any(row == panel[0] for panel in drawn)]
+    columns = [column for column in x if any(column == panel[1] for panel in drawn)]
+
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(1 + 3.1 * len(columns), 0.8 + 2.4 * len(rows)), layout="constrained")
+    grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
+    for (row, column), curves in drawn.items():
+        _draw(axes := grid[rows.index(row), columns.index(column)], curves)
+    for row, axes_of_row in zip(rows, grid, strict=True):
+        curves_of_row = [curves for panel, curves in drawn.items() if panel[0] == row]
+        _finish_vertical(axes_of_row[0], row, [curve.y for curves in curves_of_row for curve in curves.values()])
+    for column, axes_of_column in zip(columns, grid.T, strict=True):
+        _finish_horizontal(axes_of_column[-1], column)
+    picture.align_ylabels()
+    handles, labels = axes.get_legend_handles_labels()
+    picture.legend(handles, labels, loc="outside lower center", ncols=min(len(groups), len(columns)))
+    return picture
+
+
+def terminal(run_dir: str | os.PathLike[str]) -> str:
+    """A run's training loss against rounds, as text of 80 columns."""
+    import plotext
+
+    run = _read(Path(run_dir))
+    curve = _curve([run], "round", "train_loss")
+    if not len(curve.x):
+        raise DataError(f"{run_dir}: no training loss was measured; run with [record] every = 1 or more")
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(80, 18)
+    plotext.plot(curve.x.tolist(), curve.y.tolist(), marker="braille")
+    plotext.yscale("log" if _log_helps(curve.y) else "linear")
+    plotext.title(f"{run.name}: {PANELS['train_loss']}")
+    plotext.xlabel("round")
+    return "\n".join(line.rstrip() for line in plotext.uncolorize(plotext.build()).splitlines())
+
+
+def _read(run_dir: Path) -> Run:
+    try:
+        job = tomllib.loads((run_dir / "job.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{run_dir / 'job.toml'}: cannot be read ({error}); is {run_dir} a run?") from error
+    job.pop("seed", None)
+    history = {name: values.astype(np.float64) for name, values in read_history(run_dir).items()}
+    if not history:
+        raise DataError(f"{run_dir / 'history.csv'}: the run ended before its first measured round; resume it")
+    history["bytes"] = history["up_bytes"] + history["down_bytes"]
+    return Run(read_json(run_dir / "run.json")["name"], dict(_flat(job)), history)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs alike but for the seed, by label: the name, and what sets them apart from others of that name."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps([run.name, run.job], sort_keys=True, default=str), []).append(run)
+    labelled = {}
+    for alike in groups.values():
+        name, job, _ = alike[0]
+        others = [group[0].job for group in groups.values() if group[0].name == name]
+        apart = [key for key in job if any(other.get(key) != job[key] for other in others)]
+        label = ", ".join([name, *(f"{key.rpartition('.')[2]} = {job[key]}" for key in apart)])
+        seeds = f" (mean and range of {len(alike)} seeds)" if len(alike) > 1 else ""
+        labelled[label + seeds] = alike
+    return labelled
+
+
+def _curve(runs: Sequence[Run], x: str, y: str) -> Curve:
+    """The mean and range of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
+    rounds = functools.reduce(np.intersect1d, [run.history["round"] for run in runs])
+    at = [np.isin(run.history["round"], rounds) for run in runs]
+    xs, ys = (np.stack([run.history[name][here] for run, here in zip(runs, at, strict=True)]) for name in (x, y))
+    finite = np.isfinite(xs).all(axis=0) & np.isfinite(ys).all(axis=0)
+    xs, ys = xs[:, finite], ys[:, finite]
+    return Curve(xs.mean(axis=0), ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
+
+
+def _draw(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    for index, (label, curve) in enumerate(curves.items()):
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+        axes.plot(curve.x, curve.y, color=colour, linestyle=dash, label=label)
+        if np.any(curve.low < curve.high):
+            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _finish_vertical(axes: Axes, quantity: str, values: Sequence[Floats]) -> None:
+    """The label, scale and ticks of a row of panels that show `values`, through its first."""
+    from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
+
+    axes.set_ylabel(PANELS[quantity])
+    shown = np.concatenate(values)
+    if quantity == "test_accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    elif _log_helps(shown):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if shown.max() < 300 * shown.min() else (1,)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _finish_horizontal(axes: Axes, quantity: str) -> None:
+    """The label and ticks of a column of panels, through its last."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set_xlabel(HORIZONTAL[quantity])
+    if quantity == "bytes":
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    elif quantity == "elapsed_s":
+        _, most = axes.get_xlim()
+        seconds, unit = next((seconds, unit) for seconds, unit in CLOCK if most >= 2 * seconds or unit == "s")
+        ticks = [tick for tick in MaxNLocator(5).tick_values(0, most / seconds) if tick * seconds <= most]
+        axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g} {unit}" for tick in ticks])
+
+
+def _log_helps(values: Floats) -> bool:
+    """Whether values are positive and spread over at least a factor of ten."""
+    return len(values) > 0 and bool(0 < 10 * values.min() <= values.max())

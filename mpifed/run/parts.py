@@ -1,0 +1,111 @@
+"""The named parts of a job, objective and algorithm: tables whose keys are the fields of a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.core.errors import UsageError
+from mpifed.maths.objectives import OBJECTIVES
+
+
+class Kind(NamedTuple):
+    """One kind of part."""
+
+    table: str
+    known: dict[str, type]  # the package's own, by name
+    given: tuple[str, ...]  # fields that the run sets and the job does not
+
+
+OBJECTIVE = Kind("objective", OBJECTIVES, ())
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",))
+
+
+def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a table, one message each; importing the user's own class, if it names one."""
+    try:
+        part = _class(kind, table)
+    except UsageError as error:
+        return [str(error)]
+    try:
+        _fields(kind, part, table)
+    except ValidationError as error:
+        keys = [field.name for field in dataclasses.fields(part) if field.name not in kind.given]
+        return [line for found in error.errors() for line in [message(found, [kind.table, *found["loc"]], keys)]]
+    return []
+
+
+def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
+    """The object that a table without errors describes."""
+    part = _class(kind, table)
+    return part(**given, **_fields(kind, part, table))
+
+
+def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with all defaults; what is None stays out."""
+    fields = _fields(kind, _class(kind, table), table)
+    plain = TypeAdapter(dict[str, Any]).dump_python(fields, mode="json")
+    return {"name": table["name"], **{key: value for key, value in plain.items() if value is not None}}
+
+
+def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
+    """One thing that pydantic found wrong: where, what came, what was expected.
+
+    Parameters
+    ----------
+    found : an entry of `ValidationError.errors()`
+    place : table and keys
+    known : the keys that could stand there
+    """
+    table, *keys = [str(part) for part in place]
+    where = f"[{table}] {'.'.join(keys)}" if keys else table
+    if found["type"] == "extra_forbidden":
+        return f"{where}: unknown key; known are {', '.join(known)}"
+    if found["type"] == "missing":
+        return f"{where}: missing"
+    return f"{where} = {json.dumps(found['input'], default=str)}: {found['msg']}"
+
+
+def _class(kind: Kind, table: Mapping[str, Any]) -> type:
+    name, known = table.get("name"), ", ".join(kind.known)
+    if isinstance(name, str) and name in kind.known:
+        return kind.known[name]
+    module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not colon:
+        came = "missing" if name is None else f"{name!r} is not known"
+        raise UsageError(f'[{kind.table}] name: {came}; give one of {known}, or your own as "my_module:MyClass"')
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder where the job is started
+    try:
+        part: type = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f'[{kind.table}] name = "{name}": {error}; the module must be importable from the folder where you start'
+        ) from error
+    if not dataclasses.is_dataclass(part):
+        raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
+    return part
+
+
+def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table in the types that the dataclass annotates; raises pydantic's ValidationError."""
+    hints = get_type_hints(part, include_extras=True)
+    fields = [field for field in dataclasses.fields(part) if field.name not in kind.given]
+    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    typed: dict[str, Any] = {field.name: (hints[field.name], _default(field)) for field in fields}
+    model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
+    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
+    return {field.name: getattr(parsed, field.name) for field in fields}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ... if field.default is dataclasses.MISSING else field.default

@@ -1,0 +1,218 @@
+"""The result files of a run: what is written comes back, and a torn or resumed history is whole again."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run.history import (
+    SUMMARY,
+    History,
+    aside,
+    model_sha256,
+    read_history,
+    read_json,
+    read_model,
+    summary,
+    write_json,
+    write_model,
+)
+
+
+def row(index: int) -> dict[str, float | int | None]:
+    return {
+        "round": index,
+        "elapsed_s": index / 3,
+        "train_loss": 1 / (1 + index),
+        "kkt_residual": np.float32(0.1),
+        "up_bytes": np.int64(8 * index),
+        "down_bytes": None,
+    }
+
+
+def write_rounds(run: Path, *rounds: int) -> History:
+    history = History(run)
+    for index in rounds:
+        history.append(row(index))
+    return history
+
+
+def test_columns_come_in_the_promised_order_and_floats_come_back_exactly(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 0, 10)
+    lines = (tmp_path / "history.csv").read_text().splitlines()
+    assert lines[0] == "round,elapsed_s,train_loss,test_accuracy,kkt_residual,up_bytes,down_bytes,epsilon"
+    assert lines[2] == f"10,{10 / 3!r},{1 / 11!r},,{float(np.float32(0.1))!r},80,,"
+    history = read_history(tmp_path)
+    assert history["round"].dtype == history["up_bytes"].dtype == np.int64
+    assert history["elapsed_s"][1] == 10 / 3
+    assert np.isnan(history["epsilon"]).all() and np.isnan(history["test_accuracy"]).all()
+
+
+def test_a_row_with_other_columns_is_our_mistake(tmp_path: Path) -> None:
+    history = write_rounds(tmp_path, 0)
+    with pytest.raises(AssertionError):
+        history.append(row(10) | {"duality_gap": 0.5})
+    with pytest.raises(AssertionError):
+        history.append({"round": 10, "train_loss": 0.5})
+
+
+def test_a_new_history_does_not_overwrite_another(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 0)
+    with pytest.raises(UsageError, match=r"history\.csv.*--resume"):
+        History(tmp_path)
+
+
+def test_every_cut_of_the_file_can_be_read_and_resumed(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 0, 1, 2)
+    path = tmp_path / "history.csv"
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        rows_left = max(whole[:length].count(b"\n") - 1, 0)
+        assert list(read_history(tmp_path).get("round", ())) == list(range(rows_left))
+        history = History.resume(tmp_path, round=2)
+        for index in range(rows_left, 3):
+            history.append(row(index))
+        assert path.read_bytes() == whole
+
+
+def test_resume_drops_the_rounds_after_the_checkpoint(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 0, 10, 20, 30)
+    History.resume(tmp_path, round=19).append(row(20))
+    assert list(read_history(tmp_path)["round"]) == [0, 10, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["history.csv"]
+
+
+def test_resume_before_the_first_measured_round_starts_anew(tmp_path: Path) -> None:
+    History.resume(tmp_path, round=5).append(row(10))
+    assert list(read_history(tmp_path)["round"]) == [10]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "begins with"),
+        ("round,elapsed_s,train_loss,test_accuracy\n1,2\n", "line 2 has 2 cells, the header 4"),
+        ("round,elapsed_s,train_loss,test_accuracy\n1,soon,,\n", "column elapsed_s.*'soon'"),
+        ("\udcff\n", "utf-8"),
+    ],
+)
+def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "history.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(DataError, match=rf"history\.csv: not the history of a run: .*{message}"):
+        read_history(tmp_path)
+
+
+def test_a_missing_history_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"history\.csv: no history here"):
+        read_history(tmp_path)
+
+
+def test_close_writes_every_column_to_hdf5(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 0, 10).close()
+    with h5py.File(tmp_path / "history.h5") as file:
+        columns = {name: file[name][()] for name in file}
+    expected = read_history(tmp_path)
+    assert columns.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(columns[name], values)
+
+
+def test_a_run_without_a_measured_round_closes_without_files(tmp_path: Path) -> None:
+    History(tmp_path).close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_comes_back_with_its_bits(tmp_path: Path) -> None:
+    arrays = {"first": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.float64(0.5), "mask": np.eye(2) > 0}
+    write_model(tmp_path / "model.h5", arrays)
+    read = read_model(tmp_path / "model.h5")
+    assert read.keys() == arrays.keys()
+    for name, values in arrays.items():
+        assert read[name].dtype == values.dtype and np.array_equal(read[name], values)
+    assert model_sha256(read) == model_sha256(arrays)
+
+
+def test_a_damaged_model_is_a_data_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.h5", tmp_path / "damaged.h5"):
+        (tmp_path / "damaged.h5").write_bytes(b"not HDF5")
+        with pytest.raises(DataError, match=path.name):
+            read_model(path)
+
+
+def test_the_hash_is_that_of_the_documented_bytes() -> None:
+    arrays: dict[str, NDArray[Any]] = {"w": np.array([[1.0, 2.0]], dtype=np.float32), "b": np.array(3, dtype=np.int8)}
+    recipe = b"b\0|i1\0\0" + struct.pack("<b", 3) + b"w\0<f4\x001,2\0" + struct.pack("<2f", 1, 2)
+    assert model_sha256(arrays) == hashlib.sha256(recipe).hexdigest()
+    assert model_sha256({"w": arrays["w"].astype(">f4"), "b": arrays["b"]}) == hashlib.sha256(recipe).hexdigest()
+
+
+def test_the_hash_sees_names_shapes_dtypes_and_bits_but_not_strides() -> None:
+    values = np.arange(4.0).reshape(2, 2)
+    hashes = {
+        model_sha256(arrays)
+        for arrays in (
+            {"w": values},
+            {"v": values},
+            {"w": values.ravel()},
+            {"w": values.astype(np.float32)},
+            {"w": -values},
+            {"w": values, "b": values},
+        )
+    }
+    assert len(hashes) == 6
+    assert model_sha256({"w": np.asfortranarray(values)}) == model_sha256({"w": values})
+
+
+def test_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"exit": None})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"exit": float("nan")})
+    assert read_json(path) == {"exit": None}
+    path.write_text("{")
+    with pytest.raises(DataError, match=r"run\.json"):
+        read_json(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), aside(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"name": "run", "rounds": 21, "exit": 0, "up_bytes": None, "peak_rss_bytes": 5})
+    assert summary(tmp_path) == dict.fromkeys(SUMMARY) | {"rounds": 21, "exit": 0, "peak_rss_bytes": 5}
+    write_rounds(tmp_path, 0, 10)
+    history = History.resume(tmp_path, round=10)
+    history.append(row(20) | {"train_loss": float("inf")})
+    model = {"w": np.array([0.0, 1.0, 2.0])}
+    write_model(tmp_path / "model.h5", model)
+    assert summary(tmp_path) == dict.fromkeys(SUMMARY) | {
+        "rounds": 21,
+        "exit": 0,
+        "peak_rss_bytes": 5,
+        "elapsed_s": 20 / 3,
+        "kkt_residual": float(np.float32(0.1)),
+        "up_bytes": 160,
+        "model_sha256": model_sha256(model),
+        "nonzeros": 2,
+    }
+
+
+def test_the_summary_lists_the_constraints_in_order(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"exit": 0})
+    History(tmp_path).append({"round": 0, "constraint_b": 0.5, "constraint_a": None})
+    assert summary(tmp_path)["constraint_values"] == [0.5, None]

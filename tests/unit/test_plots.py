@@ -1,0 +1,141 @@
+"""The lines of a figure are those of the runs' histories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.plots import convergence, figure, terminal
+from mpifed.run.history import History, write_json
+
+ROUNDS = (0, 10, 20, 30)
+
+
+def write_run(
+    run: Path,
+    name: str = "job",
+    seed: int = 1,
+    batch: int = 10,
+    rounds: Sequence[int] = ROUNDS,
+    scale: float = 1.0,
+    unknown: Sequence[str] = (),
+) -> Path:
+    """A run directory with a loss of `scale` * 2^-round, a second every ten rounds, and 100 bytes up and 50 down."""
+    run.mkdir()
+    (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch = {batch}\n')
+    write_json(run / "run.json", {"name": name})
+    history = History(run)
+    for index in rounds:
+        row: dict[str, float | int | None] = {
+            "round": index,
+            "elapsed_s": index / 10,
+            "train_loss": scale * 2.0**-index,
+            "test_accuracy": index / 100,
+            "up_bytes": 100 * index,
+            "down_bytes": 50 * index,
+        }
+        history.append(row | dict.fromkeys(unknown))
+    return run
+
+
+def lines(axes: Any) -> dict[str, NDArray[np.float64]]:
+    """By label, [2, points]."""
+    return {str(line.get_label()): np.array(line.get_data()) for line in axes.lines}
+
+
+def test_one_run_is_one_line_in_every_panel(tmp_path: Path) -> None:
+    picture = figure([write_run(tmp_path / "run")])
+    rounds = np.array(ROUNDS)
+    x, y = [rounds, rounds / 10, rounds * 150], [2.0**-rounds, rounds / 100]
+    assert len(picture.axes) == 6
+    for number, axes in enumerate(picture.axes):
+        assert lines(axes).keys() == {"job"}
+        np.testing.assert_allclose(lines(axes)["job"], np.stack([x[number % 3], y[number // 3]]))
+    assert [axes.get_ylabel() for axes in picture.axes] == ["training loss", "", "", "test accuracy", "", ""]
+    assert [axes.get_xlabel() for axes in picture.axes[3:]] == ["round", "training time", "sent, up and down"]
+
+
+def test_runs_that_differ_in_seed_are_a_mean_and_a_range(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), seed=seed, scale=seed) for seed in (1, 2, 6)]
+    (axes, _) = figure(runs, x=["round"]).axes
+    halved = 2.0 ** -np.array(ROUNDS)
+    np.testing.assert_allclose(lines(axes)["job (mean and range of 3 seeds)"], np.stack([ROUNDS, 3 * halved]))
+    (band,) = axes.collections
+    low, high = 1 * halved, 6 * halved
+    corners: Any = band.get_paths()[0].vertices
+    for edge in (low, high):
+        assert {*zip(ROUNDS, edge, strict=True)} <= {(x, y) for x, y in corners}
+
+
+def test_seeds_are_compared_at_the_rounds_that_all_have_measured(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "1", seed=1), write_run(tmp_path / "2", seed=2, rounds=(0, 5, 10))]
+    (axes, _) = figure(runs, x=["elapsed_s"]).axes
+    np.testing.assert_allclose(lines(axes)["job (mean and range of 2 seeds)"][0], [0, 1])
+
+
+def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", batch=10),
+        write_run(tmp_path / "b", batch=100),
+        write_run(tmp_path / "c", name="other"),
+    ]
+    picture = figure(runs)
+    labels = ["job, batch = 10", "job, batch = 100", "other"]
+    assert list(lines(picture.axes[0])) == labels
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == labels
+    assert len({line.get_color() for line in picture.axes[0].lines}) == 3
+
+
+def test_what_no_run_has_measured_has_no_panel(tmp_path: Path) -> None:
+    plain = write_run(tmp_path / "a", unknown=["test_accuracy", "down_bytes"])
+    assert [axes.get_xlabel() for axes in figure([plain]).axes] == ["round", "training time"]
+    scored = write_run(tmp_path / "b", name="other")
+    picture = figure([plain, scored])
+    assert len(picture.axes) == 6
+    assert lines(picture.axes[2])["job"].shape == (2, 0)
+
+
+@pytest.mark.parametrize(("rounds", "scale"), [(ROUNDS, "log"), ((0, 1, 2, 3), "linear")])
+def test_the_loss_is_logarithmic_where_it_spreads(tmp_path: Path, rounds: Sequence[int], scale: str) -> None:
+    loss, accuracy = figure([write_run(tmp_path / "run", rounds=rounds)], x=["round"]).axes
+    assert (loss.get_yscale(), accuracy.get_yscale()) == (scale, "linear")
+
+
+@pytest.mark.parametrize(("last", "label"), [(900, "0 s"), (6000, "0 min"), (90000, "0 h")])
+def test_time_is_shown_in_a_unit_that_can_be_read(tmp_path: Path, last: int, label: str) -> None:
+    (axes, _) = figure([write_run(tmp_path / "run", rounds=(0, last))], x=["elapsed_s"]).axes
+    assert axes.figure.axes[-1].get_xticklabels()[0].get_text() == label
+    assert lines(axes)["job"][0, -1] == last / 10
+
+
+@pytest.mark.parametrize(("name", "start"), [("f.png", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.SVG", b"<?xml")])
+def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) -> None:
+    convergence([write_run(tmp_path / "run")], tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"figure\.text: .*'\.text'.*\.pdf.*\.svg"):
+        convergence([write_run(tmp_path / "run")], tmp_path / "figure.text")
+
+
+def test_what_is_not_a_run_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"job\.toml: cannot be read"):
+        figure([tmp_path])
+    with pytest.raises(DataError, match="nothing was measured"):
+        figure([write_run(tmp_path / "run", unknown=["train_loss", "test_accuracy"])])
+
+
+def test_the_terminal_shows_the_loss_in_eighty_columns(tmp_path: Path) -> None:
+    pytest.importorskip("plotext")
+    picture = terminal(write_run(tmp_path / "run")).splitlines()
+    assert "job: training loss" in picture[0] and picture[-1].strip() == "round"
+    assert max(map(len, picture)) <= 80 and "\x1b" not in "".join(picture)
+    drawn = [line for line in picture if any("\u2800" < character <= "\u28ff" for character in line)]
+    assert len(drawn) > 8, picture
