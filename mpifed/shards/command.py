@@ -1,0 +1,137 @@
+"""The command `mpifed data`. Imports next to nothing, so that `mpifed --help` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mpifed.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpifed.shards.sources import Source
+    from mpifed.shards.store import Federation
+
+SOURCES = ("digits", "mnist", "svmlight", "csv", "synthetic")
+PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
+OF_SOURCES = ("path", "test", "dense", "label", "samples", "features", "noise", "task", "classes", "dtype")
+
+
+def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """(R, C) from RxC."""
+    if value is None:
+        return None
+    rows, _, columns = value.partition("x")
+    if rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns):
+        return int(rows), int(columns)
+    raise UsageError(f"--grid {value}: expected R groups of rows and C of columns as RxC, for example 5x2")
+
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("name", metavar="SOURCE", type=click.Choice(SOURCES))
+@click.argument("path", required=False, type=FILE)
+@click.option("--split", type=click.Choice(["rows", "columns", "grid"]), required=True, help="What clients divide up.")
+@click.option("--clients", type=int, help="Number of clients; with --grid or --map it follows from them.")
+@click.option("--grid", callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns.")
+@click.option("--map", type=FILE, help="CSV file `client,rows,columns` of who holds what, e.g. `0,0-99 120,all`.")
+@click.option(
+    "--partition",
+    default="iid",
+    show_default=True,
+    metavar="iid|dirichlet:A|classes:K",
+    help="How the classes of --labels are spread over groups of rows: alike, in Dirichlet(A) proportions, or K each.",
+)
+@click.option("--skew", type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A).")
+@click.option(
+    "--labels",
+    default="all",
+    show_default=True,
+    metavar="all|even-odd|class:K",
+    help="What is learnt: every label, odd against even, or label K against the rest.",
+)
+@click.option(
+    "--scale",
+    type=click.Choice(["none", "unit", "minmax", "standard", "unit-rows"]),
+    help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1. "
+    "unit-rows: each row to norm 1.  [default: unit for digits and mnist, else none]",
+)
+@click.option("--test-fraction", type=float, metavar="F", help="Hold this share of the rows out for testing.")
+@click.option("--pack", type=int, default=1, show_default=True, metavar="K", help="Clients a file.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of partition, test rows and synthetic data.")
+@click.option("--out", type=FILE, required=True, help="Folder for the files.")
+@click.option("--force", is_flag=True, help="Replace the data in --out.")
+@click.option("--test", type=FILE, help="svmlight, csv: file of test rows.")
+@click.option("--dense/--sparse", default=None, help="svmlight: how to store.  [default: by the share of zeros]")
+@click.option("--label", help="csv: name or position of the label's column.  [default: -1, the last]")
+@click.option(
+    "--task",
+    type=click.Choice(["auto", "classification", "regression"]),
+    help="svmlight, csv, synthetic: what labels are.  [default: auto, classes if they are integers; "
+    "synthetic: regression]",
+)
+@click.option("--samples", type=int, help="synthetic: rows.  [default: 1000]")
+@click.option("--features", type=int, help="synthetic: columns.  [default: 20]")
+@click.option("--noise", type=float, help="synthetic: how much of it; scores have variance 1.  [default: 0.1]")
+@click.option("--classes", type=int, help="synthetic: classes of --task classification.  [default: 10]")
+@click.option("--dtype", type=click.Choice(["float32", "uint8"]), help="synthetic: of the values.  [default: float32]")
+def data(name: str, scale: str | None, **options: Any) -> None:
+    """Divide data among clients: one shard a client, as HDF5 files.
+
+    \b
+    digits           1,797 images, comes with scikit-learn
+    mnist [FOLDER]   60,000 images, from IDX files or downloaded
+    svmlight FILE    `label column:value ...`
+    csv FILE         numbers, the label in the last column
+    synthetic        drawn by --samples, --features ...; regression has a known optimum
+    """
+    from mpifed.shards.prepare import Options, prepare
+
+    of_source = {key: value for key in OF_SOURCES if (value := options.pop(key)) is not None}
+    source = _source(name, of_source)
+    scale = scale or ("unit" if name in PIXELS else "none")
+    try:
+        federation = prepare(Options(name=name, source=source, scale=scale, **options))
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
+    click.echo(_summary(federation))
+
+
+def _source(name: str, options: dict[str, Any]) -> Source:
+    """The source of that name, with those of its options that were given."""
+    from dataclasses import MISSING, fields
+
+    from mpifed.shards.sources import SOURCES
+
+    kind: Any = SOURCES[name]
+    known = {field.name: field for field in fields(kind)}
+    for option in options:
+        if option not in known:
+            raise UsageError(
+                f"{'PATH' if option == 'path' else '--' + option}: {name} has no such option; it has "
+                f"{', '.join(sorted(set(known) & set(OF_SOURCES))) or 'none of its own'}"
+            )
+    if "path" in known and known["path"].default is MISSING and "path" not in options:
+        raise UsageError(f"{name}: the file is missing; `mpifed data {name} FILE ...`")
+    source: Source = kind(**options)
+    return source
+
+
+def _summary(federation: Federation) -> str:
+    """A few lines about what was made."""
+    counts, widths = federation.counts, federation.widths
+    lines = {
+        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with",
+        "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
+        "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
+        "clients": f"{federation.clients}, split by {federation.split}",
+        "shards": f"{counts.min()} to {counts.max()} rows, {widths.min()} to {widths.max()} features",
+        "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
+        "folder": f"{federation.path}",
+    }
+    if federation.optimum:
+        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2"
+    return "\n".join(f"{name:9}{value}" for name, value in lines.items())

@@ -1,0 +1,84 @@
+"""From the labels of a source to class numbers from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import Array
+from mpifed.shards.sources.dataset import Dataset
+
+
+class Labels(NamedTuple):
+    """What is learnt."""
+
+    y: Array  # [s] class numbers int64, or real targets float64
+    test_y: Array | None  # [s] of the test rows
+    meaning: tuple[str, ...]  # what each class is in the source; none for real targets
+
+
+def encode(data: Dataset, rule: str) -> Labels:
+    """The labels of a source by a rule.
+
+    Parameters
+    ----------
+    data : the source's data
+    rule : "all", every distinct label a class, in ascending order; "even-odd", class 1 being the odd labels;
+        "class:K", class 1 being the label K
+
+    Raises
+    ------
+    UsageError
+        When the rule does not fit the labels.
+    DataError
+        When there is only one class, or a test label that no training row has.
+    """
+    labels, test = data.labels, data.test[1] if data.test else None
+    if not np.issubdtype(labels.dtype, np.integer):
+        if rule != "all":
+            raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
+        return Labels(labels, test, ())
+    values = np.unique(labels)
+    if len(values) < 2:
+        raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected two classes or more")
+    code, meaning = _code(rule, values)
+    if rule == "all":
+        _check_known(data, values)
+    return Labels(code(labels), None if test is None else code(test), meaning)
+
+
+def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str, ...]]:
+    """(class numbers [s] of labels [s], what the classes mean) where the labels have the distinct `values`."""
+    if rule == "all":
+        return lambda y: np.searchsorted(values, y), _names(values)
+    if rule == "even-odd":
+        return lambda y: y % 2, ("even", "odd")
+    name, _, wanted = rule.partition(":")
+    if name != "class" or wanted not in _names(values):
+        raise UsageError(
+            f"--labels {rule}: expected all, even-odd or class:K, with K one of {', '.join(_names(values))}"
+        )
+    return lambda y: (y == int(wanted)).astype(np.int64), (f"not {wanted}", wanted)
+
+
+def _names(values: Array) -> tuple[str, ...]:
+    return tuple(map(str, values.tolist()))
+
+
+def _check_known(data: Dataset, values: Array) -> None:
+    """Raise DataError for the first test label that is not among the training labels `values`."""
+    if data.test is None:
+        return
+    strange = np.flatnonzero(~np.isin(data.test[1], values))
+    if len(strange):
+        raise DataError(
+            f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.test[1][strange[0]]}, which no training row "
+            f"has; expected one of {', '.join(_names(values))}"
+        )
+
+
+def _file(data: Dataset, number: int) -> str:
+    return str(data.files[number]) if data.files else "the source"

@@ -1,0 +1,87 @@
+"""Names, checksums and compact types of the files of a federation."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import Array
+
+SCHEMA = 1
+FEDERATION = "federation.h5"
+REMEDY = "make the data again with `mpifed data ... --force`"
+
+
+def shard_name(number: int) -> str:
+    """Name of the shard file of that number."""
+    return f"shard-{number:05d}.h5"
+
+
+def group_name(client: int) -> str:
+    """Name of a client's group in its shard file."""
+    return f"client-{client:05d}"
+
+
+def aside(path: Path) -> Path:
+    """Where a file is while it is written."""
+    return path.with_name(path.name + ".part")
+
+
+def clear(folder: Path) -> None:
+    """Remove the files of an earlier federation from a folder, first the one that makes it complete."""
+    (folder / FEDERATION).unlink(missing_ok=True)
+    for path in [*folder.glob("shard-*.h5"), *folder.glob("*.h5.part")]:
+        path.unlink()
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 checksum of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int) -> None:
+    """Compare the shard files with what was written, without reading them.
+
+    Parameters
+    ----------
+    folder : of the federation
+    sizes : [files] bytes of each shard file
+    clients : N
+    pack : clients a file
+
+    Raises
+    ------
+    DataError
+        When a file is missing or of another size.
+    """
+    for number, size in enumerate(sizes.tolist()):
+        path = folder / shard_name(number)
+        first, last = number * pack, min((number + 1) * pack, clients) - 1
+        whose = f"client {first}" if first == last else f"clients {first} to {last}"
+        if not path.is_file():
+            raise DataError(f"{path}: no such file, it holds {whose}; put it back, or {REMEDY}")
+        if path.stat().st_size != size:
+            raise DataError(f"{path}: {path.stat().st_size} bytes, {size} were written for {whose}; {REMEDY}")
+
+
+def span(numbers: Array) -> Array | slice:
+    """A slice in place of ascending numbers without a gap: indexing with it makes no copy."""
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return slice(numbers[0], numbers[-1] + 1)
+    return numbers
+
+
+def compact_labels(y: Array) -> Array:
+    """Labels y [s] in the smallest little-endian type that holds them exactly."""
+    if np.issubdtype(y.dtype, np.integer):
+        return y.astype(np.min_scalar_type(int(y.max())).newbyteorder("<"))
+    single = y.astype("<f4")
+    return single if np.array_equal(single, y) else y.astype("<f8")

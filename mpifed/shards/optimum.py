@@ -1,0 +1,48 @@
+"""The exact least-squares optimum of data of any size, against which algorithms are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.record import Array
+from mpifed.shards.scaling import Scaling
+
+MOST_FEATURES = 4096  # whose matrix of products takes 128 MiB
+_ROWS = 4096  # taken to double precision at a time
+
+
+def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> dict[str, Any]:
+    """The minimum of 1/2 mean (x . w - y)^2 over w.
+
+    The normal equations are summed in one pass, the loss in a second one, free of the cancellation in y'y - w'X'y.
+
+    Parameters
+    ----------
+    chunks : called for each pass: raw rows [b, p] in order
+    y : [s] targets
+    scaling : that makes x of raw values
+
+    Returns
+    -------
+    `w` [p] float64, the smallest if there are several, and `loss`
+    """
+    gram, right = np.zeros((1, 1)), np.zeros(1)
+    for X, part in _pieces(chunks, y, scaling):
+        gram = gram + X.T @ X
+        right = right + X.T @ part
+    w = np.linalg.lstsq(gram, right, rcond=None)[0]
+    squares = sum(float(np.sum((X @ w - part) ** 2)) for X, part in _pieces(chunks, y, scaling))
+    return {"w": w, "loss": squares / (2 * len(y))}
+
+
+def _pieces(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> Iterator[tuple[Array, Array]]:
+    """Scaled rows [b, p] and targets [b] in double precision, a few at a time."""
+    done = 0
+    for chunk in chunks():
+        for start in range(0, len(chunk), _ROWS):
+            X = scaling.apply(chunk[start : start + _ROWS], np.float64)
+            yield X, y[done : done + len(X)]
+            done += len(X)

@@ -1,0 +1,193 @@
+"""`mpifed data`: from a source to the files of a federation."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mpifed
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import Array
+from mpifed.shards.labels import encode
+from mpifed.shards.layout import sha256
+from mpifed.shards.maps import read_map
+from mpifed.shards.optimum import MOST_FEATURES, least_squares
+from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out
+from mpifed.shards.progress import progress
+from mpifed.shards.scaling import fit, unit_rows
+from mpifed.shards.sources import Dataset, Source
+from mpifed.shards.store import About, Federation, open_federation, write_federation
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to make; the fields are the options of `mpifed data`."""
+
+    name: str  # of the source
+    source: Source
+    out: Path
+    split: str = "rows"
+    clients: int | None = None  # given by `grid` or `map` where these are
+    grid: tuple[int, int] | None = None
+    map: Path | None = None
+    partition: str = "iid"
+    skew: float | None = None
+    labels: str = "all"
+    scale: str = "none"
+    test_fraction: float | None = None
+    pack: int = 1
+    seed: int = 0
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.split == "grid":
+            if (self.grid is None) == (self.map is None):
+                raise UsageError("--split grid: give either --grid RxC or --map FILE")
+            if self.grid and self.clients not in (None, self.grid[0] * self.grid[1]):
+                raise UsageError(
+                    f"--clients {self.clients}: --grid {self.grid[0]}x{self.grid[1]} is for "
+                    f"{self.grid[0] * self.grid[1]} clients; leave --clients out"
+                )
+        elif self.grid or self.map:
+            raise UsageError(f"--grid and --map are for --split grid, not for --split {self.split}")
+        elif self.clients is None:
+            raise UsageError(f"--split {self.split}: --clients N is missing")
+        if (self.split == "columns" or self.map) and (self.partition != "iid" or self.skew is not None):
+            raise UsageError("--partition and --skew say who gets which rows; here --split columns or --map does")
+        if self.pack < 1:
+            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed}: expected 0 or more")
+
+
+def prepare(options: Options) -> Federation:
+    """Make a data folder.
+
+    Dense rows pass through memory chunk by chunk, as the source gives them; labels and test rows are in memory.
+
+    Parameters
+    ----------
+    options : what to make
+
+    Returns
+    -------
+    The federation that was written, opened.
+
+    Raises
+    ------
+    UsageError
+        When the options do not fit the data, or the folder is not empty.
+    DataError
+        When the source is missing or damaged.
+    """
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
+        raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")
+    data = options.source.read(options.seed)
+    if options.test_fraction is not None:
+        data = _hold_out(data, options.test_fraction, options.seed)
+    if options.scale == "unit-rows":
+        data = _with_unit_rows(data)
+    y, test_y, meaning = encode(data, options.labels)
+    partition = _partition(options, y, data.features)
+    scaling = fit(options.scale, data.chunks(), data.top)
+    optimum = None
+    if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
+        optimum = least_squares(data.chunks, y, scaling)
+    about = About(
+        classes=len(meaning),
+        scaling=scaling,
+        seed=options.seed,
+        provenance=_provenance(options, data, meaning),
+        test=(data.test[0], test_y) if data.test else None,
+        names=data.names,
+        optimum=optimum,
+    )
+    chunks = _with_progress(data.chunks(), len(y))
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_federation(options.out, partition, y, chunks, data.dtype, options.pack, about)
+    except OSError as error:
+        raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
+    return open_federation(options.out)
+
+
+def _partition(options: Options, y: Array, features: int) -> Partition:
+    if options.map:
+        partition = read_map(options.map, len(y), features)
+        if options.clients not in (None, partition.clients):
+            raise UsageError(
+                f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
+            )
+        return partition
+    if options.grid:
+        return by_grid(y, features, options.grid, options.partition, options.skew, options.seed)
+    clients = options.clients or 0
+    if options.split == "columns":
+        return by_columns(len(y), features, clients)
+    return by_rows(y, features, clients, options.partition, options.skew, options.seed)
+
+
+def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
+    """The data with a share of its rows turned into the test set."""
+    if data.test is not None:
+        raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
+    out = held_out(data.labels, fraction, seed)
+
+    def chunks(which: Array) -> Iterator[Any]:
+        start = 0
+        for X in data.chunks():
+            yield X[which[start : start + X.shape[0]]]
+            start += X.shape[0]
+
+    test = list(chunks(out))
+    test_X = test[0] if data.dtype is None else np.concatenate(test)
+    return replace(data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]))
+
+
+def _with_unit_rows(data: Dataset) -> Dataset:
+    """The data with rows of Euclidean norm 1."""
+    return replace(
+        data,
+        dtype=None if data.dtype is None else np.float32,
+        chunks=lambda: map(unit_rows, data.chunks()),
+        test=(unit_rows(data.test[0]), data.test[1]) if data.test else None,
+    )
+
+
+def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> dict[str, Any]:
+    """What the data were made from, and how."""
+    return {
+        "source": options.name,
+        "options": {name: _plain(value) for name, value in asdict(options).items()},
+        "files": {path.name: sha256(path) for path in data.files},
+        "classes": list(meaning),
+        "versions": {
+            "mpifed": mpifed.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "scipy", "h5py")},
+        },
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON knows."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _with_progress(chunks: Iterable[Any], samples: int) -> Iterator[Any]:
+    """The chunks, counted on standard error where that is a terminal."""
+    with progress("rows written", samples) as advance:
+        for X in chunks:
+            yield X
+            advance(X.shape[0])

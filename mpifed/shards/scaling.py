@@ -1,0 +1,131 @@
+"""Affine scalings of the columns, kept beside the compact raw values and applied when rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Array
+
+
+class Scaling(NamedTuple):
+    """x = raw * scale + shift, each a scalar [] or one number a column [p]."""
+
+    scale: Array
+    shift: Array
+
+    def part(self, columns: Array) -> Scaling:
+        """The scaling of some of the columns."""
+        return Scaling(*(value[columns] if value.ndim else value for value in self))
+
+    def to(self, dtype: Any) -> tuple[Array | None, Array | None]:
+        """(scale, shift) as numbers of `dtype`, with None for what changes nothing."""
+        scale = None if np.all(self.scale == 1) else self.scale.astype(dtype)
+        shift = None if np.all(self.shift == 0) else self.shift.astype(dtype)
+        return scale, shift
+
+    def apply(self, X: Array, dtype: Any) -> Array:
+        """Dense rows X [s, p], scaled."""
+        out = np.empty(X.shape, dtype)
+        scale_dense(X, *self.to(dtype), out)
+        return out
+
+
+IDENTITY = Scaling(np.array(1.0), np.array(0.0))
+
+
+def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array) -> None:
+    """Put raw [b, p] * scale + shift into `out` [b, p], which may be `raw` itself."""
+    if scale is not None:
+        np.multiply(raw, scale, out=out, dtype=out.dtype)
+    elif raw is not out:
+        np.copyto(out, raw)
+    if shift is not None:
+        np.add(out, shift, out=out)
+
+
+def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
+    """X [b, p] CSR with its columns scaled, as numbers of `dtype`."""
+    data = X.data.astype(dtype)
+    if scale is not None:
+        data *= scale[X.indices] if scale.ndim else scale
+    return sparse.csr_matrix((data, X.indices, X.indptr), shape=X.shape)
+
+
+def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
+    """The scaling that `--scale kind` asks for, computed on the training rows alone.
+
+    Parameters
+    ----------
+    kind : "none"; "unit", which divides by `top`, or where that is None by the largest absolute value; "minmax",
+        which takes each column to [0, 1]; "standard", which takes each column to mean 0 and variance 1. Constant
+        columns become 0 in the latter two. "unit-rows" is no scaling of columns and gives the identity.
+    chunks : the rows [b, p], dense or CSR; read at most once
+    top : the largest value that the source can have
+
+    Raises
+    ------
+    UsageError
+        When a shift would fill a sparse matrix.
+    """
+    if kind in ("none", "unit-rows"):
+        return IDENTITY
+    if kind == "unit":
+        if top is None:
+            top = max((float(abs(X).max()) for X in chunks), default=0.0)
+        return Scaling(np.array(1 / top if top else 1.0), np.array(0.0))
+    return _minmax(chunks) if kind == "minmax" else _standard(chunks)
+
+
+def _minmax(chunks: Iterable[Any]) -> Scaling:
+    low, high, is_sparse = np.array(np.inf), np.array(-np.inf), False
+    for X in chunks:
+        is_sparse = sparse.issparse(X)
+        low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
+    return _without_filling(low, high - low, is_sparse, "minmax")
+
+
+def _standard(chunks: Iterable[Any]) -> Scaling:
+    """By the chunk-wise update of mean and variance of Chan, Golub and LeVeque (1979)."""
+    count, mean, squares, is_sparse = 0, np.array(0.0), np.array(0.0), False
+    for X in chunks:
+        is_sparse, size = sparse.issparse(X), X.shape[0]
+        if is_sparse:
+            its_mean = _row(X.mean(axis=0, dtype=np.float64))
+            its_squares = _row(X.multiply(X).sum(axis=0, dtype=np.float64)) - size * its_mean**2
+        else:
+            its_mean = X.mean(axis=0, dtype=np.float64)
+            its_squares = X.var(axis=0, dtype=np.float64) * size
+        total = count + size
+        squares = squares + its_squares + (its_mean - mean) ** 2 * count * size / total
+        mean = mean + (its_mean - mean) * size / total
+        count = total
+    return _without_filling(mean, np.sqrt(np.maximum(squares, 0) / max(count, 1)), is_sparse, "standard")
+
+
+def _row(values: Any) -> Array:
+    """[p] float64 from what a reduction of a dense or sparse matrix gives."""
+    dense = values.toarray() if sparse.issparse(values) else np.asarray(values)
+    return dense.ravel().astype(np.float64)
+
+
+def _without_filling(center: Array, spread: Array, is_sparse: bool, kind: str) -> Scaling:
+    """x = (raw - center) / spread, unless that fills a sparse matrix."""
+    if is_sparse and np.any(center != 0):
+        raise UsageError(
+            f"--scale {kind}: column {np.flatnonzero(center)[0]} would be shifted, which fills the zeros of sparse "
+            "data; use --scale unit or --scale unit-rows, or store the data with --dense"
+        )
+    scale = 1 / np.where(spread > 0, spread, 1.0)
+    return Scaling(scale, -center * scale)
+
+
+def unit_rows(X: Any) -> Any:
+    """X [s, p], dense or CSR, with every row that is not zero divided by its Euclidean norm, in float32."""
+    from sklearn.preprocessing import normalize
+
+    return normalize(X.astype(np.float64)).astype(np.float32)

@@ -1,0 +1,195 @@
+"""The rows of one client, in memory or read from its file when asked for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import Array
+from mpifed.shards.layout import REMEDY
+from mpifed.shards.scaling import Scaling, scale_dense, scale_sparse
+
+
+class Extent:
+    """Items of one size that lie one after the other in a file, read without HDF5.
+
+    HDF5 needs 0.03 ms for a slice and far more for a list of rows; `pread` needs 0.001 ms a row, and where a mapped
+    file that was cut off meanwhile would end the process, it just reads less.
+    """
+
+    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any) -> None:
+        self.path, self.offset, self.shape, self.dtype = path, offset, shape, np.dtype(dtype)
+        self._item_nbytes = int(np.prod(shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        self._fd: int | None = None
+
+    def load(self) -> Array:
+        """All items."""
+        items = np.empty(self.shape, self.dtype)
+        self.gather(np.array([0]), np.array([self.shape[0]]), items)
+        return items
+
+    def gather(self, starts: Array, stops: Array, into: Array) -> None:
+        """Read the items from starts[i] to stops[i], for all i, one after the other into the contiguous `into`.
+
+        Ranges that adjoin are read at once.
+        """
+        if not into.size:
+            return
+        first = np.concatenate([[0], np.flatnonzero(starts[1:] != stops[:-1]) + 1])
+        last = np.append(first[1:], len(starts)) - 1
+        begins = (starts[first] * self._item_nbytes + self.offset).tolist()
+        sizes = ((stops[last] - starts[first]) * self._item_nbytes).tolist()
+        fd, view, done = self._descriptor(), memoryview(into).cast("B"), 0
+        try:
+            for begin, size in zip(begins, sizes, strict=True):
+                target = view[done : done + size]
+                if os.preadv(fd, [target], begin) != size:
+                    self._read_on(fd, target, begin)
+                done += size
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _read_on(self, fd: int, target: memoryview, begin: int) -> None:
+        """Read in pieces, since one call may give less than there is (on Linux, never more than 2 GiB)."""
+        while target:
+            got = os.preadv(fd, [target], begin)
+            if not got:
+                raise DataError(f"{self.path}: ends at byte {begin}, {len(target)} too early; {REMEDY}")
+            target, begin = target[got:], begin + got
+
+    def _descriptor(self) -> int:
+        if self._fd is None:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno == errno.EMFILE:
+                    raise DataError(
+                        f"{self.path}: this process may not open more files; raise the limit (`ulimit -n`), or load "
+                        "the shards into memory"
+                    ) from error
+                raise DataError(f"{self.path}: cannot be opened ({error.strerror}); {REMEDY}") from error
+            weakref.finalize(self, os.close, self._fd)
+        return self._fd
+
+
+class DenseRows:
+    """Raw values [s, p] in one contiguous dataset."""
+
+    def __init__(self, values: Extent, in_memory: bool) -> None:
+        self.dtype = values.dtype
+        self._values = values.load() if in_memory else values  # dropping the extent closes its file
+
+    def gather(self, at: Array, into: Array) -> None:
+        """Put the rows `at` [b] into `into` [b, p], contiguous and of this dtype."""
+        if isinstance(self._values, Extent):
+            self._values.gather(at, at + 1, into)
+        else:
+            np.take(self._values, at, axis=0, out=into, mode="clip")  # the default mode copies `into`
+
+
+class SparseRows:
+    """Raw values [s, p] as CSR; the row pointers [s + 1] are always in memory."""
+
+    def __init__(self, data: Extent, indices: Extent, indptr: Array, features: int, in_memory: bool) -> None:
+        self._features, self._indptr = features, indptr
+        self._extents = None if in_memory else (data, indices)
+        if in_memory:
+            shape = (len(indptr) - 1, features)
+            self._memory = sparse.csr_matrix((data.load(), indices.load(), indptr), shape=shape)
+
+    def rows(self, at: Array) -> Any:
+        """The rows `at` [b] as CSR [b, p]."""
+        if self._extents is None:
+            return self._memory[at]
+        starts, stops = self._indptr[at], self._indptr[at + 1]
+        indptr = np.concatenate([[0], np.cumsum(stops - starts)])
+        data, indices = (np.empty(indptr[-1], extent.dtype) for extent in self._extents)
+        for extent, part in zip(self._extents, (data, indices), strict=True):
+            extent.gather(starts, stops, part)
+        return sparse.csr_matrix((data, indices, indptr), shape=(len(at), self._features))
+
+
+class Shard:
+    """The data of one client; lives on the rank that hosts it, and is not to be used by two threads at once.
+
+    Made by `Federation.shard`.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        y: Array,
+        values: DenseRows | SparseRows,
+        scaling: Scaling,
+        check: Callable[[], None],
+    ) -> None:
+        self.client = client
+        self.rows = rows  # [s] global sample numbers
+        self.columns = columns  # [p] global feature numbers
+        self.y = y  # [s] int64 classes or float64 targets
+        self.samples, self.features = len(rows), len(columns)
+        self.sparse = isinstance(values, SparseRows)
+        self._values, self._scaling, self._check = values, scaling, check
+        self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
+        self._scratch: Array = np.empty((0, self.features), np.uint8)
+
+    def take(self, at: Array, out: Array) -> None:
+        """Put the scaled rows `at` into `out`.
+
+        Parameters
+        ----------
+        at : [b] positions in this shard, from 0 to samples - 1, in any order
+        out : [b, p] float32 or float64
+
+        Raises
+        ------
+        DataError
+            When the shard's file is shorter than it was.
+        """
+        if isinstance(self._values, SparseRows):
+            self.take_sparse(at, out.dtype).toarray(out=out)
+            return
+        self._check_positions(at)
+        fits = out.dtype == self._values.dtype and out.flags.c_contiguous
+        raw = out if fits else self._room(len(at), self._values.dtype)
+        self._values.gather(at, raw)
+        scale_dense(raw, *self._factors_in(out.dtype), out)
+
+    def take_sparse(self, at: Array, dtype: Any) -> Any:
+        """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
+        if not isinstance(self._values, SparseRows):
+            raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
+        self._check_positions(at)
+        return scale_sparse(self._values.rows(at), self._factors_in(np.dtype(dtype))[0], dtype)
+
+    def verify(self) -> None:
+        """Compare this client's file with its checksum; raises DataError when they differ."""
+        self._check()
+
+    def _check_positions(self, at: Array) -> None:
+        if len(at) and (at.min() < 0 or at.max() >= self.samples):
+            raise IndexError(
+                f"client {self.client}: rows {at.min()} to {at.max()} were asked for, it has 0 to {self.samples - 1}"
+            )
+
+    def _factors_in(self, dtype: Any) -> tuple[Array | None, Array | None]:
+        if dtype not in self._factors:
+            self._factors[dtype] = self._scaling.to(dtype)
+        return self._factors[dtype]
+
+    def _room(self, count: int, dtype: Any) -> Array:
+        """[count, p] raw values to be overwritten, in memory that is used again."""
+        if len(self._scratch) < count or self._scratch.dtype != dtype:
+            self._scratch = np.empty((count, self.features), dtype)
+        return self._scratch[:count]

@@ -1,0 +1,22 @@
+"""Handwritten digits of 8 x 8 pixels, which scikit-learn carries (UCI, Alpaydin and Kaynak)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed.shards.sources.dataset import Dataset, whole
+
+
+@dataclass(frozen=True)
+class Digits:
+    """1,797 images of 64 pixels from 0 to 16, in 10 classes; no test set."""
+
+    def read(self, seed: int) -> Dataset:
+        """The data."""
+        from sklearn.datasets import load_digits
+
+        data = load_digits()
+        X = data.data.astype(np.uint8)
+        return Dataset(64, np.uint8, data.target, whole(X), top=16.0, names=tuple(data.feature_names))

@@ -1,0 +1,102 @@
+"""MNIST (LeCun, Cortes, Burges): 60,000 + 10,000 images of 28 x 28 pixels, from IDX files or downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import Array
+from mpifed.shards.sources.dataset import Dataset, read_packed, whole
+from mpifed.shards.sources.download import cache_folder, fetch
+
+# name: (shape, MD5 of the unpacked file)
+FILES = {
+    "train-images-idx3-ubyte": ((60000, 28, 28), "6bbc9ace898e44ae57da46a324031adb"),
+    "train-labels-idx1-ubyte": ((60000,), "a25bea736e30d166cdddb491f175f624"),
+    "t10k-images-idx3-ubyte": ((10000, 28, 28), "2646ac647ad5339dbf082846283269ea"),
+    "t10k-labels-idx1-ubyte": ((10000,), "27ae3e4e09519cfbb04c329615203637"),
+}
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """The four files, .gz or plain, in the folder `path`; without one they are downloaded and kept."""
+
+    path: Path | None = None
+    mirrors: tuple[str, ...] = MIRRORS
+
+    def read(self, seed: int) -> Dataset:
+        """The data.
+
+        Raises
+        ------
+        DataError
+            When a file is missing and cannot be downloaded, or is not the one that MNIST has.
+        """
+        folder = self.path or cache_folder("mnist")
+        files = tuple(self._find(folder, name) for name in FILES)
+        X, y, test_X, test_y = (read_idx(file, *FILES[name]) for file, name in zip(files, FILES, strict=True))
+        X, test_X = (images.reshape(len(images), -1) for images in (X, test_X))
+        test = test_X, test_y.astype(np.int64)
+        return Dataset(X.shape[1], np.uint8, y.astype(np.int64), whole(X), test, top=255.0, files=files)
+
+    def _find(self, folder: Path, name: str) -> Path:
+        """The file of that name, packed or not, downloaded if need be."""
+        packed = folder / f"{name}.gz"
+        for path in (packed, folder / name):
+            if path.is_file():
+                return path
+        remedy = f"put {', '.join(FILES)}, each with or without .gz, into "
+        if self.path:
+            raise DataError(f"{packed}: no such file; {remedy}{folder}")
+        try:
+            fetch(packed, [mirror + packed.name for mirror in self.mirrors], lambda part: read_idx(part, *FILES[name]))
+        except DataError as error:
+            raise DataError(f"{error}; {remedy}{folder}, or into any folder for `mpifed data mnist FOLDER`") from error
+        return packed
+
+
+def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
+    """The array of a file of unsigned bytes in the IDX format.
+
+    Parameters
+    ----------
+    path : the file, packed or not
+    shape : that it must have
+    md5 : of the unpacked file, in hexadecimal digits
+
+    Returns
+    -------
+    [*shape] uint8
+
+    Raises
+    ------
+    DataError
+        When the file has another magic number, shape, length or checksum.
+    """
+    remedy = "get the original file of MNIST again"
+    content = read_packed(path)
+    header = 4 + 4 * len(shape)
+    if content[:4] != bytes([0, 0, 8, len(shape)]):
+        raise DataError(
+            f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {len(shape)} dimensions with "
+            f"0000080{len(shape)}; {remedy}"
+        )
+    found = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
+    size = header + int(np.prod(shape))
+    if found != shape or len(content) != size:
+        raise DataError(
+            f"{path}: {len(content)} bytes, said to be an array {found}; expected {size} bytes and {shape}; {remedy}"
+        )
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if digest != md5:
+        raise DataError(f"{path}: MD5 of the unpacked content is {digest}, expected {md5}; {remedy}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)

@@ -1,0 +1,80 @@
+"""Files in the format of SVMlight and LIBSVM: `label column:value column:value ...`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import Array
+from mpifed.shards.sources.dataset import Dataset, check_finite, open_packed, typed_labels, whole
+
+DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as much room as dense float32
+
+
+@dataclass(frozen=True)
+class Svmlight:
+    """A file of training rows, and perhaps one of test rows; plain, .gz, .bz2 or .xz."""
+
+    path: Path
+    test: Path | None = None
+    dense: bool | None = None  # how rows are stored; None goes by the share of values that are not zero
+    task: str = "auto"
+
+    def read(self, seed: int) -> Dataset:
+        """The data.
+
+        Raises
+        ------
+        DataError
+            When a file is missing or damaged, or holds something that is no finite number.
+        """
+        files = [self.path] if self.test is None else [self.path, self.test]
+        (X, labels), *rest = _load(files)
+        dense = X.nnz > DENSE_ABOVE * X.shape[0] * X.shape[1] if self.dense is None else self.dense
+        labels = typed_labels(files[0], labels, self.task)
+        task = "classification" if labels.dtype == np.int64 else "regression"
+        test = None
+        for test_X, test_labels in rest:
+            test = (test_X.toarray() if dense else test_X), typed_labels(files[1], test_labels, task)
+        rows = whole(X.toarray() if dense else X)
+        return Dataset(X.shape[1], np.float32 if dense else None, labels, rows, test, files=tuple(files))
+
+
+def _load(files: list[Path]) -> list[tuple[Any, Array]]:
+    """(rows CSR [s, p] float32, labels [s]) of each file, with one p for all."""
+    from sklearn.datasets import load_svmlight_files
+
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_packed(path)) for path in files]
+        try:
+            parts = load_svmlight_files(opened, dtype=np.float32)
+        except (ValueError, IndexError, OverflowError) as error:
+            for path in files:
+                _explain(path)
+            raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
+    pairs = list(zip(parts[::2], parts[1::2], strict=True))
+    for path, (X, labels) in zip(files, pairs, strict=True):
+        if not X.nnz:
+            raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
+        check_finite(path, X, labels)
+    return pairs
+
+
+def _explain(path: Path) -> None:
+    """Raise DataError for the first line that breaks the format."""
+    with open_packed(path) as file:
+        for number, line in enumerate(file, 1):
+            words = line.partition(b"#")[0].split()
+            try:
+                columns = [int(word.partition(b":")[0]) for word in words[1:] if not word.startswith(b"qid:")]
+                for word in words[:1] + [word.partition(b":")[2] for word in words[1:]]:
+                    float(word)
+            except ValueError as error:
+                raise DataError(f"{path}: line {number}: {error}; expected `label column:value ...`") from error
+            if any(left >= right for left, right in zip([-1, *columns], columns, strict=False)):
+                raise DataError(f"{path}: line {number}: columns {columns} are not ascending numbers from 0")

@@ -1,0 +1,78 @@
+"""Drawn data of any size, whose rows are a function of the seed and never all in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Array
+from mpifed.shards.partition import stream
+from mpifed.shards.sources.dataset import Dataset
+
+CHUNK_VALUES = 1 << 22  # 16 MiB of float32
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Rows for linear regression, or for classification by a linear softmax model.
+
+    Values are standard normal (float32), or integers from 0 to 255 (uint8), of which x is the 255th part. Planted
+    weights W [p, h] give scores x W of variance 1. A target is its score plus noise times a standard normal number;
+    a class is drawn from the softmax of scores / noise, which without noise is the largest score.
+    """
+
+    samples: int = 1000
+    features: int = 20
+    noise: float = 0.1
+    task: str = "regression"
+    classes: int | None = None  # of classification; None for 10
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.task == "auto":
+            raise UsageError("--task auto: synthetic data have no labels to go by; give regression or classification")
+        if self.task == "regression" and self.classes is not None:
+            raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
+        least = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= low:
+                raise UsageError(f"--{name} {value}: expected a number of at least {low}")
+
+    def read(self, seed: int) -> Dataset:
+        """The data; one pass over them gives the labels."""
+        labels = np.concatenate([y for _, y in self._drawn(seed)])
+        top = 255.0 if self.dtype == "uint8" else None
+        return Dataset(self.features, np.dtype(self.dtype), labels, lambda: (X for X, _ in self._drawn(seed)), top=top)
+
+    def _drawn(self, seed: int) -> Iterator[tuple[Array, Array]]:
+        """Rows X [b, p] and labels [b]; each chunk is a function of (seed, number of the chunk)."""
+        size = max(1, CHUNK_VALUES // self.features)
+        weights = self._weights(seed)
+        for number, start in enumerate(range(0, self.samples, size)):
+            rng = stream(seed, "rows of synthetic data", number)
+            shape = (min(size, self.samples - start), self.features)
+            if self.dtype == "uint8":
+                X = rng.integers(0, 256, shape, np.uint8)
+            else:
+                X = rng.standard_normal(shape, np.float32)
+            yield X, self._labels(X @ weights, rng)
+
+    def _weights(self, seed: int) -> Array:
+        """[p, h] float32 by which raw values are multiplied."""
+        outputs = 1 if self.task == "regression" else self.classes or 10
+        weights = stream(seed, "weights of synthetic data").standard_normal((self.features, outputs))
+        if self.dtype == "uint8":
+            weights -= weights.mean(axis=0)  # values have a mean, which would favour some of the classes
+            weights *= np.sqrt(12) / 255
+        return (weights / np.sqrt(self.features)).astype(np.float32)
+
+    def _labels(self, scores: Array, rng: np.random.Generator) -> Array:
+        """[b] targets or classes from scores [b, h]."""
+        if self.task == "regression":
+            y = scores[:, 0] + self.noise * rng.standard_normal(len(scores))
+            return y.astype(np.float32).astype(np.float64)
+        return np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1)

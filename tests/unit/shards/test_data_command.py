@@ -1,0 +1,208 @@
+"""`mpifed data`, from the command line to the opened federation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import load_digits
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.command import data
+from mpifed.shards.shard import Shard
+from mpifed.shards.sources import synthetic as synthetic_module
+from mpifed.shards.store import Federation, open_federation
+
+Run = Callable[..., Federation]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs the command with --out and opens what it made."""
+
+    def run(*words: object) -> Federation:
+        out = tmp_path / "out"
+        arguments = [str(word) for word in (*words, "--out", out)]
+        result = CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
+        assert f"folder   {out}" in result.output
+        return open_federation(out, verify=True)
+
+    return run
+
+
+def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+    """All training rows [s, p] and labels [s], put together from the shards."""
+    X, y = np.full((federation.samples, federation.features), np.nan), np.full(federation.samples, np.nan)
+    for client in range(federation.clients):
+        shard = federation.shard(client, in_memory=False)
+        X[np.ix_(shard.rows, shard.columns)] = read(shard)
+        y[shard.rows] = shard.y
+    return X, y
+
+
+def read(shard: Shard) -> np.ndarray:
+    """All rows of a shard."""
+    out = np.empty((shard.samples, shard.features))
+    shard.take(np.arange(shard.samples), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    "split",
+    [("rows", "--clients", 7, "--partition", "dirichlet:0.5", "--skew", 1), ("columns", "--clients", 10),
+     ("grid", "--grid", "3x4", "--partition", "classes:5", "--pack", 5)],
+    ids=lambda split: split[0],
+)  # fmt: skip
+def test_digits(run: Run, split: tuple[object, ...]) -> None:
+    federation = run("digits", "--split", *split)
+    X, y = everything(federation)
+    digits = load_digits()
+    np.testing.assert_array_equal(X, digits.data / 16)  # unit is the default; sixteenths are exact
+    np.testing.assert_array_equal(y, digits.target)
+    assert federation.names() == tuple(digits.feature_names)
+    assert federation.provenance["source"] == "digits"
+    assert federation.provenance["options"]["split"] == split[0]
+    assert federation.provenance["classes"] == [str(number) for number in range(10)]
+
+
+def test_test_fraction(run: Run) -> None:
+    federation = run("digits", "--split", "rows", "--clients", 3, "--test-fraction", 0.2, "--seed", 3)
+    test = federation.test(np.float64)
+    assert test is not None
+    X, _ = everything(federation)
+    together = np.concatenate([X, test[0]])
+    digits = load_digits().data / 16
+    assert len(test[1]) == federation.test_samples == pytest.approx(359, abs=5)
+    # the same rows in another order
+    assert np.array_equal(together[np.lexsort(together.T)], digits[np.lexsort(digits.T)])
+    assert np.bincount(test[1]).min() >= 34
+
+
+@pytest.mark.parametrize("scale", ["none", "minmax", "standard", "unit-rows"])
+def test_scalings(run: Run, scale: str) -> None:
+    federation = run("digits", "--split", "grid", "--grid", "2x3", "--scale", scale, "--test-fraction", 0.1)
+    X, _ = everything(federation)
+    assert np.isfinite(X).all()
+    constant = np.ptp(X, axis=0) == 0
+    if scale == "none":
+        assert X.max() == 16
+    if scale == "minmax":
+        assert (X.min(), X.max()) == (0, 1)
+    if scale == "standard":
+        np.testing.assert_allclose(X[:, ~constant].std(axis=0), 1, rtol=1e-12)
+        assert not X[:, constant].any()
+    if scale == "unit-rows":
+        np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1, rtol=1e-6)
+
+
+def test_sparse_grid(run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((40, 30)) * (rng.random((40, 30)) < 0.1)
+    X[:, 29] = 1
+    lines = [f"{i % 2} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in enumerate(row) if x) for i, row in enumerate(X)]
+    path = tmp_path / "a.svm"
+    path.write_text("\n".join(lines[:30]))
+    test = tmp_path / "t.svm"
+    test.write_text("\n".join(lines[30:]))
+    federation = run("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--scale", "unit-rows")
+    assert federation.sparse
+    expected = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
+    loaded = federation.test(np.float64)
+    assert loaded is not None
+    np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
+    assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
+
+
+def test_csv_by_map(run: Run, tmp_path: Path) -> None:
+    table, who = tmp_path / "a.csv", tmp_path / "map.csv"
+    table.write_text("a,b,y\n1,2,0\n3,4,1\n5,6,1\n")
+    who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
+    federation = run("csv", table, "--split", "grid", "--map", who)
+    assert federation.counts.tolist() == [2, 1, 1]
+    assert read(federation.shard(0, True)).tolist() == [[1, 2], [5, 6]]
+    assert federation.names() == ("a", "b")
+
+
+def test_synthetic_regression_in_chunks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic_module, "CHUNK_VALUES", 640)
+    federation = run("synthetic", "--samples", 500, "--features", 10, "--split", "rows", "--clients", 4)
+    X, y = everything(federation)
+    assert federation.optimum is not None
+    assert federation.classes == 0
+    gradient = X.T @ (X @ federation.optimum["w"] - y) / len(y)
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+    assert np.mean((X @ federation.optimum["w"] - y) ** 2) / 2 == pytest.approx(federation.optimum["loss"])
+
+
+def test_synthetic_classification(run: Run) -> None:
+    words = ("synthetic", "--task", "classification", "--classes", 3, "--dtype", "uint8", "--scale", "unit")
+    federation = run(*words, "--samples", 200, "--split", "columns", "--clients", 5)
+    X, _ = everything(federation)
+    assert federation.optimum is None
+    assert federation.classes == 3
+    assert 0.98 < X.max() <= 1
+
+
+def test_even_odd(run: Run) -> None:
+    federation = run("digits", "--split", "rows", "--clients", 2, "--labels", "even-odd")
+    assert federation.classes == 2
+    assert np.array_equal(everything(federation)[1], load_digits().target % 2)
+
+
+def test_out_is_replaced_by_force_alone(run: Run) -> None:
+    run("digits", "--split", "rows", "--clients", 5)
+    with pytest.raises(UsageError, match="--force"):
+        run("digits", "--split", "rows", "--clients", 3)
+    assert run("digits", "--split", "rows", "--clients", 3, "--force").clients == 3
+
+
+def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
+    run("digits", "--split", "rows", "--clients", 5)
+    with pytest.raises(DataError, match="no such file"):
+        run("csv", tmp_path / "missing.csv", "--split", "rows", "--clients", 3, "--force")
+    assert open_federation(tmp_path / "out", verify=True).clients == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("digits --split grid", "either --grid RxC or --map FILE"),
+        ("digits --split grid --grid 2", "expected R groups"),
+        ("digits --split grid --grid 2x3 --clients 5", "is for 6 clients"),
+        ("digits --split rows", "--clients N is missing"),
+        ("digits --split rows --clients 0", "give 1 to 1797"),
+        ("digits --split rows --clients 2 --grid 2x1", "are for --split grid"),
+        ("digits --split columns --clients 2 --skew 1", "say who gets which rows"),
+        ("digits --split columns --clients 65", "give 1 to 64"),
+        ("digits --split rows --clients 2 --pack 0", "--pack 0"),
+        ("digits --split rows --clients 2 --seed -1", "--seed -1"),
+        ("digits --split rows --clients 2 --samples 7", "--samples: digits has no such option"),
+        ("digits somewhere --split rows --clients 2", "PATH: digits has no such option"),
+        ("csv --split rows --clients 2", "csv: the file is missing"),
+    ],
+)
+def test_impossible_options(run: Run, words: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(*words.split())
+
+
+def test_mnist(run: Run, real_data: Path) -> None:
+    federation = run("mnist", real_data / "mnist", "--split", "columns", "--clients", 10)
+    assert (federation.samples, federation.features, federation.test_samples) == (60000, 784, 10000)
+    assert federation.widths.tolist() == [79] * 4 + [78] * 6
+    assert read(federation.shard(5, True)).max() == 1
+    with pytest.raises(UsageError, match="its own test rows"):
+        run("mnist", real_data / "mnist", "--split", "rows", "--clients", 2, "--test-fraction", 0.1, "--force")
+
+
+def test_importing_the_command_is_cheap() -> None:
+    heavy = "{'numpy', 'h5py', 'scipy', 'sklearn', 'mpi4py', 'requests'}"
+    code = f"import sys, mpifed.shards.command; print(sorted({heavy} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"

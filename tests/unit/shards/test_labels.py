@@ -1,0 +1,90 @@
+"""What is learnt, and how values are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.labels import encode
+from mpifed.shards.scaling import Scaling, fit, unit_rows
+from mpifed.shards.sources import Dataset
+
+
+def dataset(labels: Any, test: Any = None) -> Dataset:
+    """A data set of these labels."""
+    X = np.zeros((len(labels), 1), np.float32)
+    tests = None if test is None else (X[: len(test)], np.array(test))
+    return Dataset(1, np.float32, np.array(labels), lambda: iter([X]), tests, files=(Path("a"), Path("t")))
+
+
+@pytest.mark.parametrize(
+    ("rule", "y", "test_y", "meaning"),
+    [
+        ("all", [2, 1, 0, 1], [2], ("-3", "4", "7")),
+        ("even-odd", [1, 0, 1, 0], [1], ("even", "odd")),
+        ("class:4", [0, 1, 0, 1], [0], ("not 4", "4")),
+    ],
+)
+def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tuple[str, ...]) -> None:
+    labels = encode(dataset([7, 4, -3, 4], [7]), rule)
+    assert (labels.y.tolist(), labels.meaning) == (y, meaning)
+    assert labels.test_y is not None
+    assert labels.test_y.tolist() == test_y
+
+
+def test_labels_outside_the_range() -> None:
+    with pytest.raises(DataError, match="t: row 2 has the label 5, which no training row has; expected one of 0, 1"):
+        encode(dataset([0, 1], [1, 5]), "all")
+    with pytest.raises(DataError, match="a: all rows have the label 3"):
+        encode(dataset([3, 3]), "all")
+
+
+@pytest.mark.parametrize("rule", ["class:9", "class", "odd", "class:"])
+def test_unknown_rules_of_labels(rule: str) -> None:
+    with pytest.raises(UsageError, match="with K one of 0, 1"):
+        encode(dataset([0, 1]), rule)
+
+
+def test_real_targets_have_no_rule() -> None:
+    with pytest.raises(UsageError, match="--task classification"):
+        encode(dataset([0.5, 1.0]), "even-odd")
+
+
+def test_scalings_of_sparse_rows() -> None:
+    X = sparse.csr_matrix(np.array([[0, 2, 0], [0, 0, -4], [0, 1, -1]], dtype=np.float32))
+    assert fit("unit", [X], None).scale == 0.25
+    for kind in ("standard", "minmax"):
+        with pytest.raises(UsageError, match="fills the zeros of sparse data; use --scale unit"):
+            fit(kind, [X], None)
+    assert fit("minmax", [abs(X)], None).scale.tolist() == [1, 0.5, 0.25]  # needs no shift
+    balanced = sparse.csr_matrix(np.array([[1.0], [-1.0], [0.0]]))
+    assert fit("standard", [balanced], None) == Scaling(pytest.approx(np.sqrt([1.5])), pytest.approx(0))
+
+
+@pytest.mark.parametrize("pack", [np.asarray, sparse.csr_matrix])
+def test_unit_rows(pack: Callable[[Any], Any]) -> None:
+    X = unit_rows(pack(np.array([[3, 4], [0, 0], [255, 0]], dtype=np.uint8)))
+    assert X.dtype == np.float32
+    dense = X.toarray() if sparse.issparse(X) else X
+    np.testing.assert_allclose(dense, [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-7)
+
+
+def test_fit_of_scalings() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 12))
+    X[:, 4] = 7  # constant
+    chunks = np.array_split(X, 7)
+    assert fit("unit", iter(chunks), 255.0).scale == 1 / 255
+    assert np.abs(fit("unit", chunks, None).apply(X, np.float64)).max() == pytest.approx(1)
+    standard = fit("standard", chunks, None).apply(X, np.float64)
+    np.testing.assert_allclose(standard.mean(axis=0), 0, atol=1e-14)
+    np.testing.assert_allclose(np.delete(standard.std(axis=0), 4), 1, rtol=1e-12)
+    between = np.delete(fit("minmax", chunks, None).apply(X, np.float64), 4, axis=1)
+    np.testing.assert_allclose([between.min(axis=0), between.max(axis=0)], [[0] * 11, [1] * 11], atol=1e-14)
+    for kind in ("standard", "minmax"):
+        np.testing.assert_allclose(fit(kind, chunks, None).apply(X, np.float64)[:, 4], 0, atol=1e-14)

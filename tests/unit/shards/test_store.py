@@ -1,0 +1,279 @@
+"""Round trips through the files, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mpifed.core.errors import DataError
+from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows
+from mpifed.shards.scaling import IDENTITY, Scaling
+from mpifed.shards.store import About, Federation, open_federation, write_federation
+
+S, P = 60, 12
+RNG = np.random.default_rng(0)
+BYTES = RNG.integers(0, 256, (S, P), dtype=np.uint8)
+FLOATS = RNG.standard_normal((S, P)).astype(np.float32)
+SPARSE = sparse.csr_matrix(np.where(RNG.random((S, P)) < 0.2, FLOATS, np.float32(0)))
+Y = np.arange(S) % 3
+PARTITIONS = [by_rows(Y, P, 4, skew=1.0), by_columns(S, P, 5), by_grid(Y, P, (3, 2))]
+SCALINGS = {
+    "identity": IDENTITY,
+    "scalar": Scaling(np.array(1 / 255), np.array(0.0)),
+    "columns": Scaling(np.linspace(0.5, 2, P), np.linspace(-1, 1, P)),
+    "no shift": Scaling(np.linspace(0.5, 2, P), np.zeros(P)),
+}
+Make = Callable[..., Federation]
+
+
+def dense(X: Any) -> np.ndarray:
+    """X as a dense array in double precision."""
+    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p.split)
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("pack", [1, 3])
+@pytest.mark.parametrize("X", [BYTES, FLOATS, SPARSE], ids=["uint8", "float32", "sparse"])
+def test_shards_hold_what_was_written(make: Make, X: Any, pack: int, in_memory: bool, partition: Partition) -> None:
+    federation = make(X, Y, partition, chunks=3, pack=pack)
+    assert (federation.samples, federation.features, federation.classes) == (S, P, 3)
+    assert federation.counts.tolist() == partition.counts.tolist()
+    assert federation.widths.tolist() == partition.widths.tolist()
+    for client in range(federation.clients):
+        shard = federation.shard(client, in_memory)
+        rows, columns = partition.of(client)
+        assert np.array_equal(shard.rows, rows)
+        assert np.array_equal(shard.columns, columns)
+        assert np.array_equal(shard.y, Y[rows])
+        out = np.empty((len(rows), len(columns)))
+        shard.take(np.arange(len(rows)), out)
+        assert np.array_equal(out, dense(X)[np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("X", [BYTES, FLOATS], ids=["uint8", "float32"])
+def test_take_scales_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, scaling: Scaling) -> None:
+    federation = make(X, Y, by_grid(Y, P, (2, 2)), scaling)
+    expected = X * scaling.scale + scaling.shift
+    at = np.array([3, 4, 5, 29, 0, 3, 3])
+    for client in range(4):
+        memory, file = federation.shard(client, True), federation.shard(client, False)
+        ours, theirs = (np.full((len(at), memory.features), np.nan, dtype) for _ in range(2))
+        memory.take(at, ours)
+        file.take(at, theirs)
+        assert np.array_equal(ours, theirs)
+        # one product and one sum, rounded to `dtype`
+        rounding = 4 * np.finfo(dtype).eps * np.abs(expected).max()
+        np.testing.assert_allclose(ours, expected[np.ix_(memory.rows[at], memory.columns)], rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("scaling", [SCALINGS["identity"], SCALINGS["scalar"], SCALINGS["no shift"]])
+def test_take_sparse_alike_from_memory_and_file(make: Make, scaling: Scaling) -> None:
+    federation = make(SPARSE, Y, by_grid(Y, P, (2, 2)), scaling)
+    at = np.array([3, 4, 5, 29, 0, 3, 3])
+    for client in range(4):
+        memory, file = federation.shard(client, True), federation.shard(client, False)
+        ours, theirs = memory.take_sparse(at, np.float64), file.take_sparse(at, np.float64)
+        expected = (dense(SPARSE) * scaling.scale)[np.ix_(memory.rows[at], memory.columns)]
+        assert ours.dtype == np.float64
+        np.testing.assert_allclose(ours.toarray(), expected, rtol=1e-15)
+        assert np.array_equal(ours.toarray(), theirs.toarray())
+
+
+def test_take_into_a_part_of_an_array(make: Make) -> None:
+    shard = make(FLOATS, Y, by_rows(Y, P, 2)).shard(0, False)
+    out = np.zeros((2, 2 * P), np.float32)
+    shard.take(np.array([1, 7]), out[:, ::2])
+    assert np.array_equal(out[:, ::2], FLOATS[shard.rows[[1, 7]]])
+    assert not out[:, 1::2].any()
+
+
+def test_rows_outside_the_shard_are_refused(make: Make) -> None:
+    shard = make(BYTES, Y, by_rows(Y, P, 2)).shard(1, True)
+    for row in (-1, 30):
+        with pytest.raises(IndexError, match="client 1"):
+            shard.take(np.array([0, row]), np.empty((2, P)))
+
+
+def test_dense_shards_have_no_sparse_rows(make: Make) -> None:
+    with pytest.raises(TypeError, match="`take`"):
+        make(BYTES, Y, by_rows(Y, P, 2)).shard(0, True).take_sparse(np.array([0]), np.float32)
+
+
+@pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
+def test_federation_file(make: Make, X: Any) -> None:
+    scaling = SCALINGS["no shift"]
+    names = tuple(f"x{i}" for i in range(P))
+    optimum = {"loss": 0.5, "w": np.arange(3.0)}
+    federation = make(X, Y, by_rows(Y, P, 3), scaling, test=(X[:9], Y[:9]), names=names, optimum=optimum)
+    assert federation.names() == names
+    assert federation.provenance == {"source": "test"}
+    assert federation.optimum is not None
+    assert federation.optimum["loss"] == 0.5
+    assert federation.optimum["w"].tolist() == [0, 1, 2]
+    test = federation.test(np.float64)
+    assert test is not None
+    assert federation.test_samples == 9
+    np.testing.assert_allclose(dense(test[0]), dense(X[:9]) * scaling.scale, rtol=1e-15)
+    assert np.array_equal(test[1], Y[:9])
+
+
+def test_no_test_rows_and_no_optimum(make: Make) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 3))
+    assert federation.test(np.float32) is None
+    assert federation.optimum is None
+    assert federation.names() is None
+
+
+@pytest.mark.parametrize(("y", "stored"), [(Y, "u1"), (Y * 200, "<u2"), (Y / 2, "<f4"), (Y / 3, "<f8")])
+def test_types_on_disk_are_compact(make: Make, y: np.ndarray, stored: str) -> None:
+    federation = make(BYTES, y, by_rows(y, P, 2))
+    with h5py.File(federation.file_of(1)) as file:
+        assert file["client-00001/y"].dtype == stored
+        assert file["client-00001/X"].dtype == np.uint8
+        assert federation.shard_nbytes(1) == 30 * P + 30 * np.dtype(stored).itemsize
+    assert np.array_equal(federation.shard(0, True).y, y[federation.shard(0, True).rows])
+
+
+def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
+    X = np.zeros((20000, 200), np.float32)
+    shard = make(X, np.zeros(len(X), dtype=np.int64), by_rows(np.zeros(len(X), dtype=int), 200, 1)).shard(0, False)
+    out = np.empty((100, 200), np.float64)
+    tracemalloc.start()
+    for start in range(0, len(X), 100):
+        shard.take(np.arange(start, start + 100), out)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 100 * 200 * 4  # a few batches; the shard has 200
+
+
+def test_shards_in_memory_keep_no_file_open(make: Make) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 3))
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else pytest.skip("no /proc here")
+    shards = [federation.shard(client, True) for client in range(3)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(shards) == 3
+
+
+def test_clients_share_their_groups_of_rows_and_columns(make: Make) -> None:
+    federation = make(BYTES, Y, by_grid(Y, P, (2, 2)))
+    shards = [federation.shard(client, True) for client in range(4)]
+    assert shards[0].rows is shards[1].rows is not shards[2].rows
+    assert shards[0].columns is shards[2].columns is not shards[1].columns
+
+
+def test_the_same_data_have_the_same_checksums(make: Make) -> None:
+    first = make(BYTES, Y, by_rows(Y, P, 3)).checksums
+    assert make(BYTES, Y, by_rows(Y, P, 3), chunks=4).checksums == first
+
+
+def test_writing_leaves_nothing_of_an_earlier_federation(make: Make) -> None:
+    make(BYTES, Y, by_rows(Y, P, 6))
+    federation = make(BYTES, Y, by_rows(Y, P, 2))
+    names = sorted(path.name for path in federation.path.iterdir())
+    assert names == ["federation.h5", "shard-00000.h5", "shard-00001.h5"]
+
+
+def test_interrupted_writing_does_not_look_complete(make: Make, tmp_path: Path) -> None:
+    make(BYTES, Y, by_rows(Y, P, 2))
+
+    def broken() -> Any:
+        yield BYTES[:30]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_federation(tmp_path, by_rows(Y, P, 2), Y, broken(), np.uint8, 1, About(3, IDENTITY, 0, {}))
+    with pytest.raises(DataError, match=r"federation.h5: no such file; make the data with `mpifed data"):
+        open_federation(tmp_path)
+
+
+def check_open(folder: Path) -> None:
+    """What a careful run does."""
+    federation = open_federation(folder, verify=True)
+    for client in range(federation.clients):
+        federation.shard(client, True)
+
+
+def truncate(path: Path, nbytes: int) -> None:
+    """Cut the last bytes off."""
+    os.truncate(path, path.stat().st_size - nbytes)
+
+
+def flip(path: Path) -> None:
+    """Change the last byte."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def set_attribute(path: Path, name: str, value: Any) -> None:
+    """Change an attribute of a file."""
+    with h5py.File(path, "a") as file:
+        file.attrs[name] = value
+
+
+FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "shard missing": ("shard-00001.h5", Path.unlink, "it holds clients 2 to 3; put it back"),
+    "shard truncated": ("shard-00001.h5", lambda path: truncate(path, 10), "bytes, .* were written for clients 2 to 3"),
+    "shard changed": ("shard-00002.h5", flip, "SHA-256 is .*changed or damaged"),
+    "other schema": ("federation.h5", lambda path: set_attribute(path, "schema", 99), "schema version 99.* version 1"),
+    "other counts": ("federation.h5", lambda path: set_attribute(path, "clients", 9), "says 9 clients"),
+    "no HDF5": ("federation.h5", lambda path: path.write_bytes(b"x" * 100) and None, "damaged"),
+    "map truncated": ("federation.h5", lambda path: truncate(path, 10), "damaged"),
+}
+
+
+@pytest.mark.parametrize(("name", "break_it", "words"), FAULTS.values(), ids=FAULTS)
+def test_faulty_files(make: Make, name: str, break_it: Callable[[Path], None], words: str) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 5), pack=2)
+    check_open(federation.path)
+    break_it(federation.path / name)
+    with pytest.raises(DataError, match=words) as caught:
+        check_open(federation.path)
+    assert str(federation.path / name) in str(caught.value)
+    assert "mpifed data" in str(caught.value)
+
+
+def test_shard_verifies_its_own_file(make: Make) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 3))
+    shards = [federation.shard(client, False) for client in range(3)]
+    flip(federation.file_of(1))
+    shards[0].verify()
+    with pytest.raises(DataError, match=r"shard-00001.h5: SHA-256"):
+        shards[1].verify()
+
+
+def test_shard_of_another_federation(make: Make) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 3))
+    with h5py.File(federation.file_of(1), "a") as file:
+        del file["client-00001/X"]
+        file["client-00001/X"] = BYTES[:7]
+    with pytest.raises(DataError, match=r"client 1 has values \(7, 12\) and 20 labels"):
+        federation.shard(1, True)
+
+
+@pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
+def test_file_cut_off_while_it_is_read(make: Make, X: Any) -> None:
+    federation = make(X, Y, by_rows(Y, P, 1))
+    shard = federation.shard(0, False)
+    os.truncate(federation.file_of(0), 100)
+    with pytest.raises(DataError, match=r"shard-00000.h5: ends at byte .*make the data again"):
+        shard.take(np.arange(S), np.empty((S, P)))
+
+
+def test_file_removed_before_it_is_read(make: Make) -> None:
+    federation = make(BYTES, Y, by_rows(Y, P, 1))
+    shard = federation.shard(0, False)
+    federation.file_of(0).unlink()
+    with pytest.raises(DataError, match=r"shard-00000.h5: cannot be opened"):
+        shard.take(np.arange(S), np.empty((S, P)))
