@@ -161,7 +161,8 @@ class FedAvg:
             w -= start
             return w if scale is None else w * scale.astype(w.dtype).reshape(-1, *[1] * start.ndim)
 
-        return map_leaves(change, local, question.model)
+        trained: Parameters = map_leaves(change, local, question.model)
+        return trained
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change."""

@@ -84,7 +84,7 @@ class Encoder:
                 values = np.subtract(values, shifted, out=self._rest)  # exact
 
     def _offset(self, limb: int, adds: int) -> np.int64:
-        return np.uint64((-adds * self._bits[limb]) % 2**64).astype(np.int64)
+        return np.int64(np.uint64((-adds * self._bits[limb]) % 2**64).astype(np.int64))
 
 
 def decode(accumulator: NDArray[np.int64], form: Grid, dtype: str) -> NDArray[np.floating]:

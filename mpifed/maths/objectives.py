@@ -8,7 +8,7 @@ against finite differences. Shapes: n clients, s samples, p features, h scores, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -37,6 +37,7 @@ class Objective(Protocol):
     """What is minimized: mean loss + penalty * (sum of squares of all parameters)."""
 
     penalty: float
+    classifies: ClassVar[bool]  # whether y are classes 0 to outputs - 1; otherwise real targets, and one output
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """A model to begin with."""
@@ -58,7 +59,9 @@ class Objective(Protocol):
 
 
 class Linear:
-    """What all objectives share: scores = X @ first."""
+    """What all objectives share: scores = X @ first; and classes as targets, unless they say otherwise."""
+
+    classifies: ClassVar[bool] = True
 
     def scores(self, first: Array, X: Any) -> Array:
         """[..., s, h] = X @ first."""
@@ -171,6 +174,7 @@ class Softmax(Linear):
 class LeastSquares(Linear):
     """Linear regression: loss (x'w - y)^2 / 2."""
 
+    classifies: ClassVar[bool] = False
     penalty: Annotated[float, Ge(0)] = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:

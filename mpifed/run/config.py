@@ -164,6 +164,7 @@ class Job(_Table):
 
 def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a TOML file, with `table.key=value` changes applied."""
+    table: dict[str, Any]
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -19,6 +19,7 @@ from mpifed.run.config import Job
 from mpifed.shards import store
 
 Result = TypeVar("Result")
+_KIND = {True: "classes", False: "real-valued targets"}
 
 
 class Ready(NamedTuple):
@@ -44,12 +45,13 @@ def together(transport: Transport, work: Callable[[], Result]) -> Result:
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
     """What is public about the job's task."""
-    outputs = data.classes or 1
     objective = job.make_objective()
-    if hasattr(objective, "check"):
-        wrong = objective.check(data.classes)
-        if wrong:
-            raise UsageError("\n".join(["objective and data do not fit together", *(f"  {line}" for line in wrong)]))
+    if objective.classifies != bool(data.classes):
+        raise UsageError(
+            f'[objective] name = "{job.objective["name"]}": is for {_KIND[objective.classifies]}, and {job.data.path} '
+            f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
+        )
+    outputs = data.classes or 1
     return Problem(objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype)
 
 

@@ -40,10 +40,12 @@ class Extent:
     def gather(self, starts: Array, stops: Array, into: Array) -> None:
         """Read the items from starts[i] to stops[i], for all i, one after the other into the contiguous `into`.
 
-        Ranges that adjoin are read at once.
+        Ranges that adjoin are read at once. Raises IndexError for positions that do not exist.
         """
         if not into.size:
             return
+        if starts.min() < 0 or stops.max() > self.shape[0]:
+            raise IndexError(f"{self.path}: items {starts.min()} to {stops.max() - 1} of {self.shape[0]}")
         first = np.concatenate([[0], np.flatnonzero(starts[1:] != stops[:-1]) + 1])
         last = np.append(first[1:], len(starts)) - 1
         begins = (starts[first] * self._item_nbytes + self.offset).tolist()
@@ -88,12 +90,17 @@ class DenseRows:
         self.dtype = values.dtype
         self._values = values.load() if in_memory else values  # dropping the extent closes its file
 
-    def gather(self, at: Array, into: Array) -> None:
-        """Put the rows `at` [b] into `into` [b, p], contiguous and of this dtype."""
-        if isinstance(self._values, Extent):
-            self._values.gather(at, at + 1, into)
-        else:
-            np.take(self._values, at, axis=0, out=into, mode="clip")  # the default mode copies `into`
+        self._scratch = np.empty((0, *values.shape[1:]), values.dtype)
+
+    def rows(self, at: Array) -> Array:
+        """The rows `at` [b] as [b, p]; the next call may overwrite them."""
+        if not isinstance(self._values, Extent):
+            return self._values[at]
+        if len(self._scratch) < len(at):
+            self._scratch = np.empty((len(at), *self._scratch.shape[1:]), self.dtype)
+        into = self._scratch[: len(at)]
+        self._values.gather(at, at + 1, into)
+        return into
 
 
 class SparseRows:
@@ -142,14 +149,13 @@ class Shard:
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
-        self._scratch: Array = np.empty((0, self.features), np.uint8)
 
     def take(self, at: Array, out: Array) -> None:
         """Put the scaled rows `at` into `out`.
 
         Parameters
         ----------
-        at : [b] positions in this shard, from 0 to samples - 1, in any order
+        at : [b] positions in this shard, from 0 to samples - 1, in any order; one above raises IndexError
         out : [b, p] float32 or float64
 
         Raises
@@ -160,36 +166,19 @@ class Shard:
         if isinstance(self._values, SparseRows):
             self.take_sparse(at, out.dtype).toarray(out=out)
             return
-        self._check_positions(at)
-        fits = out.dtype == self._values.dtype and out.flags.c_contiguous
-        raw = out if fits else self._room(len(at), self._values.dtype)
-        self._values.gather(at, raw)
-        scale_dense(raw, *self._factors_in(out.dtype), out)
+        scale_dense(self._values.rows(at), *self._factors_in(out.dtype), out)
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
         if not isinstance(self._values, SparseRows):
             raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
-        self._check_positions(at)
         return scale_sparse(self._values.rows(at), self._factors_in(np.dtype(dtype))[0], dtype)
 
     def verify(self) -> None:
         """Compare this client's file with its checksum; raises DataError when they differ."""
         self._check()
 
-    def _check_positions(self, at: Array) -> None:
-        if len(at) and (at.min() < 0 or at.max() >= self.samples):
-            raise IndexError(
-                f"client {self.client}: rows {at.min()} to {at.max()} were asked for, it has 0 to {self.samples - 1}"
-            )
-
     def _factors_in(self, dtype: Any) -> tuple[Array | None, Array | None]:
         if dtype not in self._factors:
             self._factors[dtype] = self._scaling.to(dtype)
         return self._factors[dtype]
-
-    def _room(self, count: int, dtype: Any) -> Array:
-        """[count, p] raw values to be overwritten, in memory that is used again."""
-        if len(self._scratch) < count or self._scratch.dtype != dtype:
-            self._scratch = np.empty((count, self.features), dtype)
-        return self._scratch[:count]

@@ -1,0 +1,16 @@
+"""The same job from Python: `mpirun -n 4 python jobs/examples/script.py DATA_FOLDER OUT_FOLDER`."""
+
+import sys
+
+from mpifed.run.launch import launch
+
+job = {
+    "name": "from-a-script",
+    "rounds": 100,
+    "data": {"path": sys.argv[1]},
+    "objective": {"name": "softmax", "penalty": 1e-4},
+    "algorithm": {"name": "fedavg", "batch": 20, "step": [0.5, 0.2], "local_steps": 5},
+}
+result = launch(job, out=sys.argv[2])
+if result is not None:  # on rank 0
+    print("accuracy", result.columns["test_accuracy"], "weights", result.model.first.shape)
