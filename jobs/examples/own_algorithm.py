@@ -59,7 +59,7 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
         return server.model
 
     def answer(self, clients, model, block, now):  # at the clients of a block; leading axis: clients
-        weight = self.problem.weights(block.clients)
+        weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch))
         slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch)
         return clients, Weighted(slopes, weight)

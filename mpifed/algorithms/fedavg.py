@@ -106,7 +106,7 @@ class FedAvg:
         self, clients: tuple[()], question: Question, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
-        weight = self.problem.weights(block.clients)
+        weight = self.problem.weights[block.clients]
         if self.local_epochs is None:
             return clients, Weighted(self._train(question, block, now, weight), weight)
         parts = [(who, self._train(question, part, now, weight[who])) for who, part in block.equal_parts()]
@@ -116,7 +116,7 @@ class FedAvg:
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers when each takes one step: one product over all their minibatches."""
-        weight = self.problem.weights(block.clients)
+        weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
         each = np.repeat(weight * (-float(question.step) / self.batch), self.batch)[None]
         slopes = gradient(self.problem.objective, question.model, batch.X, batch.y, each)

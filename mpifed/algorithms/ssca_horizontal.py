@@ -91,14 +91,14 @@ class SSCAHorizontal:
         self, clients: tuple[()], model: Parameters, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
         """Step 4: the mean gradient over each client's minibatch, weighted by its rows."""
-        weight = self.problem.weights(block.clients)
+        weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch))
         slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch)
         return clients, Weighted(slopes, weight)
 
     def fused(self, model: Parameters, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers, from one product over all their minibatches."""
-        weight = self.problem.weights(block.clients)
+        weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
         each = np.repeat(weight / self.batch, self.batch)[None]
         slopes = gradient(self.problem.objective, model, batch.X, batch.y, each)

@@ -150,11 +150,11 @@ class FloatSum:
                 part += values
             self._check(place, part, clients)
 
-    def add_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Add the sum of the answers of `clients`."""
+    def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Begin with the sum of the answers of `clients`, and end with it."""
         for place, (_, leaf) in zip(self._places, leaves(total), strict=True):
             part = self.message[place.start : place.stop]
-            part += np.asarray(leaf).reshape(-1)
+            part[:] = np.reshape(leaf, -1)
             self._check(place, part, clients)
 
     def _check(self, place: _Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:

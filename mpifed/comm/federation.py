@@ -127,11 +127,12 @@ class Federation:
         return clients, line.sum.total(line.reduced)
 
     def _answer_fused(self, adder: FloatSum, fused: object, question: Record, now: Round) -> None:
-        adder.begin(0)
         who = np.flatnonzero(now.present[self._all.clients])
         if len(who):
             block = self._all.only(who)
-            adder.add_fused(fused(question, block, now), block.clients)  # type: ignore[operator]
+            adder.set_fused(fused(question, block, now), block.clients)  # type: ignore[operator]
+        else:
+            adder.begin(0)
 
     def _answer(
         self, adder: Sum, exchange: Exchange, clients: States, question: Record, now: Round

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -86,7 +87,8 @@ class Measure:
 Exchange: TypeAlias = ToServer | ToClients | Measure
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Problem:
     """What is public about the task: the objective, and who holds how much."""
 
     objective: Any  # mpifed.maths.objectives.Objective
@@ -102,9 +104,10 @@ class Problem(NamedTuple):
         """N, the number of all clients."""
         return len(self.counts)
 
-    def weights(self, clients: Array) -> Array:
-        """[n] rows of each client relative to the mean client: 1 everywhere when the shards are equal."""
-        return self.counts[clients] * (self.clients / self.counts.sum())
+    @cached_property
+    def weights(self) -> Array:
+        """[N] rows of each client relative to the mean client: 1 everywhere when the shards are equal."""
+        return self.counts * (self.clients / self.counts.sum())
 
 
 class Algorithm(Protocol):

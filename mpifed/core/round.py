@@ -20,9 +20,23 @@ _WORD = 2**64 - 1
 _SMALL = 1024  # shards up to this size are drawn for all clients at once
 
 
-@lru_cache(maxsize=256)
-def _purpose_word(purpose: str) -> int:
-    return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
+class _Stream:
+    """All random numbers of one (seed, purpose): a generator whose counter is set before each use."""
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
+        self.philox = Philox(key=np.array([seed & _WORD, word], dtype=np.uint64))
+        self.generator = Generator(self.philox)
+        self._state: Any = self.philox.state  # with an empty buffer
+
+    def at(self, counter: tuple[int, int, int, int]) -> Philox:
+        """The numbers that begin at `counter`."""
+        self._state["state"]["counter"][:] = counter
+        self.philox.state = self._state
+        return self.philox
+
+
+_stream = lru_cache(maxsize=64)(_Stream)  # a new generator costs ten times as much as a new counter
 
 
 class Round(NamedTuple):
@@ -34,21 +48,23 @@ class Round(NamedTuple):
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
         """The generator of (seed, purpose, this round, client); client -1 is everybody's."""
-        return Generator(self._philox(purpose, client))
+        return Generator(_Stream(self.seed, purpose).at(self._counter(client)))
 
-    def _philox(self, purpose: str, client: int) -> Philox:
-        key = np.array([self.seed & _WORD, _purpose_word(purpose)], dtype=np.uint64)
-        # the first word counts the numbers of the stream
-        counter = np.array([0, client & _WORD, self.index & _WORD, 0], dtype=np.uint64)
-        return Philox(key=key, counter=counter)
+    def _counter(self, client: int = -1, turn: int = 0) -> tuple[int, int, int, int]:
+        """The first word counts the numbers of the stream."""
+        return 0, client & _WORD, self.index & _WORD, turn
 
     def draw(
         self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
-        """Rows for each client: `count` of its `sizes[i]`, uniformly, without replacement.
+        """Rows for each client: `count` of its `sizes[i]`, uniformly, without replacement, in random order.
 
         A `count` above the size gives whole permutations of the shard one after the other, then a draw without
         replacement for the rest: so E epochs are E permutations.
+
+        Parameters
+        ----------
+        clients : [n] ascending
 
         Returns
         -------
@@ -56,13 +72,16 @@ class Round(NamedTuple):
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
         small = sizes <= _SMALL
-        if small.any():
-            self._draw_small(purpose, clients, sizes, np.flatnonzero(small), rows)
         if not small.all():
-            self._draw_large(purpose, clients, sizes, np.flatnonzero(~small), rows)
+            self._one_by_one(purpose, clients, sizes, np.flatnonzero(~small), rows)
+        for size in np.unique(sizes[small]).tolist():
+            who = np.flatnonzero(sizes == size)
+            for turn, start in enumerate(range(0, count, size)):
+                stop = min(start + size, count)
+                rows[who, start:stop] = self._by_sorting(purpose, clients[who], size, turn)[:, : stop - start]
         return rows
 
-    def _draw_small(
+    def _one_by_one(
         self,
         purpose: str,
         clients: NDArray[np.int64],
@@ -70,47 +89,36 @@ class Round(NamedTuple):
         which: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> None:
-        """By sorting random keys, all neighbouring clients of one size in one call.
-
-        Key k of pass j of client c is number c * stride + k of the stream of (purpose, size, j); the low bits of
-        a key are its row, so that sorting the keys sorts the rows, with ties broken alike everywhere.
-        """
-        count = rows.shape[1]
-        breaks = (np.diff(clients[which]) != 1) | (np.diff(sizes[which]) != 0)
-        for run in np.split(which, np.flatnonzero(breaks) + 1):
-            size = int(sizes[run[0]])
-            stride = -(-size // 4) * 4  # Philox makes numbers by fours
-            low = np.uint64(2 ** max(size - 1, 1).bit_length() - 1)
-            for number, start in enumerate(range(0, count, size)):
-                philox = self._philox(f"{purpose}/{size}/{number}", -1)
-                philox.advance(int(clients[run[0]]) * (stride // 4))
-                keys = philox.random_raw(len(run) * stride).reshape(len(run), stride)[:, :size]
-                keys &= ~low
-                keys |= np.arange(size, dtype=np.uint64)
-                keys.sort(axis=1)
-                keys &= low
-                rows[run, start : start + size] = keys[:, : min(size, count - start)]
-
-    def _draw_large(
-        self,
-        purpose: str,
-        clients: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        which: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> None:
-        """By NumPy's own sampling, client by client, with one generator set to each client's counter."""
-        count = rows.shape[1]
-        philox = self._philox(purpose, int(clients[which[0]]))
-        generator = Generator(philox)
-        state: Any = philox.state if len(which) > 1 else None
-        for number, (i, client, size) in enumerate(
-            zip(which.tolist(), clients[which].tolist(), sizes[which].tolist(), strict=True)
-        ):
-            if number:  # a new counter costs a tenth of a new generator
-                state["state"]["counter"][1] = client & _WORD
-                philox.state = state
+        """By NumPy's own sampling: few calls, which count most when the caches are cold."""
+        stream, count = _stream(self.seed, purpose), rows.shape[1]
+        for i, client, size in zip(which.tolist(), clients[which].tolist(), sizes[which].tolist(), strict=True):
+            stream.at(self._counter(client))
             for start in range(0, count, size):
                 some = min(size, count - start)
-                # in random order, since several steps may share one draw
-                rows[i, start : start + some] = generator.choice(size, some, replace=False)
+                rows[i, start : start + some] = stream.generator.choice(size, some, replace=False)
+
+    def _by_sorting(self, purpose: str, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
+        """[n, size] permutations, by sorting random keys whose low bits are the rows."""
+        low = np.uint64(2 ** max(size - 1, 1).bit_length() - 1)
+        keys = self._numbers(purpose, clients, size, turn)
+        keys &= ~low
+        keys |= np.arange(size, dtype=np.uint64)
+        keys.sort(axis=1)
+        keys &= low
+        return keys.view(np.int64)
+
+    def _numbers(self, purpose: str, clients: NDArray[np.int64], width: int, turn: int = 0) -> NDArray[np.uint64]:
+        """[n, width] random words; those of client c begin at c * stride of the stream of (purpose, stride, turn).
+
+        So neighbours come in one call; it costs a tenth of a generator for each client.
+        """
+        blocks = -(-width // 4)  # Philox makes numbers by fours
+        philox = _stream(self.seed, f"{purpose}/{blocks}").at(self._counter(turn=turn))
+        numbers = np.empty((len(clients), 4 * blocks), dtype=np.uint64)
+        done = 0
+        for run in np.split(np.arange(len(clients)), np.flatnonzero(np.diff(clients) != 1) + 1):
+            first = int(clients[run[0]])
+            philox.advance((first - done) * blocks)
+            numbers[run[0] : run[-1] + 1] = philox.random_raw(len(run) * 4 * blocks).reshape(len(run), -1)
+            done = first + len(run)
+        return numbers[:, :width]

@@ -76,7 +76,8 @@ class Encoder:
         shifted = self._shifted
         for limb, constant in enumerate(self._constants):
             part = accumulator[limb * self.size : (limb + 1) * self.size]
-            np.add(values, constant, out=shifted)
+            np.copyto(shifted, values)  # widen first: float32 + a Python float would be added in float32
+            shifted += constant
             before = self._offset(limb, first_of) if first_of else part
             np.add(shifted.view(np.int64), before, out=part)
             if limb + 1 < len(self._constants):
