@@ -26,7 +26,7 @@ class Weighted(NamedTuple):
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`."""
     heaviest = _power_of_two(float(problem.weights.max()))
-    return Weighted(fields_like(like, scale, bound * heaviest), Field((), 2.0**-40, heaviest))
+    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest))
 
 
 def mean(total: Weighted) -> Record:

@@ -84,8 +84,9 @@ class Encoder:
                 np.subtract(shifted, constant, out=shifted)
                 values = np.subtract(values, shifted, out=self._rest)  # exact
 
-    def _offset(self, limb: int, adds: int) -> np.int64:
-        return np.int64(np.uint64((-adds * self._bits[limb]) % 2**64).astype(np.int64))
+    def _offset(self, limb: int, adds: int) -> int:
+        """What takes `adds` constants out of a sum mod 2^64, as a signed number."""
+        return (-adds * self._bits[limb] + 2**63) % 2**64 - 2**63
 
 
 def decode(accumulator: NDArray[np.int64], form: Grid, dtype: str) -> NDArray[np.floating]:

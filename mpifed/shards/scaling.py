@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
@@ -53,7 +52,7 @@ def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
     data = X.data.astype(dtype)
     if scale is not None:
         data *= scale[X.indices] if scale.ndim else scale
-    return sparse.csr_matrix((data, X.indices, X.indptr), shape=X.shape)
+    return type(X)((data, X.indices, X.indptr), shape=X.shape)
 
 
 def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
@@ -84,7 +83,7 @@ def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
 def _minmax(chunks: Iterable[Any]) -> Scaling:
     low, high, is_sparse = np.array(np.inf), np.array(-np.inf), False
     for X in chunks:
-        is_sparse = sparse.issparse(X)
+        is_sparse = not isinstance(X, np.ndarray)
         low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
     return _without_filling(low, high - low, is_sparse, "minmax")
 
@@ -93,7 +92,7 @@ def _standard(chunks: Iterable[Any]) -> Scaling:
     """By the chunk-wise update of mean and variance of Chan, Golub and LeVeque (1979)."""
     count, mean, squares, is_sparse = 0, np.array(0.0), np.array(0.0), False
     for X in chunks:
-        is_sparse, size = sparse.issparse(X), X.shape[0]
+        is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
         if is_sparse:
             its_mean = _row(X.mean(axis=0, dtype=np.float64))
             its_squares = _row(X.multiply(X).sum(axis=0, dtype=np.float64)) - size * its_mean**2
@@ -109,7 +108,7 @@ def _standard(chunks: Iterable[Any]) -> Scaling:
 
 def _row(values: Any) -> Array:
     """[p] float64 from what a reduction of a dense or sparse matrix gives."""
-    dense = values.toarray() if sparse.issparse(values) else np.asarray(values)
+    dense = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
     return dense.ravel().astype(np.float64)
 
 

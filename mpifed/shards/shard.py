@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
@@ -103,6 +102,12 @@ class DenseRows:
         return into
 
 
+def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
+    from scipy.sparse import csr_matrix  # as slow to import as all the rest together: only for sparse data
+
+    return csr_matrix(parts, shape=shape)
+
+
 class SparseRows:
     """Raw values [s, p] as CSR; the row pointers [s + 1] are always in memory."""
 
@@ -111,7 +116,7 @@ class SparseRows:
         self._extents = None if in_memory else (data, indices)
         if in_memory:
             shape = (len(indptr) - 1, features)
-            self._memory = sparse.csr_matrix((data.load(), indices.load(), indptr), shape=shape)
+            self._memory = _csr((data.load(), indices.load(), indptr), shape=shape)
 
     def rows(self, at: Array) -> Any:
         """The rows `at` [b] as CSR [b, p]."""
@@ -122,7 +127,7 @@ class SparseRows:
         data, indices = (np.empty(indptr[-1], extent.dtype) for extent in self._extents)
         for extent, part in zip(self._extents, (data, indices), strict=True):
             extent.gather(starts, stops, part)
-        return sparse.csr_matrix((data, indices, indptr), shape=(len(at), self._features))
+        return _csr((data, indices, indptr), shape=(len(at), self._features))
 
 
 class Shard:

@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
@@ -125,7 +124,7 @@ def _add_dense(group: h5py.Group, start: int, rows: Array, y: Array, dtype: Any)
 
 def _write_rows(group: h5py.Group, X: Any, y: Array) -> None:
     """Write complete rows X [s, p], dense or CSR, and their labels."""
-    if not sparse.issparse(X):
+    if isinstance(X, np.ndarray):
         _add_dense(group, 0, X, y, X.dtype)
         return
     X.sort_indices()
