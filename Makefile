@@ -39,7 +39,8 @@ data/digits: | .venv/data,plot.done
 
 run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
 	@rm -rf runs/quickstart
-	$(MPIEXEC) -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart
+	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; set -x; \
+	$(MPIEXEC) -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart --progress $$progress
 	@$(BIN)/mpifed plot runs/quickstart --out runs/quickstart/convergence.png --terminal
 
 test: serial mpi ## set up and pass all tests: serial, then on 4 ranks

@@ -47,16 +47,27 @@ main.add_command(data)
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, on any number of ranks.")
 @click.option("--max-hours", type=click.FloatRange(min=0), help="Checkpoint and end with code 75 after so long.")
 @click.option("--point", type=click.IntRange(min=0), help="Run only this point of the job's sweep.")
+@click.option(
+    "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
+    help="auto: a bar at a terminal. mpiexec of MPICH hides the terminal from its ranks: there, ask for bar.",
+)  # fmt: skip
 def run(
-    job: Path, changes: tuple[str, ...], out: Path | None, resume: bool, max_hours: float | None, point: int | None
+    job: Path,
+    changes: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    max_hours: float | None,
+    point: int | None,
+    progress: str,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75.
     """
-    from mpifed.run.command import run_command
+    from mpifed.run.command import How, run_command
 
-    sys.exit(run_command(job, changes, out, resume=resume, max_hours=max_hours, point=point))
+    how = How(resume=resume, max_hours=max_hours, progress=progress)
+    sys.exit(run_command(job, changes, out, point, how))
 
 
 @main.command()
@@ -79,13 +90,20 @@ def show(what: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> Non
 
 @main.command()
 @click.argument("runs", nargs=-1, required=True, type=FOLDER)
-@click.option("--out", type=FOLDER, required=True, help="Figure to write: .png, .pdf or .svg.")
-def plot(runs: tuple[Path, ...], out: Path) -> None:
+@click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
+@click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
+def plot(runs: tuple[Path, ...], out: Path | None, terminal: bool) -> None:
     """Loss and accuracy against rounds, seconds and bytes; runs that differ in their seed as mean and spread."""
-    from mpifed.plots import convergence
+    from mpifed import plots
 
-    convergence(runs, out)
-    click.echo(out)
+    if out is None and not terminal:
+        raise click.UsageError("give --out FIGURE, or --terminal")
+    if terminal:
+        for run_dir in runs:
+            click.echo(plots.terminal(run_dir))
+    if out is not None:
+        plots.convergence(runs, out)
+        click.echo(f"figure: {out}")
 
 
 @main.command()

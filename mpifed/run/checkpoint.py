@@ -50,9 +50,14 @@ def save(
     blocks: Sequence[Block],
     clients: States,
 ) -> None:
-    """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails."""
+    """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
+
+    Where a whole one of this round stands already, it stays: it holds the same bits.
+    """
     final = run_dir / "checkpoint" / f"round-{progress.round:08d}"
     aside = final.with_name(final.name + ".new")
+    if transport.share(transport.rank == 0 and _why_not_whole(final) is None):
+        return
     _together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
     checksums: dict[str, str] = {}
 
@@ -192,18 +197,24 @@ def _generations(run_dir: Path) -> list[Path]:
 def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any]]:
     reasons = []
     for folder in _generations(run_dir):
-        try:
-            manifest = read_json(folder / "manifest.json")
-            if manifest.get("schema") != SCHEMA:
-                raise DataError(f"schema {manifest.get('schema')}, this version reads {SCHEMA}")
-            for name, expected in manifest["files"].items():
-                if _sha256(folder / name) != expected:
-                    raise DataError(f"{name} differs from its checksum")
-            return folder, manifest
-        except (DataError, OSError) as error:
-            reasons.append(f"{folder.name}: {error}")
+        why_not = _why_not_whole(folder)
+        if why_not is None:
+            return folder, read_json(folder / "manifest.json")
+        reasons.append(f"{folder.name}: {why_not}")
     why = "; ".join(reasons) or "no checkpoint was written"
     raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
+
+
+def _why_not_whole(folder: Path) -> str | None:
+    """What is wrong with a checkpoint; None when nothing is."""
+    try:
+        manifest = read_json(folder / "manifest.json")
+        if manifest.get("schema") != SCHEMA:
+            return f"schema {manifest.get('schema')}, this version reads {SCHEMA}"
+        damaged = [name for name, expected in manifest["files"].items() if _sha256(folder / name) != expected]
+    except (DataError, OSError) as error:
+        return str(error)
+    return f"{', '.join(damaged)}: not as the checksum says" if damaged else None
 
 
 def _sha256(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
@@ -16,9 +17,15 @@ from mpifed.run.show import run_text
 from mpifed.run.sweep import Point, finished, points, write_sweep
 
 
-def run_command(
-    path: Path, changes: tuple[str, ...], out: Path | None, *, resume: bool, max_hours: float | None, point: int | None
-) -> int:
+class How(NamedTuple):
+    """The ways of running that no result depends on."""
+
+    resume: bool = False
+    max_hours: float | None = None
+    progress: str = "auto"
+
+
+def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
     """Run a job or sweep; the exit code. An error ends the process in here, on all ranks."""
     try:
         transport = connect()
@@ -36,24 +43,22 @@ def run_command(
     found, sweeps = guarded(transport, None, lambda: together(transport, read))
     folder = out or Path("runs") / found[0].job.name
     if not sweeps:
-        guarded(transport, folder, lambda: _one(found[0], transport, folder, resume, max_hours))
+        guarded(transport, folder, lambda: _one(found[0], transport, folder, how))
         return 0
-    return _sweep(found, found if point is None else [found[point]], transport, folder, resume, max_hours)
+    return _sweep(found, found if point is None else [found[point]], transport, folder, how)
 
 
-def _sweep(
-    found: list[Point], chosen: list[Point], transport: Transport, folder: Path, resume: bool, max_hours: float | None
-) -> int:
+def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
     """Run the chosen points, those that are finished left out when resuming; the worst of their exit codes."""
     worst = 0
     for point in chosen:
         run_dir = folder / point.name
-        if together(transport, lambda: resume and finished(run_dir)):  # noqa: B023 - called at once
+        if together(transport, lambda: how.resume and finished(run_dir)):  # noqa: B023 - called at once
             continue
 
         def play() -> None:
-            again = resume and (run_dir / "checkpoint").is_dir()  # noqa: B023 - called at once
-            _one(point, transport, run_dir, again, max_hours)  # noqa: B023
+            begun = (run_dir / "checkpoint").is_dir()  # noqa: B023 - called at once
+            _one(point, transport, run_dir, how._replace(resume=how.resume and begun))  # noqa: B023
 
         try:
             guarded(transport, run_dir, play)
@@ -66,7 +71,8 @@ def _sweep(
     return worst
 
 
-def _one(point: Point, transport: Transport, folder: Path, resume: bool, max_hours: float | None) -> None:
-    result = run(point.job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))
+def _one(point: Point, transport: Transport, folder: Path, how: How) -> None:
+    shown = reporter(transport.rank, how.progress)
+    result = run(point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown)
     if result is not None:
         print(run_text(folder), flush=True)

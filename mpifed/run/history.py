@@ -73,6 +73,11 @@ class History:
         with open(self._path, "a", encoding="utf-8", newline="") as file:
             file.write(_csv(lines))
 
+    def last(self) -> dict[str, Any]:
+        """The last measured round, by column; empty where there is none."""
+        columns = read_history(self._path.parent) if self._columns else {}
+        return {name: values[-1].item() for name, values in columns.items() if len(values)}
+
     def close(self) -> None:
         """Writes history.h5: every column as a dataset [measured rounds], NaN where a cell is empty."""
         if self._columns:
@@ -156,7 +161,7 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """
     run, found = Path(run_dir), dict.fromkeys(SUMMARY)
     if (run / "history.csv").exists():
-        last = {name: values[-1].item() for name, values in read_history(run).items() if len(values)}
+        last = History(run, FIRST).last()
         measured = {name: value for name, value in last.items() if math.isfinite(value)}
         constraints = [measured.get(name) for name in last if name.startswith("constraint_")]
         found |= measured | {"constraint_values": constraints or None}

@@ -70,9 +70,13 @@ def run(
         where it happened: `mpifed.run.launch` then ends all of them.
     """
     keep_freed_memory()
+    reporter = reporter or Silent()
     with threadpool_limits(1):  # the bits depend on it, and ranks share the cores
         together(transport, lambda: _open_folder(job, transport, out, resume))
-        return _Run(job, transport, out, reporter or Silent()).play(resume, max_hours)
+        try:
+            return _Run(job, transport, out, reporter).play(resume, max_hours)
+        finally:
+            reporter.end()
 
 
 def _open_folder(job: Job, transport: Transport, out: Path, resume: bool) -> None:
@@ -201,6 +205,8 @@ class _Run:
         if self.serves:
             federation.up_bytes, federation.down_bytes = self.progress.up_bytes, self.progress.down_bytes
             self.history = History.resume(self.out, self.progress.round)
+        last = self.history.last() if self.history else {}
+        self.row = self.transport.share(last)  # every rank must know what is measured already
 
     def _open_results(self, resume: bool) -> None:
         if not self.serves:
@@ -220,7 +226,6 @@ class _Run:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))
         if gathered is None or self.history is None:
             return
-        self.reporter.end()
         model = dict(leaves(self.ready.algorithm.model(self.server)))
         write_model(self.out / "model.h5", model)
         self.history.close()

@@ -57,6 +57,7 @@ class Bar:
     """A line that is kept up to date: rounds, loss, accuracy, time left."""
 
     def __init__(self) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
@@ -65,6 +66,7 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(),
+            console=Console(force_terminal=True),  # a launcher may put a pipe before the terminal
         )
         self._next = 0.0
 
@@ -89,11 +91,13 @@ class Bar:
         self._progress.stop()
 
 
-def reporter(rank: int) -> Reporter:
-    """The one for this process."""
-    if rank:
+def reporter(rank: int, progress: str = "auto") -> Reporter:
+    """The one for this process: `progress` is bar, lines, none, or auto: a bar where the output is a terminal."""
+    if rank or progress == "none":
         return Silent()
-    return Bar() if sys.stdout.isatty() else Lines()
+    if progress == "auto":
+        progress = "bar" if sys.stdout.isatty() else "lines"
+    return Bar() if progress == "bar" else Lines()
 
 
 def _numbers(columns: dict[str, Any]) -> str:
