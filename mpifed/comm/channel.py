@@ -7,6 +7,7 @@ the buffer is the system's own: how many ranks ask for the run to end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,28 +19,13 @@ from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
 
 
-class Sum(Protocol):
-    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
-
-    message: NDArray[Any]  # what travels
-    nbytes: int  # of one client's answer, as a deployment would send it
-
-    def begin(self, clients: int) -> None:
-        """Start over, for the answers of `clients` clients."""
-
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n]."""
-
-    def total(self, message: NDArray[Any]) -> Record:
-        """The sum that a reduced message stands for."""
-
-
-class _Place:
-    """One field's place in the message."""
+class Place:
+    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
 
     def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
+        self.message_dtype = dtype
         self.dtype = dtype if field.shape else "float64"
 
     def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
@@ -53,9 +39,26 @@ class _Place:
         return (array if array.dtype.kind == "f" else array.astype(np.float64)).reshape(clients, -1)
 
 
+class Sum(Protocol):
+    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
+
+    places: list[Place]
+    message: NDArray[Any]  # what travels
+    nbytes: int  # of one client's answer, as a deployment would send it
+
+    def begin(self, clients: int) -> None:
+        """Start over, for the answers of `clients` clients."""
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add the answers [n, ...] of `clients` [n]."""
+
+    def total(self, message: NDArray[Any]) -> Record:
+        """The sum that a reduced message stands for."""
+
+
 def _places(
     exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
-) -> list[_Place]:
+) -> list[Place]:
     places, start = [], 0
     for leaf, field in leaves(exchange.fields):
         name = f"{exchange.name}.{leaf}".rstrip(".")
@@ -64,7 +67,7 @@ def _places(
             form = grid(scale, bound, clients) if exact else Grid(scale, bound, 1)
         except ValueError as error:
             raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
-        places.append(_Place(name, field, form, start, dtype))
+        places.append(Place(name, field, form, start, dtype))
         start = places[-1].stop
     return places
 
@@ -72,21 +75,12 @@ def _places(
 class ExactSum:
     """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        clients: int,
-        dtype: str,
-        bounds: Mapping[str, float] = {},
-        scales: Mapping[str, float] = {},
-    ) -> None:
-        dtype = "float64" if isinstance(exchange, Measure) else dtype
-        self._fields = exchange.fields
-        self._places = _places(exchange, clients, dtype, True, bounds, scales)
-        self._encoders = [Encoder(place.form, place.field.size) for place in self._places]
+    def __init__(self, fields: Record, places: list[Place]) -> None:
+        self._fields, self.places = fields, places
+        self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
         self._clients, self._begun = 0, False
-        self.message = np.zeros(self._places[-1].stop + 1, dtype=np.int64)
-        self.nbytes = 8 * self._places[-1].stop
+        self.message = np.zeros(self.places[-1].stop + 1, dtype=np.int64)
+        self.nbytes = 8 * self.places[-1].stop
 
     def begin(self, clients: int) -> None:
         """Make ready for `clients` additions."""
@@ -102,7 +96,7 @@ class ExactSum:
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        for place, encoder, (_, leaf) in zip(self._places, self._encoders, leaves(answer), strict=True):
+        for place, encoder, (_, leaf) in zip(self.places, self._encoders, leaves(answer), strict=True):
             accumulator = self.message[place.start : place.stop]
             first_of = 0 if self._begun else self._clients
             for client, values in zip(clients, place.rows(leaf, len(clients)), strict=True):
@@ -116,7 +110,7 @@ class ExactSum:
         """Decoded, in the job's dtype; single numbers in float64."""
         arrays = (
             decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
-            for place in self._places
+            for place in self.places
         )
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
@@ -124,19 +118,10 @@ class ExactSum:
 class FloatSum:
     """Floating-point sums, faster; their bits depend on the number of ranks."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        clients: int,
-        dtype: str,
-        bounds: Mapping[str, float] = {},
-        scales: Mapping[str, float] = {},
-    ) -> None:
-        dtype = "float64" if isinstance(exchange, Measure) else dtype
-        self._fields = exchange.fields
-        self._places = _places(exchange, clients, dtype, False, bounds, scales)
-        self.message = np.zeros(self._places[-1].stop + 1, dtype=dtype)
-        self.nbytes = self.message.itemsize * self._places[-1].stop
+    def __init__(self, fields: Record, places: list[Place]) -> None:
+        self._fields, self.places = fields, places
+        self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
+        self.nbytes = self.message.itemsize * self.places[-1].stop
 
     def begin(self, clients: int) -> None:
         """Zeros."""
@@ -144,7 +129,7 @@ class FloatSum:
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add each client's values."""
-        for place, (_, leaf) in zip(self._places, leaves(answer), strict=True):
+        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
             for values in place.rows(leaf, len(clients)):
                 part += values
@@ -152,13 +137,15 @@ class FloatSum:
 
     def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Begin with the sum of the answers of `clients`, and end with it."""
-        for place, (_, leaf) in zip(self._places, leaves(total), strict=True):
+        for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
             part = self.message[place.start : place.stop]
             part[:] = np.reshape(leaf, -1)
             self._check(place, part, clients)
 
-    def _check(self, place: _Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
-        if not np.isfinite(np.dot(part, part)) and not np.isfinite(part).all():
+    def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            fine = np.isfinite(np.dot(part, part)) or np.isfinite(part).all()  # the first is half as dear
+        if not fine:
             raise NumericalError(
                 f"{place.name}: the sum over clients {_listed(clients)} is not finite; lower the step size, or set "
                 '[sum] numbers = "exact" to learn which client it comes from'
@@ -167,12 +154,37 @@ class FloatSum:
     def total(self, message: NDArray[np.floating]) -> Record:
         """Copies in the job's dtype; single numbers in float64."""
         arrays = (
-            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self._places
+            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self.places
         )
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-def _out_of_bounds(place: _Place, client: int, values: NDArray[np.floating]) -> NumericalError:
+def make_sum(
+    exchange: Exchange,
+    clients: int,
+    *,
+    exact: bool,
+    dtype: str,
+    bounds: Mapping[str, float] = MappingProxyType({}),
+    scales: Mapping[str, float] = MappingProxyType({}),
+) -> Sum:
+    """The sum of an exchange's answers, of up to `clients` clients.
+
+    Parameters
+    ----------
+    exact : exact sums, or sums in `dtype`
+    bounds, scales : by "exchange.field", instead of what the algorithm declares
+
+    Raises
+    ------
+    UsageError
+        when a field's bound and scale fit no grid.
+    """
+    places = _places(exchange, clients, "float64" if isinstance(exchange, Measure) else dtype, exact, bounds, scales)
+    return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
+
+
+def _out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
     finite = values[np.isfinite(values)]
     largest = float(np.abs(finite).max(initial=0.0))
     what = f"has {values.size - finite.size} values that are not finite" if finite.size < values.size else ""

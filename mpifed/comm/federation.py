@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import ExactSum, FloatSum, Sum
+from mpifed.comm.channel import FloatSum, Sum, make_sum
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
@@ -26,6 +27,12 @@ class _Line:
         self.layout: Layout | None = None
         self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.reduced = np.empty_like(adder.message)
+
+
+class Request:
+    """Whether this rank was asked to end the run at the next round; set by signals."""
+
+    asked = False
 
 
 class Federation:
@@ -51,13 +58,14 @@ class Federation:
         scales: Mapping[str, float] | None = None,
     ) -> None:
         self.transport, self.blocks, self.clients = transport, list(blocks), clients
-        self.exact, self.dtype = exact, dtype
-        self._bounds, self._scales = dict(bounds or {}), dict(scales or {})
+        self._settings: dict[str, Any] = {
+            "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
+        }  # fmt: skip
         self._lines: dict[str, _Line] = {}
         self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
         self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
-        self.requests = 0  # set to 1 on a rank that was asked to end
-        self.requested = False  # on the server: whether any rank was
+        self.request = Request()  # of this rank
+        self.requested = False  # on the server: whether any rank was asked to end
         self.up_bytes = 0  # logical, server only
         self.down_bytes = 0
 
@@ -74,18 +82,17 @@ class Federation:
     def check_names(self, exchanges: Sequence[Exchange]) -> None:
         """Make ready for `exchanges`; UsageError when a bound or scale names none of their fields, or fits no grid."""
         known = [f"{e.name}.{leaf}".rstrip(".") for e in exchanges for leaf, _ in leaves(e.fields)]
-        for table, names in (("sum.bounds", self._bounds), ("sum.scales", self._scales)):
-            for name in names:
+        for table in ("bounds", "scales"):
+            for name in self._settings[table]:
                 if name not in known:
-                    raise UsageError(f'[{table}] "{name}": no such field; known are {", ".join(known)}')
+                    raise UsageError(f'[sum.{table}] "{name}": no such field; known are {", ".join(known)}')
         for exchange in exchanges:
             self._line(exchange)
 
     def _line(self, exchange: Exchange) -> _Line:
         line = self._lines.get(exchange.name)
         if line is None:
-            kind = ExactSum if self.exact else FloatSum
-            line = _Line(kind(exchange, self.clients, self.dtype, self._bounds, self._scales))
+            line = _Line(make_sum(exchange, self.clients, **self._settings))
             self._lines[exchange.name] = line
         return line
 
@@ -115,7 +122,7 @@ class Federation:
             self._answer_fused(line.sum, fused, question, now)
         else:
             clients = self._answer(line.sum, exchange, clients, question, now)
-        line.sum.message[-1] = self.requests
+        line.sum.message[-1] = self.request.asked
         self._count(exchange, line, question, int(now.present.sum()))
         if isinstance(exchange, ToClients):
             self.transport.reduce_all(line.sum.message, line.reduced)

@@ -171,27 +171,39 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     if ranks == 1:
         return Alone()
     try:
-        from mpi4py import MPI
+        MPI = _load()
     except (ImportError, RuntimeError) as error:
         raise UsageError(
             f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
             "install an MPI library, or the extra of this package: pip install 'mpifed[mpich]'"
         ) from error
-    comm = MPI.COMM_WORLD
-    if comm.Get_size() == 1:
+    version = library()
+    stranger = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
+    if not stranger and not MPI.Is_initialized():
+        MPI.Init()
+    if stranger or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
         raise UsageError(
-            f"launched as {ranks} ranks, but every process is a world of its own: the launcher and the MPI library "
-            f"({MPI.Get_library_version().splitlines()[0].strip()}) do not belong together. Use the mpiexec that came "
-            "with this library; under Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; "
-            "`mpifed doctor` tells more"
+            f"launched as {ranks} ranks, but the launcher and the MPI library ({version}) do not belong together: "
+            "every process would be a world of its own. Use the mpiexec that came with this library; under Slurm "
+            "`srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` tells more"
         )
-    return MPITransport(comm)
+    return MPITransport(MPI.COMM_WORLD)
 
 
 def library() -> str | None:
-    """Name and version of the MPI library; None when mpi4py or a library is missing. Initializes MPI."""
+    """Name and version of the MPI library; None when mpi4py or a library is missing. Does not initialize MPI."""
     try:
-        from mpi4py import MPI
+        version: str = _load().Get_library_version()
     except (ImportError, RuntimeError):
         return None
-    return MPI.Get_library_version().splitlines()[0].strip().rstrip("\x00")
+    return " ".join(version.splitlines()[0].split(",")[0].split()).rstrip("\x00")
+
+
+def _load() -> Any:
+    """mpi4py's MPI, not yet initialized unless somebody else has done so, and finalized at the end."""
+    import mpi4py
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    from mpi4py import MPI
+
+    return MPI

@@ -53,12 +53,12 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
     worst = 0
     for point in chosen:
         run_dir = folder / point.name
-        if together(transport, lambda: how.resume and finished(run_dir)):  # noqa: B023 - called at once
+        done, begun = transport.share((finished(run_dir), (run_dir / "job.toml").exists()))  # as rank 0 sees it
+        if how.resume and done:
             continue
 
-        def play() -> None:
-            begun = (run_dir / "checkpoint").is_dir()  # noqa: B023 - called at once
-            _one(point, transport, run_dir, how._replace(resume=how.resume and begun))  # noqa: B023
+        def play(point: Point = point, run_dir: Path = run_dir, resume: bool = how.resume and begun) -> None:
+            _one(point, transport, run_dir, how._replace(resume=resume))
 
         try:
             guarded(transport, run_dir, play)

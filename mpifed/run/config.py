@@ -137,6 +137,15 @@ class Job(_Table):
         """The job as TOML, all defaults written out."""
         return tomli_w.dumps(self.table())
 
+    def sum_settings(self) -> dict[str, Any]:
+        """How answers are added, as `mpifed.comm` takes it."""
+        return {
+            "exact": self.sum.numbers == "exact",
+            "dtype": self.compute.dtype,
+            "bounds": self.sum.bounds,
+            "scales": self.sum.scales,
+        }
+
     def make_objective(self) -> Objective:
         """The objective."""
         objective: Objective = make(OBJECTIVE, self.objective)

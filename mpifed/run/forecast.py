@@ -7,40 +7,27 @@ shards.
 
 from __future__ import annotations
 
-import time
-import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.federation import Federation
-from mpifed.comm.placement import Placement, place
-from mpifed.comm.transport import Alone
-from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, States, ToClients, play
-from mpifed.core.record import Array, Record, leaves, nbytes
-from mpifed.core.round import SETUP, Round
-from mpifed.maths.fixedpoint import grid
+from mpifed.comm.channel import make_sum
+from mpifed.comm.placement import place
+from mpifed.core.exchange import Exchange, ToClients
+from mpifed.core.record import Record, leaves, nbytes
 from mpifed.run.config import Job, read_table
 from mpifed.run.environment import peak_rss_bytes
-from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.setup import problem_of, round_of
+from mpifed.run.rehearsal import NOTHING, Stage, rehearse_measuring, rehearse_round, stock_like, typical_round
+from mpifed.run.setup import problem_of
 from mpifed.run.show import human_bytes
 from mpifed.run.sweep import points
 from mpifed.shards import store
-
-BUDGET_S = 0.02  # for playing the same thing again and again
-PATIENCE_S = 0.1  # for playing it at all: what takes longer is played once, and in part
-_STOCK = 2**20  # random values that all made-up shards share
-_SHRINK = 2.0**-12  # of random values, so that no answer leaves its bound
 
 
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, Any]:
@@ -54,14 +41,14 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     found = points(read_table(job_path, changes), str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
     data = store.open_federation(job.data.path)
-    stage = _Stage(job, data, job.make_algorithm(problem_of(job, data)), _stock(data))
+    stage = Stage(job, data, job.make_algorithm(problem_of(job, data)), stock_like(data))
     placement = place(data.counts, job.data.block, ranks, job.server.dedicated)
     host = np.repeat(placement.ranks, [len(block) for block in placement.blocks])  # [N] each client's rank
-    now, busiest = _typical(job, data, host)
+    now, busiest = typical_round(job, data, host)
     keep_freed_memory()
     with threadpool_limits(1):
-        a_round = _round(stage, placement, now, busiest)
-        measuring = _measuring(stage, np.bincount(host, data.counts).max()) if job.record.every else _NOTHING
+        a_round = rehearse_round(stage, placement, now, busiest)
+        measuring = rehearse_measuring(stage, np.bincount(host, data.counts).max()) if job.record.every else NOTHING
     questions = a_round.questions | measuring.questions
     measures = stage.algorithm.measures if job.record.every else ()
     measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
@@ -104,176 +91,6 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     }
 
 
-class _Stage(NamedTuple):
-    """What a rehearsal needs."""
-
-    job: Job
-    data: store.Federation
-    algorithm: Algorithm
-    stock: _Stock
-
-    def block(self, clients: Sequence[int], most: int | None = None) -> Block:
-        """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
-        counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
-        shards = tuple(_Rows(i, int(counts[i]), int(self.data.widths[i]), self.stock) for i in clients)
-        return Block(shards, self.job.compute.dtype)
-
-
-class _Stock(NamedTuple):
-    """Random rows and labels."""
-
-    X: Any  # [s, p], dense or CSR
-    y: Array  # [s]
-
-
-def _stock(data: store.Federation) -> _Stock:
-    """As wide as the widest shard, stored as its values are, and as dense."""
-    rng, width, most = np.random.default_rng(0), int(data.widths.max()), int(data.counts.max())
-    y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK
-    stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes a value, zeros of sparse rows as well
-    if not data.sparse:
-        rows = min(most, max(1, _STOCK // width))
-        return _Stock(rng.integers(256, size=(rows, width), dtype=np.uint8).astype("u1" if stored < 4 else "f4"), y)
-    from scipy.sparse import csr_matrix
-
-    filled = min(width, max(1, round(stored * width / 8)))  # a value takes 4 bytes, and its column 4
-    rows = min(most, max(1, _STOCK // filled))
-    columns = np.sort(rng.integers(width, size=(rows, filled)), axis=1).ravel()
-    indptr = np.arange(0, rows * filled + 1, filled)
-    return _Stock(csr_matrix((np.ones(rows * filled, np.float32), columns, indptr), shape=(rows, width)), y)
-
-
-class _Rows:
-    """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
-
-    def __init__(self, client: int, samples: int, features: int, stock: _Stock) -> None:
-        self.client, self.samples, self.features = client, samples, features
-        self.y, self.rows, self.columns = stock.y[:samples], np.arange(samples), np.arange(features)
-        self.sparse = not isinstance(stock.X, np.ndarray)
-        self._X = stock.X[:, :features]
-
-    def take(self, at: Array, out: Array) -> None:
-        """Random rows for the rows `at` [b], into `out` [b, p]."""
-        if self.sparse:
-            self.take_sparse(at, out.dtype).toarray(out=out)
-        else:
-            np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
-
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
-        """Random rows for the rows `at` [b], as CSR [b, p]."""
-        return self._X[at % self._X.shape[0]].astype(dtype) * np.dtype(dtype).type(_SHRINK)
-
-
-class _Cost(NamedTuple):
-    """What was seen of a rehearsal."""
-
-    seconds: float
-    memory: float  # bytes, from an empty federation on
-    setup_bytes: tuple[int, int]  # up, down
-    bytes: tuple[int, int]
-    questions: dict[str, Record]  # by exchange
-
-
-_NOTHING = _Cost(0.0, 0.0, (0, 0), (0, 0), {})
-
-
-class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions."""
-
-    def __init__(self, stage: _Stage, blocks: Sequence[Block]) -> None:
-        job = stage.job
-        super().__init__(
-            Alone(),
-            blocks,
-            stage.data.clients,
-            exact=job.sum.numbers == "exact",
-            dtype=job.compute.dtype,
-            bounds=job.sum.bounds,
-            scales=job.sum.scales,
-        )
-        algorithm = stage.algorithm
-        self.check_names([*algorithm.setup, *algorithm.exchanges, *algorithm.measures])
-        self.questions: dict[str, Record] = {}
-
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question."""
-        self.questions[exchange.name] = question
-        return super().tell(exchange, question)
-
-
-def _rehearse(stage: _Stage, blocks: Sequence[Block], act: Callable[[Record, States, _Rehearsal], object]) -> _Cost:
-    """What `act` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
-    tracemalloc.start()
-    try:
-        federation, everybody = _Rehearsal(stage, blocks), _everybody(stage)
-        server = stage.algorithm.start_server(everybody)
-        clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
-        server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
-        setup_bytes = federation.up_bytes, federation.down_bytes
-        times = [_seconds_of(lambda: act(server, clients, federation))]
-        memory = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    sent = federation.up_bytes - setup_bytes[0], federation.down_bytes - setup_bytes[1]
-    if times[0] < PATIENCE_S:
-        times.clear()  # the first is slow, and tracing slows it further
-    while sum(times) < BUDGET_S:
-        times.append(_seconds_of(lambda: act(server, clients, federation)))
-    return _Cost(median(times), memory, setup_bytes, sent, federation.questions)
-
-
-def _seconds_of(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
-
-
-def _everybody(stage: _Stage) -> Round:
-    return Round(SETUP, stage.job.seed, np.ones(stage.data.clients, dtype=bool))
-
-
-def _typical(job: Job, data: store.Federation, host: NDArray[np.int64]) -> tuple[Round, int]:
-    """Of the first rounds the one whose busiest rank has the median to do, and that rank."""
-    rounds = [round_of(job, data.clients, index) for index in range(min(job.rounds, 15))]
-    work = 1 + data.counts / data.counts.mean()  # [N] clients cost something whether they are small or large
-    loads = [np.bincount(host, now.present * work) for now in rounds]
-    middle = np.argsort([load.max() for load in loads])[len(loads) // 2]
-    return rounds[middle], int(loads[middle].argmax())
-
-
-def _round(stage: _Stage, placement: Placement, now: Round, rank: int) -> _Cost:
-    """What round `now` costs on `rank`; where that takes long, from the costs of a few of its blocks."""
-    blocks = [stage.block(block) for block in placement.of(rank) if now.present[block.start : block.stop].any()]
-
-    def of(count: int) -> _Cost:
-        return _rehearse(
-            stage, blocks[:count],
-            lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
-        )  # fmt: skip
-
-    few = of(2)  # from the third block on, each adds the same memory
-    if len(blocks) <= 2:
-        return few
-    count = min(len(blocks), max(3, int(2 * PATIENCE_S / few.seconds)))
-    some = of(count)
-    each = (some.memory - few.memory) / (count - 2)
-    return some._replace(seconds=some.seconds * len(blocks) / count, memory=some.memory + (len(blocks) - count) * each)
-
-
-def _measuring(stage: _Stage, rows: int) -> _Cost:
-    """What a measurement costs on a rank with so many rows that scores the test data as well."""
-    block = stage.block([int(stage.data.counts.argmax())], CHUNK)
-    test = block if stage.data.test_samples else None
-    cost = _rehearse(
-        stage, [block],
-        lambda server, clients, federation: measure(
-            stage.algorithm.measures, stage.algorithm, server, clients, _everybody(stage), federation, test
-        ),
-    )  # fmt: skip
-    played = int(block.counts[0]) * (1 + (test is not None))
-    return cost._replace(seconds=cost.seconds * (rows + stage.data.test_samples) / played)
-
-
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
     """Bytes on the rank that holds most: values in memory, labels, numbers of rows and columns; test data."""
     values = np.minimum(np.bincount(host, data.nbytes), job.data.memory_gib * 2**30)
@@ -286,7 +103,7 @@ def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> in
 def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: dict[str, Record]) -> dict[str, Any]:
     """One exchange: what is asked, what is answered, who hears."""
     question = questions[exchange.name]
-    answer = [_answered(job, data.clients, exchange, name, field) for name, field in leaves(exchange.fields)]
+    adder = make_sum(exchange, data.clients, **job.sum_settings())
     return {
         "name": exchange.name,
         "hears": "clients" if isinstance(exchange, ToClients) else "server",
@@ -296,23 +113,19 @@ def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: d
             {"field": name, "shape": list(np.shape(leaf)), "dtype": str(np.asarray(leaf).dtype), "bytes": nbytes(leaf)}
             for name, leaf in leaves(question)
         ],
-        "answer": answer,
+        "answer": [
+            {
+                "field": place.name.removeprefix(exchange.name + "."),
+                "shape": list(place.field.shape),
+                "dtype": str(adder.message.dtype),
+                "bytes": (place.stop - place.start) * adder.message.itemsize,
+                **(place.form._asdict() if job.sum.numbers == "exact" else {}),
+            }
+            for place in adder.places
+        ],
         "question_bytes": nbytes(question),
-        "answer_bytes": sum(one["bytes"] for one in answer),
+        "answer_bytes": adder.nbytes,
     }
-
-
-def _answered(job: Job, clients: int, exchange: Exchange, name: str, field: Field) -> dict[str, Any]:
-    """One summed field as it travels."""
-    key = f"{exchange.name}.{name}".rstrip(".")
-    bound, scale = job.sum.bounds.get(key, field.bound), job.sum.scales.get(key, field.scale)
-    what = {"field": name, "shape": list(field.shape)}
-    if job.sum.numbers == "exact":
-        limbs = grid(scale, bound, clients).limbs
-        exact = {"scale": scale, "bound": bound, "limbs": limbs}
-        return {**what, "dtype": "int64", "bytes": 8 * limbs * field.size, **exact}
-    dtype = "float64" if isinstance(exchange, Measure) else job.compute.dtype
-    return {**what, "dtype": dtype, "bytes": np.dtype(dtype).itemsize * field.size}
 
 
 def _who_learns(ranks: int, measured: bool) -> list[str]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 
+HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
 LEDGER = ("up_bytes", "down_bytes", "epsilon")
 SUMMARY = (
@@ -41,7 +42,7 @@ class History:
 
     def __init__(self, directory: str | os.PathLike[str], columns: tuple[str, ...] = ()) -> None:
         """`columns` are those of a history that is already there; a new one takes them from its first row."""
-        self._path, self._columns = Path(directory, "history.csv"), columns
+        self._path, self._columns = Path(directory, HISTORY), columns
         if self._path.exists() and not columns:
             raise UsageError(
                 f"{self._path}: another run's history is here; continue that run with --resume, or choose another --out"
@@ -50,7 +51,7 @@ class History:
     @classmethod
     def resume(cls, directory: str | os.PathLike[str], round: int) -> History:
         """The history up to and including the checkpointed `round`, to append to; later and torn rows are dropped."""
-        path = Path(directory, "history.csv")
+        path = Path(directory, HISTORY)
         if not path.exists() or not (lines := _complete_lines(path)):
             path.unlink(missing_ok=True)
             return cls(directory)
@@ -103,7 +104,7 @@ def read_history(run_dir: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     DataError
         history.csv is missing, or is not a history.
     """
-    path = Path(run_dir, "history.csv")
+    path = Path(run_dir, HISTORY)
     return {column[0]: _column(path, *column) for column in zip(*_complete_lines(path), strict=True)}
 
 
@@ -160,7 +161,7 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     from model.h5.
     """
     run, found = Path(run_dir), dict.fromkeys(SUMMARY)
-    if (run / "history.csv").exists():
+    if (run / HISTORY).exists():
         last = History(run, FIRST).last()
         measured = {name: value for name, value in last.items() if math.isfinite(value)}
         constraints = [measured.get(name) for name in last if name.startswith("constraint_")]

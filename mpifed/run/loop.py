@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpifed.comm.federation import Request
 from mpifed.comm.transport import Transport, library
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.core.exchange import play
@@ -24,16 +22,16 @@ from mpifed.core.round import SETUP, Round
 from mpifed.run import checkpoint, environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
-from mpifed.run.history import History, write_json, write_model
+from mpifed.run.history import HISTORY, History, write_json, write_model
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.setup import Ready, prepare, round_of, together
+from mpifed.run.signals import stop_on_signals
 
 LIMIT_REACHED = 1  # an order: the run ends here, and well
 INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
 FAILURE = "failure.txt"  # what the first rank to fail has said
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 # what may differ between a run and its resumption, since no bit depends on it
 _FREE = ("rounds", "name", "stop", "record", "server", "data.path", "data.memory_gib", "data.verify")
 
@@ -71,31 +69,37 @@ def run(
     """
     keep_freed_memory()
     reporter = reporter or Silent()
-    with threadpool_limits(1):  # the bits depend on it, and ranks share the cores
-        together(transport, lambda: _open_folder(job, transport, out, resume))
+    with stop_on_signals() as request, threadpool_limits(1):  # the bits depend on it, and ranks share the cores
+        resume = transport.share(together(transport, lambda: _open_folder(transport, out, resume)))
         try:
-            return _Run(job, transport, out, reporter).play(resume, max_hours)
+            return _Run(job, transport, out, reporter, request).play(resume, max_hours)
         finally:
             reporter.end()
 
 
-def _open_folder(job: Job, transport: Transport, out: Path, resume: bool) -> None:
+def _open_folder(transport: Transport, out: Path, resume: bool) -> bool:
+    """Make the run's folder ready, on rank 0; whether there is a checkpoint to go on from."""
     if transport.rank:
-        return
-    if not resume and (out / "job.toml").exists():
+        return False
+    begun, saved = (out / "job.toml").exists(), any((out / "checkpoint").glob("round-*[0-9]"))
+    if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
-    if resume and not (out / "checkpoint").is_dir():
-        raise UsageError(f"{out}: no checkpoint to resume; start without --resume")
+    if resume and not begun:
+        raise UsageError(f"{out}: no run to resume; start it without --resume")
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
+    if not saved:  # also a run that was killed before its first checkpoint
+        (out / HISTORY).unlink(missing_ok=True)
+    return saved
 
 
 class _Run:
     """One run on this rank, from preparation to results; the numbers that change are all here."""
 
-    def __init__(self, job: Job, transport: Transport, out: Path, reporter: Reporter) -> None:
+    def __init__(self, job: Job, transport: Transport, out: Path, reporter: Reporter, request: Request) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.ready: Ready = prepare(job, transport)
+        self.ready.federation.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, self.ready.algorithm.measures
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
@@ -119,10 +123,9 @@ class _Run:
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
             )
         self._open_results(resume)
-        with _signals(federation):
-            began_cpu = time.process_time()
-            self._rounds(max_hours)
-            cpu_s = time.process_time() - began_cpu
+        began_cpu = time.process_time()
+        self._rounds(max_hours)
+        cpu_s = time.process_time() - began_cpu
         if federation.order != INTERRUPTED and self.job.record.every and self.row.get("round") != self.progress.round:
             self._measure()
         self._checkpoint()
@@ -154,7 +157,7 @@ class _Run:
     def _order(self, max_hours: float | None) -> int:
         """The server's word before a round."""
         federation, seconds = self.ready.federation, self.job.stop.seconds
-        if federation.requests or federation.requested:
+        if federation.request.asked or federation.requested:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
@@ -278,22 +281,3 @@ def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-@contextmanager
-def _signals(federation: Any) -> Iterator[None]:
-    """While rounds are played, the first of the signals asks for the end at the next round boundary."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: object) -> None:
-        federation.requests = 1
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
-
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

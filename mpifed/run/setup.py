@@ -67,15 +67,7 @@ def prepare(job: Job, transport: Transport) -> Ready:
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     placement = place(data.counts, job.data.block, transport.size, job.server.dedicated)
     blocks = together(transport, lambda: _open_blocks(job, data, placement.of(transport.rank)))
-    federation = Federation(
-        transport,
-        blocks,
-        data.clients,
-        exact=job.sum.numbers == "exact",
-        dtype=job.compute.dtype,
-        bounds=job.sum.bounds,
-        scales=job.sum.scales,
-    )
+    federation = Federation(transport, blocks, data.clients, **job.sum_settings())
     together(transport, lambda: federation.check_names([*algorithm.setup, *algorithm.exchanges, *algorithm.measures]))
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)

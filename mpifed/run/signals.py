@@ -1,0 +1,40 @@
+"""Signals that ask a run to end: from the user, a scheduler before a time limit, or a preemption."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mpifed.comm.federation import Request
+from mpifed.core.errors import Interrupted
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Request]:
+    """From here on, the first of the signals asks for the end at the next round.
+
+    When that end comes, SIGTERM and SIGUSR1 stay ignored: a scheduler signals its nodes a moment apart, and a rank that
+    is on its way out must not die of its own copy.
+    """
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def ask(number: int, frame: object) -> None:
+        request.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield request
+    except Interrupted:
+        before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

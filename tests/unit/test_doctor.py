@@ -1,0 +1,172 @@
+"""`mpifed doctor` in environments that are not as they should be."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import threadpoolctl
+
+from mpifed import doctor
+from mpifed.doctor import Finding, Place
+
+MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
+
+
+def levels(found: Iterable[Finding]) -> list[str]:
+    return [finding.level for finding in found]
+
+
+def command(folder: Path, name: str, says: str = "") -> dict[str, str]:
+    """An environment whose PATH is a folder with that command."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+    (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def refuse(*_: object) -> None:
+    raise OSError(37, "No locks available")
+
+
+@pytest.mark.parametrize(
+    ("says", "library", "level"),
+    [
+        ("HYDRA build details:", MPICH, "ok"),
+        ("mpiexec (Open MPI) 5.0.6", OPEN_MPI, "ok"),
+        ("mpiexec (OpenRTE) 4.1.4", OPEN_MPI, "ok"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.12", MPICH, "ok"),
+        ("mpiexec (Open MPI) 5.0.6", MPICH, "error"),
+        ("HYDRA build details:", OPEN_MPI, "error"),
+        ("something else", MPICH, "warning"),
+        ("HYDRA build details:", None, "warning"),
+    ],
+)
+def test_a_launcher_and_its_library(tmp_path: Path, says: str, library: str | None, level: str) -> None:
+    assert levels(doctor.launcher(library, command(tmp_path, "mpiexec", says))) == [level]
+
+
+def test_no_launcher(tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}
+    assert levels(doctor.launcher(MPICH, nothing)) == ["warning"]
+    assert levels(doctor.launcher(None, nothing)) == []
+    (found,) = doctor.launcher(MPICH, command(tmp_path, "srun"))
+    assert found.level == "ok" and str(tmp_path / "srun") in found.what
+    broken = command(tmp_path, "mpiexec")
+    (tmp_path / "mpiexec").write_text("#!/no/such/interpreter\n")
+    assert levels(doctor.launcher(MPICH, broken)) == ["warning"]
+
+
+def test_a_library() -> None:
+    assert levels(doctor.mpi_library(MPICH)) == ["ok"]
+    assert levels(doctor.mpi_library(None)) == ["warning"]
+
+
+def test_ranks_that_joined() -> None:
+    place = Place("a", frozenset({0}))
+    assert levels(doctor.joined([place], {}, None)) == ["ok"]
+    (found,) = doctor.joined([place, place._replace(host="b")], {"PMI_SIZE": "2"}, None)
+    assert found == Finding("ok", "2 ranks joined, on a, b")
+    (found,) = doctor.joined([place, place], {"SLURM_STEP_NUM_TASKS": "4"}, None)
+    assert found.level == "error" and found.what == "4 ranks launched, 2 joined"
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([Place("a", frozenset({0, 1}))] * 2, ["ok"]),
+        ([Place("a", frozenset({0, 1}))] * 3, ["warning"]),
+        ([Place("a", frozenset({0}))] * 2, ["warning"]),  # both bound to one core
+        ([Place("a", frozenset({0})), Place("a", frozenset({1})), Place("b", frozenset({0}))], ["ok", "ok"]),
+    ],
+)
+def test_cores(places: list[Place], expected: list[str]) -> None:
+    assert levels(doctor.cores(places)) == expected
+
+
+def test_a_blas_without_threads_to_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(doctor.blas()) == ["ok"]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", list)
+    assert levels(doctor.blas()) == ["warning"]
+
+
+def test_hdf5_and_its_setting() -> None:
+    (found,) = doctor.hdf5({"HDF5_USE_FILE_LOCKING": "FALSE"})
+    assert found.what.endswith("HDF5_USE_FILE_LOCKING=FALSE")
+
+
+def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(doctor.folder(tmp_path, {})) == ["ok", "ok"]
+    assert levels(doctor.folder(tmp_path / "nothing", {})) == ["error"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    assert levels(doctor.folder(tmp_path, {})) == ["ok", "warning"]
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    (locks, _) = doctor.folder(tmp_path, {})
+    assert locks.level == "error" and locks.remedy == "export HDF5_USE_FILE_LOCKING=FALSE"
+    assert levels(doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": "false"})) == ["ok", "warning"]
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cupy(count: Callable[[], int]) -> None:
+        runtime = SimpleNamespace(getDeviceCount=count, getDeviceProperties=lambda i: {"name": b"A device"})
+        fake = SimpleNamespace(__version__="13.0", cuda=SimpleNamespace(runtime=runtime))
+        monkeypatch.setattr(importlib, "import_module", lambda name: fake)
+
+    def broken() -> int:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert list(doctor.devices()) == [Finding("ok", "no CuPy: everything runs on the CPU")]
+    cupy(lambda: 2)
+    assert list(doctor.devices()) == [Finding("ok", "CuPy 13.0: A device, A device")]
+    cupy(broken)
+    assert levels(doctor.devices()) == ["warning"]
+
+
+def test_slurm(tmp_path: Path) -> None:
+    said = [
+        next(doctor.slurm(environment)).what
+        for environment in (
+            {"PATH": str(tmp_path / "empty")},
+            command(tmp_path, "sbatch"),
+            {"SLURM_JOB_ID": "7"},
+            {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
+        )
+    ]
+    assert said[0] == "no Slurm" and said[1] == f"Slurm: {tmp_path / 'sbatch'}"
+    assert said[2].startswith("Slurm job 7, outside its steps") and said[3] == "Slurm job 7, a step of 4 tasks"
+
+
+def test_any_error_is_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "library", lambda: MPICH)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bin"
+    assert doctor.examine(command(path, "mpiexec", "HYDRA build details:")) == 0
+    fine = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in fine} <= {"ok", "warning"}
+    assert doctor.examine(command(path, "mpiexec", "mpiexec (Open MPI) 5.0.6")) == 1
+    assert len(capsys.readouterr().out.splitlines()) == len(fine)
+
+
+@pytest.mark.launch
+def test_three_ranks_and_one_report(launch: Callable[..., Any], tmp_path: Path) -> None:
+    ended = launch(3, "doctor", cwd=tmp_path)
+    assert ended.out.count("3 ranks joined") == ended.out.count("files can be written and locked") == 1, ended.text
+
+
+@pytest.mark.launch
+def test_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
+    step = {"SLURM_STEP_NUM_TASKS": "3"}
+    first = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "0"})
+    assert first.code == 1 and first.out.startswith("error    launched as 3 ranks"), first.text
+    other = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "1"})
+    assert (other.code, other.out) == (1, "")

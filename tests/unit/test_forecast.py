@@ -1,0 +1,190 @@
+"""`mpifed show JOB.toml` against what runs then do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.comm.placement import place
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run import rehearsal
+from mpifed.run.config import Job
+from mpifed.run.forecast import forecast, forecast_text
+from mpifed.run.loop import run
+from mpifed.shards import store
+
+OWN = '''
+from dataclasses import replace
+
+from mpifed.algorithms import FedAvg
+from mpifed.core.exchange import ToClients
+
+
+class Telling(FedAvg):
+    """FedAvg whose clients hear the sum, after a set-up whose sum the server hears."""
+
+    @property
+    def setup(self):
+        return (replace(super().exchanges[0], name="start"),)
+
+    @property
+    def exchanges(self):
+        one = super().exchanges[0]
+        return (ToClients(one.name, one.fields, one.ask, one.answer, lambda clients, total, block, now: clients),)
+'''
+
+
+@pytest.fixture
+def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
+    table = {
+        "name": "t",
+        "rounds": 7,
+        "data": {"path": str(digits)},
+        "objective": {"name": "network", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]},
+        "record": {"every": 3},
+    }
+    return write_job(tmp_path / "job.toml", table)
+
+
+def ran(job: Path, changes: tuple[str, ...], out: Path) -> dict[str, Any]:
+    result = run(Job.read(job, changes), Alone(), out)
+    assert result is not None
+    return result.columns
+
+
+@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize(
+    "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
+)
+def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str, change: str) -> None:
+    changes = (f"sum.numbers={numbers}", change)
+    found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
+    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    (exchange,), present = found["exchanges"], found["clients_per_round"]
+    assert found["up_bytes_per_round"] == present * exchange["answer_bytes"]
+    assert found["down_bytes_per_round"] == present * exchange["question_bytes"]
+
+
+def test_a_set_up_and_clients_that_hear(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "telling.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = ("algorithm.name=telling:Telling", "record.every=7")
+    found, columns = forecast(job, changes, ranks=2), ran(job, changes, tmp_path / "run")
+    assert [one["name"] for one in found["setup"]] == ["start"]
+    assert [one["hears"] for part in ("setup", "exchanges") for one in found[part]] == ["server", "clients"]
+    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    text = forecast_text(found)
+    assert 'Once, before round 0: "start", the server hears' in text
+    assert 'Every round: "changes", the clients present hear' in text
+
+
+def test_fields_say_how_they_are_added(job: Path) -> None:
+    bounds, scales = '{"changes.weight" = 64.0, "train-loss.loss" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
+    found = forecast(job, (f"sum.bounds={bounds}", f"sum.scales={scales}"), ranks=1)
+    answer = {field["field"]: field for field in found["exchanges"][0]["answer"]}
+    assert answer["weight"] == {
+        "field": "weight", "shape": [], "dtype": "int64", "bytes": 8, "scale": 2.0**-40, "bound": 64.0, "limbs": 1,
+    }  # fmt: skip
+    assert answer["value.first"]["scale"] == 2.0**-22 and answer["value.first"]["shape"] == [64, 5]
+    (measure,) = found["measures"]
+    assert [field["limbs"] for field in measure["answer"]] == [2, 1] and measure["answer_bytes"] == 24
+    float32 = forecast(job, ("sum.numbers=float",), ranks=1)
+    assert {field["dtype"] for field in float32["exchanges"][0]["answer"]} == {"float32"}
+    assert {field["dtype"] for field in float32["measures"][0]["answer"]} == {"float64"}
+
+
+def test_no_shard_is_opened_and_mpi_not_loaded(
+    job: Path, launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.Federation, "shard", lambda *_: pytest.fail("opens a shard"))
+    monkeypatch.setattr(store.Federation, "test_shard", lambda *_: pytest.fail("opens the test data"))
+    forecast(job, (), ranks=2)
+    program = f"import sys; from mpifed.cli import main; main(['show', {str(job)!r}], standalone_mode=False)"
+    ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))
+    assert ended.code == 0 and ended.out.endswith("False\n"), ended.text
+
+
+@pytest.mark.parametrize("data", ["skewed", "regression", "classes"])
+def test_any_data_can_be_rehearsed(job: Path, data: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(data)
+    objective = "least-squares" if data == "regression" else "softmax"
+    changes = (f"data.path={path}", f'objective={{name = "{objective}"}}', "algorithm.batch=1")
+    found = forecast(job, changes, ranks=3)
+    counts = store.open_federation(path).counts
+    placement = place(counts, 1, 3, dedicated=False)
+    hosted = [[client for block in placement.of(rank) for client in block] for rank in range(3)]
+    assert [one["clients"] for one in found["placement"]] == [len(clients) for clients in hosted]
+    assert [one["rows"] for one in found["placement"]] == [int(counts[clients].sum()) for clients in hosted]
+    assert 0 < found["seconds"]["round"] < 1
+
+
+def test_sparse_data_can_be_rehearsed(job: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+    lines = [f"{row % 2} {1 + row}:0.5 {40 + row}:1.5\n" for row in range(40)]
+    (tmp_path / "rows.svm").write_text("".join(lines))
+    made = launch(
+        0, "data", "svmlight", tmp_path / "rows.svm", "--sparse", "--split", "rows", "--clients", 4,
+        "--out", tmp_path / "svm",
+    )  # fmt: skip
+    assert made.code == 0, made.text
+    found = forecast(job, (f"data.path={tmp_path / 'svm'}", "algorithm.batch=3"), ranks=2)
+    assert found["exchanges"][0]["answer"][0]["shape"] == [79, 5]
+
+
+def test_an_impatient_forecast_of_memory_is_that_of_all_blocks(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = forecast(job, (), ranks=1)["memory_bytes"]["work"]
+    monkeypatch.setattr(rehearsal, "PATIENCE_S", 0.0)
+    assert forecast(job, (), ranks=1)["memory_bytes"]["work"] == pytest.approx(whole, rel=0.1)  # Python's own objects
+
+
+def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
+    data = store.open_federation(digits)
+    numbers = 8 * (2 * data.counts.sum() + data.widths.sum())
+    found = forecast(job, ("record.every=0",), ranks=1)
+    assert found["memory_bytes"]["data"] == data.nbytes.sum() + numbers
+    assert found["measures"] == [] and found["seconds"]["measurements"] == 0
+    assert forecast(job, ("record.every=0", "data.memory_gib=0"), ranks=1)["memory_bytes"]["data"] == numbers
+
+
+def test_a_dedicated_server_and_idle_ranks(job: Path) -> None:
+    found = forecast(job, ("server.dedicated=true",), ranks=11)
+    assert [one["clients"] for one in found["placement"]] == [0] + [1] * 8 + [0] * 2
+    assert "8 ranks with 1, 3 ranks with none; rank 0, the server, with none" in forecast_text(found)
+
+
+def test_measurements_and_time_of_the_whole_run(job: Path) -> None:
+    seconds = forecast(job, (), ranks=1)["seconds"]
+    assert seconds["measurements"] == 4  # after rounds 0, 3, 6 and 7
+    assert seconds["elapsed"] == pytest.approx(7 * seconds["round"])
+    assert seconds["run"] == pytest.approx(seconds["elapsed"] + 4 * seconds["measurement"])
+    assert forecast(job, ("rounds=1000000", "stop.seconds=0.5"), ranks=1)["seconds"]["elapsed"] == 0.5
+
+
+def test_a_sweep_shows_its_first_point(job: Path) -> None:
+    found = forecast(job, ('sweep={"objective.hidden" = [3, 9], seeds = 4}',), ranks=2)
+    assert found["points"] == 8 and found["exchanges"][0]["answer"][0]["shape"] == [64, 3]
+    assert forecast_text(found).startswith("A sweep of 8 points")
+
+
+def test_the_text_is_narrow_and_the_object_is_json(job: Path) -> None:
+    found = forecast(job, ('sum.bounds={"train-loss.loss" = 1e15}',), ranks=4)
+    assert json.loads(json.dumps(found)) == found
+    text = forecast_text(found)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "rank 0 sees every rank's partial sum" in text and "measuring reveals" in text
+    alone = forecast_text(forecast(job, ("record.every=0",), ranks=1))
+    assert "partial sum" not in alone and "measuring reveals" not in alone
+
+
+def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file; make the data"):
+        forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
+    with pytest.raises(UsageError, match='"x": no such field'):
+        forecast(job, ('sum.bounds={"x" = 1.0}',), ranks=1)
+    with pytest.raises(UsageError, match="batch = 10000: the smallest shard"):
+        forecast(job, ("algorithm.batch=10000",), ranks=1)
