@@ -16,7 +16,6 @@ from annotated_types import Gt
 from mpifed.algorithms.horizontal import (
     Weighted,
     check_rows,
-    mean,
     model_template,
     start_model,
     train_loss,
@@ -107,8 +106,9 @@ class SSCAHorizontal:
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """Step 5: track the surrogate (2), and move towards its minimizer (4)."""
         t = int(server.steps) + 1
+        rho, penalty = self.rho.at(t), self.problem.objective.penalty
         surrogate = track(
-            server.surrogate, self.rho.at(t), mean(total), server.model, self.tau, self.problem.objective.penalty
+            server.surrogate, rho, total.value, server.model, self.tau, penalty, weight=float(total.weight)
         )
         return Server(move(surrogate, self.gamma.at(t), server.model), surrogate, np.int64(t))
 

@@ -98,12 +98,13 @@ class ExactSum:
         """
         for place, encoder, (_, leaf) in zip(self.places, self._encoders, leaves(answer), strict=True):
             accumulator = self.message[place.start : place.stop]
-            first_of = 0 if self._begun else self._clients
-            for client, values in zip(clients, place.rows(leaf, len(clients)), strict=True):
-                if outside(values, place.form.bound):
-                    raise _out_of_bounds(place, int(client), values)
-                encoder.add(values, accumulator, first_of)
-                first_of = 0
+            values = place.rows(leaf, len(clients))
+            for start in range(0, len(clients), encoder.together):
+                some = values[start : start + encoder.together]
+                if outside(some, place.form.bound):
+                    i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
+                    raise _out_of_bounds(place, int(clients[i]), values[i])
+                encoder.add(some, accumulator, 0 if self._begun or start else self._clients)
         self._begun = True
 
     def total(self, message: NDArray[np.int64]) -> Record:

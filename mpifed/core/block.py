@@ -97,7 +97,7 @@ class Block:
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""
-        y = np.stack([shard.y[rows] for shard, rows in zip(self.shards, at, strict=True)])
+        y = np.concatenate([shard.y[rows] for shard, rows in zip(self.shards, at, strict=True)]).reshape(at.shape)
         if self.sparse:
             return Batch(
                 tuple(s.take_sparse(rows, self.dtype) for s, rows in zip(self.shards, at, strict=True)), y

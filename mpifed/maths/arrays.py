@@ -55,10 +55,12 @@ def sigmoid(z: Array) -> Array:
 
 
 def softmax(z: Array) -> tuple[Array, Array]:
-    """(probabilities [..., L], logarithms of the normalizers [..., 1]) of logits z [..., L]."""
+    """(probabilities [..., L], logarithms of the normalizers [...]) of logits z [..., L]."""
     xp = namespace(z)
-    top = z.max(axis=-1, keepdims=True)
-    power = xp.exp(z - top)
-    total = power.sum(axis=-1, keepdims=True)
+    power = xp.ascontiguousarray(z.reshape(-1, z.shape[-1]).T)  # maxima and sums over a short last axis are slow
+    top = power.max(axis=0)
+    power -= top
+    xp.exp(power, out=power)
+    total = power.sum(axis=0)
     power /= total
-    return power, xp.log(total) + top
+    return xp.ascontiguousarray(power.T).reshape(z.shape), (xp.log(total) + top).reshape(z.shape[:-1])

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LIMB_BITS = 32  # the low limb's width when there are two
+_TOGETHER = 2**14  # values encoded in one call, as far as one client has no more
 
 
 class Grid(NamedTuple):
@@ -63,27 +64,30 @@ class Encoder:
 
     def __init__(self, form: Grid, size: int) -> None:
         self.form, self.size = form, size
+        self.together = max(1, _TOGETHER // max(size, 1))  # rows that one call takes
         self._constants = [1.5 * 2.0**52 * scale for scale in form.limb_scales]
         self._bits = [int(np.float64(constant).view(np.int64)) for constant in self._constants]
-        self._shifted = np.empty(size)
-        self._rest = np.empty(size if form.limbs == 2 else 0)
+        self._shifted = np.empty((self.together, size))
+        self._rest = np.empty((self.together if form.limbs == 2 else 0, size))
 
     def add(self, values: NDArray[np.floating], accumulator: NDArray[np.int64], first_of: int = 0) -> None:
-        """Add `values` [size], each within the bound, to `accumulator` [limbs * size].
+        """Add the rows of `values` [n, size], each within the bound, to `accumulator` [limbs * size].
 
-        The first of several additions overwrites what was there; it is told their number, `first_of`, since each
-        of them leaves a constant in the sum that it takes away in advance.
+        The first of several additions overwrites what was there; it is told how many rows there will be in all,
+        `first_of`, since each of them leaves a constant in the sum, which is taken away in advance. There must be no
+        more than `together` rows.
         """
-        shifted = self._shifted
+        shifted = self._shifted[: len(values)]
         for limb, constant in enumerate(self._constants):
             part = accumulator[limb * self.size : (limb + 1) * self.size]
             np.copyto(shifted, values)  # widen first: float32 + a Python float would be added in float32
             shifted += constant
-            before = self._offset(limb, first_of) if first_of else part
-            np.add(shifted.view(np.int64), before, out=part)
+            coded = shifted.view(np.int64)
+            summed = coded[0] if len(coded) == 1 else coded.sum(axis=0)
+            np.add(summed, self._offset(limb, first_of) if first_of else part, out=part)
             if limb + 1 < len(self._constants):
-                np.subtract(shifted, constant, out=shifted)
-                values = np.subtract(values, shifted, out=self._rest)  # exact
+                shifted -= constant
+                values = np.subtract(values, shifted, out=self._rest[: len(values)])  # exact
 
     def _offset(self, limb: int, adds: int) -> int:
         """What takes `adds` constants out of a sum mod 2^64, as a signed number."""

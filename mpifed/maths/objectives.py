@@ -93,8 +93,8 @@ def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, tuple[Array, 
     """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened to two axes)."""
     probabilities, normalizer = softmax(logits)
     at = namespace(logits).arange(y.size), y.reshape(-1)
-    loss = normalizer.reshape(-1) - logits.reshape(-1, logits.shape[-1])[at]
-    return loss.reshape(y.shape), probabilities, at
+    loss = normalizer - logits.reshape(-1, logits.shape[-1])[at].reshape(y.shape)
+    return loss, probabilities, at
 
 
 def _cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
@@ -131,15 +131,16 @@ class Network(Linear):
         return _cross_entropy((scores * sigmoid(scores)) @ head.second, y)[0]
 
     def slope(self, head: Output, scores: Array, y: Array, weights: Array) -> Slope:
-        """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g + S (1 - g)."""
+        """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
         gate = sigmoid(scores)
         active = scores * gate
         loss, logits = _cross_entropy_slope(active @ head.second, y, weights)
         second = active.swapaxes(-1, -2) @ logits
-        active -= active * gate  # S (1 - g)
-        active += gate
-        active *= logits @ head.second.swapaxes(-1, -2)
-        return Slope(loss, Output(second), active)
+        down = scores - active
+        down += down.dtype.type(1)
+        down *= gate
+        down *= logits @ head.second.swapaxes(-1, -2)
+        return Slope(loss, Output(second), down)
 
     def predict(self, head: Output, scores: Array) -> Array:
         """[..., s] the most probable class."""

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from mpifed.core.record import Array, Record, map_leaves, zeros
+from mpifed.maths.arrays import namespace
 
 Start = Literal["exact", "paper"]
 
@@ -33,22 +34,29 @@ def start_surrogate(model: Record, tau: float, start: Start) -> Surrogate:
 
 
 def track(
-    surrogate: Surrogate, rho: float, gradient: Record, at: Record, tau: float, penalty: float = 0.0
+    surrogate: Surrogate,
+    rho: float,
+    gradient: Record,
+    at: Record,
+    tau: float,
+    penalty: float = 0.0,
+    weight: float = 1.0,
 ) -> Surrogate:
     """The surrogate after a round: (2) of the short paper with the quadratic of (6).
 
     Parameters
     ----------
-    gradient : the model's shapes; estimate of the gradient of the data term at `at`
+    gradient : the model's shapes; estimate of `weight` times the gradient of the data term at `at`
     at : the model w_t at which it was taken
     penalty : the factor of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (12)
     """
 
     def tracked(linear: Array, slope: Array, w: Array) -> Array:
-        new = w * w.dtype.type(2 * (penalty - tau))  # gradient of the quadratic's linear part
-        new += slope
-        new *= w.dtype.type(rho)
-        new += linear * w.dtype.type(1 - rho)  # (14), (15)
+        number = w.dtype.type
+        new = w * number(2 * rho * (penalty - tau))  # with the next, rho * linear part of the new quadratic
+        part = slope * number(rho / weight)
+        new += part
+        new += namespace(w).multiply(linear, number(1 - rho), out=part)  # (14), (15)
         return new
 
     linear = map_leaves(tracked, surrogate.linear, gradient, at)

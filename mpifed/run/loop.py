@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import time
@@ -123,6 +124,8 @@ class _Run:
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
             )
         self._open_results(resume)
+        gc.collect()
+        gc.freeze()  # what there is now stays to the end: no need to look through it again and again
         began_cpu = time.process_time()
         self._rounds(max_hours)
         cpu_s = time.process_time() - began_cpu
