@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.run.environment import versions
+from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
 from mpifed.run.show import human_bytes
 
@@ -184,11 +184,9 @@ def blas() -> Iterator[Finding]:
 
 def hdf5(environment: Mapping[str, str]) -> Iterator[Finding]:
     """The HDF5 library."""
-    import h5py
-
     setting = environment.get("HDF5_USE_FILE_LOCKING")
     how = "" if setting is None else f", HDF5_USE_FILE_LOCKING={setting}"
-    yield Finding("ok", f"HDF5 {h5py.version.hdf5_version}{how}")
+    yield Finding("ok", f"HDF5 {hdf5_version()}{how}")
 
 
 def folder(path: Path, environment: Mapping[str, str]) -> Iterator[Finding]:

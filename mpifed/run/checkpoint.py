@@ -163,13 +163,15 @@ def _read(path: Path, group: str, like: Record) -> Record:
     names = iter([name for name, _ in leaves(like)])
 
     def restored(leaf: Any) -> Any:
-        name = next(names)
+        name = f"{group}/{next(names)}"
         with h5py.File(path, "r") as file:
-            found = file[f"{group}/{name}"][()]
+            if name not in file:
+                raise DataError(f"{path}: no {name}, which this job needs; resume with the job that wrote it")
+            found = file[name][()]
         there, needed = np.asarray(found), np.asarray(leaf)
         if (there.shape, there.dtype) != (needed.shape, needed.dtype):
             raise DataError(
-                f"{path}: {group}/{name} has shape {there.shape} and dtype {there.dtype}, this job needs "
+                f"{path}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs "
                 f"{needed.shape} and {needed.dtype}; resume with the job that wrote it"
             )
         return found

@@ -198,13 +198,18 @@ def set_value(table: dict[str, Any], change: str) -> None:
 
 
 def put_key(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key."""
-    *path, last = key.split(".")
-    for part in path:
+    """Set a dotted key of TOML; a part with dots of its own stands in quotes."""
+    try:
+        parts: dict[str, Any] = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{key}: no key of TOML, as in algorithm.batch ({error})") from error
+    ((part, rest),) = parts.items()
+    while isinstance(rest, dict):
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise UsageError(f"{key}: {part} is a value and no table")
-    table[last] = value
+        ((part, rest),) = rest.items()
+    table[part] = value
 
 
 def _known(place: Sequence[int | str]) -> list[str]:

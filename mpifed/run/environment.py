@@ -22,6 +22,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+def hdf5_version() -> str:
+    """The version of the HDF5 library."""
+    import h5py
+
+    version: str = h5py.version.hdf5_version
+    return version
+
+
 def commit() -> str | None:
     """The commit of this package's checkout, with + when it has changes; None outside one."""
     here = Path(__file__).resolve().parent
