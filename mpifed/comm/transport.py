@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 
 _PIECE = 2**30  # bytes per call: no count nears 2^31
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -118,7 +118,7 @@ class MPITransport:
         failed = np.array([error is not None], dtype=np.int64)
         self._comm.Allreduce(failed.copy(), failed, op=self._sum)
         if failed[0]:
-            errors = self._comm.allgather(None if error is None else _Failure.of(error))
+            errors = self._comm.allgather(None if error is None else _Failure.of(error, self.rank, self.size))
             agreed = next(e for e in errors if e is not None).exception()
             agreed.agreed = True
             raise agreed from error
@@ -141,14 +141,15 @@ class _Failure(NamedTuple):
     exit_code: int
 
     @classmethod
-    def of(cls, error: BaseException) -> _Failure:
+    def of(cls, error: BaseException, rank: int, ranks: int) -> _Failure:
         if isinstance(error, MpifedError):
             return cls(str(error), error.exit_code)
-        return cls("".join(traceback.format_exception(error)).rstrip(), 1)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        return cls(f"on rank {rank} of {ranks}\n{text}", UnexpectedError.exit_code)
 
     def exception(self) -> MpifedError:
         known = {kind.exit_code: kind for kind in MpifedError.__subclasses__()}
-        return known.get(self.exit_code, MpifedError)(self.message)
+        return known[self.exit_code](self.message)
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:

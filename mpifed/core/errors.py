@@ -14,6 +14,10 @@ class MpifedError(Exception):
     agreed = False  # whether every rank raises it alike, so that all can end in order
 
 
+class UnexpectedError(MpifedError):
+    """Any other exception, as it travels between ranks: where it happened, and its traceback."""
+
+
 class UsageError(MpifedError):
     """The command line or the job asks for something that cannot be."""
 

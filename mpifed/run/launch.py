@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import Interrupted, MpifedError
+from mpifed.core.errors import Interrupted, MpifedError, UnexpectedError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import FAILURE, Result, run
 from mpifed.run.report import reporter
+
+_GRACE_S = 3.0
 
 
 def launch(
@@ -56,6 +59,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any])
         if transport.rank == 0 if agreed else _first(run_dir, text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
+        elif not agreed:
+            time.sleep(_GRACE_S)  # the first rank to fail ends this one, once it has spoken
         if agreed or transport.size == 1:
             raise SystemExit(code) from error
         transport.abort(code)
@@ -72,6 +77,8 @@ def message(error: BaseException, transport: Transport) -> str:
     """What a person is told: one line for an error that was foreseen, the traceback for any other."""
     if isinstance(error, Interrupted):
         return f"mpifed: {error}"
+    if isinstance(error, UnexpectedError):
+        return f"mpifed: unexpected error {error}"
     if isinstance(error, MpifedError):
         return f"mpifed: error: {error}"
     if isinstance(error, KeyboardInterrupt):

@@ -141,7 +141,7 @@ class _Run:
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record = self.ready.federation, self.job.record
-        if record.every and self.progress.round == 0:
+        if record.every and self.progress.round == 0 and not self.row:
             self._measure()
         while self.progress.round < self.job.rounds:
             if self.serves:

@@ -85,9 +85,10 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
         part: type = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # it is the user's own code
         raise UsageError(
-            f'[{kind.table}] name = "{name}": {error}; the module must be importable from the folder where you start'
+            f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
+            "folder where you start"
         ) from error
     if not dataclasses.is_dataclass(part):
         raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')

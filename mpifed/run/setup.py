@@ -11,7 +11,7 @@ from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
@@ -34,10 +34,10 @@ class Ready(NamedTuple):
 
 def together(transport: Transport, work: Callable[[], Result]) -> Result:
     """The result of `work` on this rank, unless it failed on any: then the same error on all. Collective."""
-    error: BaseException | None = None
+    error: Exception | None = None
     try:
         result = work()
-    except (MpifedError, OSError, ValueError, TypeError, ImportError) as failed:
+    except Exception as failed:  # whatever it is, all ranks must hear of it
         error = failed
     transport.agree(error)
     return result

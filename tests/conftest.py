@@ -1,0 +1,345 @@
+"""Data, launches and MPI guards that all tests share."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy is loaded: the bits depend on it
+
+import numpy as np
+import pytest
+
+import mpifed
+
+ROOT = Path(mpifed.__file__).resolve().parents[1]
+OWN = Path(__file__).parent / "laws"  # holds `own_algorithms`, which jobs name
+LAUNCH_LIMIT_S = 90.0
+GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
+_STEP_VARIABLES = (
+    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "SLURM_STEP_",
+)  # fmt: skip
+
+
+# --- several ranks in one pytest: who fails alone ends all -------------------------------------------------------
+
+
+class _Guard:
+    """Keeps ranks that run the same tests together.
+
+    After each test the ranks wait for each other on a communicator of their own. A rank that failed and is left
+    alone there has broken a collective call of the test: it ends all ranks, which would wait for ever.
+    """
+
+    def __init__(self, world: Any, config: pytest.Config) -> None:
+        self.world, self.config = world, config
+        self.comm = world.Dup()
+        self.failed = False
+        self.failures = 0
+
+    def meet(self) -> None:
+        """Wait for the other ranks at the end of a test."""
+        mine = np.array([self.failed], dtype=np.int64)
+        total = np.zeros(1, dtype=np.int64)
+        request, waited = self.comm.Iallreduce(mine, total), time.monotonic()
+        while not request.Test():
+            if self.failed and time.monotonic() - waited > GRACE_S:
+                self.end(f"rank {self.world.rank} failed while others wait: ending all ranks")
+            time.sleep(0.001)
+        self.failures += int(total[0])
+
+    def uncapture(self) -> None:
+        """What is written from here on is seen."""
+        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture(in_=True)
+
+    def end(self, why: str) -> None:
+        """End every rank."""
+        self.uncapture()
+        print(f"\n{why}", file=sys.__stderr__, flush=True)
+        self.world.Abort(1)
+        os._exit(1)
+
+
+_guard: _Guard | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Under `mpiexec ... pytest --with-mpi`: the guard, and a terminal of rank 0 alone."""
+    global _guard
+    config.addinivalue_line("markers", "launch: starts mpiexec")
+    if config.getoption("--with-mpi", False):
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size > 1:
+            _guard = _Guard(MPI.COMM_WORLD, config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Only rank 0 writes reports; the failures of the others are written by `pytest_runtest_makereport`."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if _guard is not None and _guard.world.rank and reporter is not None:
+        reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """One test, and then all ranks meet."""
+    if _guard is not None:
+        _guard.failed = False
+    result = yield
+    if _guard is not None:
+        _guard.meet()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
+    """Every rank's failures are seen."""
+    report = yield
+    if _guard is not None and report.failed:
+        _guard.failed = True
+        print(
+            f"\nrank {_guard.world.rank}: {report.nodeid} ({report.when}) failed\n{report.longreprtext}",
+            file=sys.__stderr__,
+            flush=True,
+        )
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A failure on any rank is one of all ranks."""
+    if _guard is not None and _guard.failures and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """The time limit of pytest-timeout ends all ranks, where there are several."""
+    if _guard is None:
+        return None
+
+    def late(guard: _Guard = _guard) -> None:
+        guard.uncapture()
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        guard.end(f"rank {guard.world.rank}: {item.nodeid} took more than {settings.timeout:g} s: ending all ranks")
+
+    timer = threading.Timer(settings.timeout, late)
+    timer.daemon = True
+    timer.start()
+    item.stash[_TIMER] = timer
+    return True
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    """In time."""
+    timer = item.stash.get(_TIMER, None)
+    if timer is None:
+        return None
+    timer.cancel()
+    return True
+
+
+_TIMER = pytest.StashKey[threading.Timer]()
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def shared_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all ranks of this session share."""
+    if _guard is None:
+        return tmp_path_factory.mktemp("shared")
+    return Path(_guard.comm.bcast(str(tmp_path_factory.mktemp("shared")) if _guard.comm.rank == 0 else None))
+
+
+@pytest.fixture
+def shared_tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for one test, the same on all ranks."""
+    if _guard is None:
+        return tmp_path_factory.mktemp("test")
+    return Path(_guard.comm.bcast(str(tmp_path_factory.mktemp("test")) if _guard.comm.rank == 0 else None))
+
+
+def _make_data(out: Path, *arguments: str) -> Path:
+    """A data folder, made by `mpifed data` on rank 0."""
+    from click.testing import CliRunner
+
+    from mpifed.cli import main
+
+    failed = None
+    if _guard is None or _guard.comm.rank == 0:
+        done = CliRunner().invoke(main, ["data", *arguments, "--out", str(out)])
+        failed = done.output if done.exit_code else None
+    if _guard is not None:
+        failed = _guard.comm.bcast(failed)
+    assert failed is None, failed
+    return out
+
+
+@pytest.fixture(scope="session")
+def digits(shared_path: Path) -> Path:
+    """8 clients with 179 or 180 rows each, and test rows."""
+    return _make_data(
+        shared_path / "digits", "digits", "--split", "rows", "--clients", "8", "--test-fraction", "0.2"
+    )
+
+
+@pytest.fixture(scope="session")
+def skewed(shared_path: Path) -> Path:
+    """11 clients of very different sizes and classes, several in a file."""
+    return _make_data(
+        shared_path / "skewed", "digits", "--split", "rows", "--clients", "11", "--skew", "2", "--partition",
+        "dirichlet:1", "--pack", "3", "--seed", "3",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def columns(shared_path: Path) -> Path:
+    """5 clients with 3 or 2 columns each of the same 60 rows, for a regression."""
+    return _make_data(
+        shared_path / "columns", "synthetic", "--split", "columns", "--clients", "5", "--samples", "60",
+        "--features", "13",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def regression(shared_path: Path) -> Path:
+    """6 clients of different sizes with rows of a regression whose optimum is known."""
+    return _make_data(
+        shared_path / "regression", "synthetic", "--split", "rows", "--clients", "6", "--samples", "300",
+        "--features", "7", "--skew", "5",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def classes(shared_path: Path) -> Path:
+    """4 clients with rows of 3 classes, 6 features."""
+    return _make_data(
+        shared_path / "classes", "synthetic", "--split", "rows", "--clients", "4", "--samples", "240",
+        "--features", "6", "--task", "classification", "--classes", "3", "--noise", "0.5",
+    )  # fmt: skip
+
+
+class ArrayShard:
+    """A client's rows given as an array; see `mpifed.core.block.Shard`."""
+
+    def __init__(self, client: int, X: Any, y: Any) -> None:
+        self.client, self.X, self.y = client, X, np.asarray(y)
+        self.samples, self.features = X.shape
+        self.sparse = not isinstance(X, np.ndarray)
+        self.rows, self.columns = np.arange(self.samples), np.arange(self.features)
+
+    def take(self, at: Any, out: Any) -> None:
+        """Put rows into `out`."""
+        out[...] = self.X[at]
+
+    def take_sparse(self, at: Any, dtype: Any) -> Any:
+        """Rows as CSR."""
+        return self.X[at].astype(dtype)
+
+
+@pytest.fixture(scope="session")
+def array_shard() -> type[ArrayShard]:
+    """The class of shards in memory."""
+    return ArrayShard
+
+
+# --- launches ----------------------------------------------------------------------------------------------------
+
+
+class Ended(NamedTuple):
+    """How a launch ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """All that was written."""
+        return self.out + self.err
+
+
+def mpiexec() -> str:
+    """The launcher: $MPIEXEC, the one of this environment, or the first in the path."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec"))
+    if not found:
+        pytest.fail("no mpiexec here: install the extra `mpich` or `openmpi`, or leave these out by -m 'not launch'")
+    return found
+
+
+def _environment(changes: dict[str, str]) -> dict[str, str]:
+    """This process's environment without what a launcher of its own has put there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEP_VARIABLES)}
+    kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(OWN), *filter(None, [kept.get("PYTHONPATH")])])
+    kept["OMP_NUM_THREADS"] = "1"
+    kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
+    kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4
+    if os.geteuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return kept | changes
+
+
+@pytest.fixture(scope="session")
+def launch() -> Callable[..., Ended]:
+    """launch(ranks, *arguments): `python -m mpifed arguments` under mpiexec; ranks = 0 is without it.
+
+    A launch that takes longer than `limit_s` fails the test.
+    """
+
+    def launch(
+        ranks: int,
+        *arguments: object,
+        cwd: Path | None = None,
+        limit_s: float = LAUNCH_LIMIT_S,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "mpifed"),
+    ) -> Ended:
+        command = [sys.executable, *program, *map(str, arguments)]
+        if ranks:
+            command = [mpiexec(), "-n", str(ranks), *command]
+        process = subprocess.Popen(
+            command, cwd=cwd, env=_environment(env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                out, err = process.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+            pytest.fail(f"hangs: {' '.join(command)}\n{out}\n{err}")
+        return Ended(process.returncode, out, err)
+
+    return launch
+
+
+@pytest.fixture(scope="session")
+def write_job() -> Callable[..., Path]:
+    """write_job(path, table): the job file."""
+    import tomli_w
+
+    def write_job(path: Path, table: dict[str, Any]) -> Path:
+        path.write_text(tomli_w.dumps(table), encoding="utf-8")
+        return path
+
+    return write_job

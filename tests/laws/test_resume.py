@@ -1,0 +1,146 @@
+"""Interrupted, stopped and killed runs go on, on other numbers of ranks, to the bits of the uninterrupted one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from registry import table
+
+from mpifed.run.history import read_history, read_json, summary
+
+ROUNDS = 12
+pytestmark = pytest.mark.launch
+
+
+@pytest.fixture
+def job(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
+    """FedAvg with partial participation, in which client 6 may have trouble in round 5."""
+    own = {"name": "own_algorithms:Troubled", "batch": 5, "step": [0.3, 0.2], "local_steps": 2}
+    record = {"every": 3, "checkpoint_every": 2}
+    return write_job(
+        tmp_path / "job.toml",
+        table(skewed, own, rounds=ROUNDS, record=record, participation={"clients_per_round": 9}, seed=4),
+    )
+
+
+@pytest.fixture
+def whole(job: Path, launch: Callable[..., Any], tmp_path: Path) -> Path:
+    """The uninterrupted run."""
+    ended = launch(0, "run", job, "--out", tmp_path / "whole")
+    assert ended.code == 0, ended.text
+    return tmp_path / "whole"
+
+
+def same(one: Path, other: Path) -> None:
+    """Two runs have the same bits, in the model, the ledger and the history."""
+    names = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes")
+    first, second = summary(one), summary(other)
+    assert {n: first[n] for n in names} == {n: second[n] for n in names}
+    a, b = read_history(one), read_history(other)
+    assert list(a) == list(b)
+    for name in a.keys() - {"elapsed_s"}:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("trouble", "ranks", "then"), [("SIGUSR1", 3, 2), ("SIGTERM", 2, 4), ("SIGUSR1", 0, 3)])
+def test_a_signal_to_one_rank(
+    job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path, trouble: str, ranks: int, then: int
+) -> None:
+    out = tmp_path / "run"
+    ended = launch(ranks, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": trouble})
+    assert ended.code == 75, ended.text
+    assert ended.text.count("mpifed: interrupted") == 1, ended.text
+    assert "--resume" in ended.text
+    run = read_json(out / "run.json")
+    assert run["exit"] == 75
+    assert 5 < run["rounds"] < ROUNDS
+    ended = launch(then, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    same(out, whole)
+
+
+def test_max_hours(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for ranks in (2, 3):  # interrupted twice, the second time while resuming
+        resume = ["--resume"] if out.exists() else []
+        ended = launch(ranks, "run", job, "--out", out, "--max-hours", 0, *resume)
+        assert ended.code == 75, ended.text
+        assert read_json(out / "run.json")["rounds"] == 0
+    ended = launch(0, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    same(out, whole)
+
+
+def test_stop_seconds(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ended = launch(2, "run", job, "--out", out, "--set", "stop.seconds=1e-9")
+    assert ended.code == 0, ended.text
+    assert read_json(out / "run.json")["rounds"] == 1
+    ended = launch(3, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    found, expected = summary(out), summary(whole)
+    assert found["model_sha256"] == expected["model_sha256"]
+    assert found["rounds"] == ROUNDS
+
+
+def test_more_rounds(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert launch(2, "run", job, "--out", out, "--set", "rounds=6").code == 0
+    ended = launch(0, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    same(out, whole)
+
+
+def test_a_killed_rank(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ended = launch(3, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGKILL"})
+    assert ended.code not in (0, 75), ended.text
+    assert read_json(out / "run.json")["exit"] is None
+    ended = launch(2, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    assert "resumed after round 4" in ended.out
+    same(out, whole)
+
+
+def test_a_failed_run_can_be_resumed_once_mended(
+    job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    ended = launch(3, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "raise"})
+    assert ended.code == 1, ended.text
+    ended = launch(3, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    same(out, whole)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert launch(2, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGUSR1"}).code == 75
+    newest, before = sorted((out / "checkpoint").iterdir(), reverse=True)
+    stored = bytearray((newest / "server.h5").read_bytes())
+    stored[len(stored) // 2] ^= 1
+    (newest / "server.h5").write_bytes(stored)
+    ended = launch(3, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    assert f"resumed after round {int(before.name[-8:])}" in ended.out
+    same(out, whole)
+
+
+def test_resume_is_refused_where_it_cannot_be(
+    job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    for arguments, code, said in (
+        (("--out", whole), 2, "holds a run already"),
+        (("--out", tmp_path / "nothing", "--resume"), 2, "to resume"),
+        (("--out", whole, "--resume", "--set", "algorithm.batch=6"), 2, "algorithm.batch: 5 before, 6 now"),
+        (("--out", whole, "--resume", "--set", "seed=5"), 2, "seed: 4 before, 5 now"),
+        (("--out", whole, "--resume", "--set", "data.block=2"), 2, "data.block: 1 before, 2 now"),
+    ):
+        ended = launch(2, "run", job, *arguments)
+        assert (ended.code, ended.text.count(said)) == (code, 1), ended.text

@@ -1,0 +1,230 @@
+"""Federated averaging against a plain loop over clients and steps, and against optima known otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.comm.transport import Alone
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.loop import run
+from mpifed.run.setup import prepare
+from mpifed.shards.store import Federation, open_federation
+
+ROUNDS, SEED, STEP = 4, 5, (0.4, 0.25)
+
+
+def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
+    table: dict[str, Any] = {
+        "name": "reference",
+        "rounds": ROUNDS,
+        "seed": SEED,
+        "data": {"path": str(folder)},
+        "objective": {"name": "network", "hidden": 5, "penalty": 1e-2},
+        "algorithm": {"name": "fedavg", "step": list(STEP), **algorithm},
+        "record": {"every": 0, "checkpoint_every": 0},
+        "compute": {"dtype": "float64"},
+    }
+    return Job.check(table | changes)
+
+
+def rows_of(federation: Federation) -> list[tuple[Any, Any]]:
+    """X [s, p] and y [s] of each client."""
+    found = []
+    for i in range(federation.clients):
+        shard = federation.shard(i, in_memory=True)
+        X = np.empty((shard.samples, shard.features))
+        shard.take(np.arange(shard.samples), X)
+        found.append((X, shard.y))
+    return found
+
+
+def network_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
+    """Of the mean cross-entropy plus penalty times all squares, sample by sample."""
+    first, second = w
+    total = [2 * penalty * first, 2 * penalty * second]
+    for x, label in zip(X, y, strict=True):
+        z = x @ first
+        g = 1 / (1 + np.exp(-z))
+        logits = (z * g) @ second
+        q = np.exp(logits) / np.exp(logits).sum()
+        q[label] -= 1
+        slope = g + z * g * (1 - g)  # of z g(z)
+        total[1] = total[1] + np.outer(z * g, q) / len(y)
+        total[0] = total[0] + np.outer(x, (second @ q) * slope) / len(y)
+    return total
+
+
+def least_squares_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
+    residual = X @ w[0][:, 0] - y
+    return [X.T @ residual[:, None] / len(y) + 2 * penalty * w[0]]
+
+
+def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_round: int | None = None) -> list[Any]:
+    """The model's arrays after all rounds."""
+    federation = open_federation(task.data.path)
+    data, batch, penalty = rows_of(federation), task.algorithm["batch"], task.objective["penalty"]
+    start = prepare(task, Alone()).server.model
+    w = [start.first, *start.head]
+    for t in range(task.rounds):
+        now = Round(t, SEED, np.ones(len(data), dtype=bool))
+        step = task.algorithm["step"][0] / (t + 1) ** task.algorithm["step"][1]
+        who = range(len(data))
+        if per_round:
+            who = sorted(now.rng("participation").choice(len(data), per_round, replace=False).tolist())
+        changes, total = [np.zeros_like(v) for v in w], 0
+        for i in who:
+            X, y = data[i]
+            count = epochs * len(y) if epochs else steps * batch
+            drawn = now.draw("minibatch", np.array([i]), np.array([len(y)]), count)[0]
+            local, at = w, 0
+            while at < count:
+                end = min(at + batch, count)
+                if epochs:  # minibatches end with the pass over the shard
+                    end = min(end, (at // len(y) + 1) * len(y))
+                down = gradient(local, X[drawn[at:end]], y[drawn[at:end]], penalty)
+                local, at = [v - step * g for v, g in zip(local, down, strict=True)], end
+            changes = [c + len(y) * (v - u) for c, v, u in zip(changes, local, w, strict=True)]
+            total += len(y)
+        w = [v + c / total for v, c in zip(w, changes, strict=True)]
+    return w
+
+
+def close(model: Any, expected: list[Any], atol: float = 1e-10) -> None:
+    """Changes are rounded to multiples of 2^-40 = 1e-12, once a client and round."""
+    found = [model.first, *model.head]
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("per_round", [None, 3])
+@pytest.mark.parametrize("block", [1, 3])
+def test_local_steps(skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int) -> None:
+    participation = {} if per_round is None else {"clients_per_round": per_round}
+    task = job(
+        skewed, {"batch": 4, "local_steps": steps}, participation=participation,
+        data={"path": str(skewed), "block": block},
+    )  # fmt: skip
+    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("batch", [16, 1000])
+def test_local_epochs(skewed: Path, tmp_path: Path, epochs: int, batch: int) -> None:
+    """Shards of different sizes, so that the last minibatch of a pass is smaller; or a whole shard at once."""
+    task = job(skewed, {"batch": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
+    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 1, epochs))
+
+
+def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
+    """The rows begin anew when the shard is used up."""
+    smallest = int(open_federation(skewed).counts.min())
+    task = job(skewed, {"batch": smallest // 2 + 1, "local_steps": 5}, rounds=2)
+    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 5))
+
+
+def test_least_squares(regression: Path, tmp_path: Path) -> None:
+    objective = {"name": "least-squares", "penalty": 1e-2}
+    task = job(regression, {"batch": 3, "local_steps": 4}, objective=objective)
+    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
+
+
+def test_one_step_is_the_default(skewed: Path, tmp_path: Path) -> None:
+    one = run(job(skewed, {"batch": 4}), Alone(), tmp_path / "default").model
+    two = run(job(skewed, {"batch": 4, "local_steps": 1}), Alone(), tmp_path / "one").model
+    assert (one.first == two.first).all()
+    assert (one.head.second == two.head.second).all()
+
+
+@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize("algorithm", [{"local_steps": 1}, {"local_epochs": 1}])
+def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
+    skewed: Path, tmp_path: Path, numbers: str, algorithm: dict[str, int]
+) -> None:
+    """However the rows are dealt out; by epochs, since shards differ in size and a step takes equally many rows."""
+    federation = open_federation(skewed)
+    data = rows_of(federation)
+    if "local_steps" in algorithm:
+        counts = federation.counts
+        algorithm = {**algorithm, "batch": int(counts.min())}
+        task = job(skewed, algorithm, rounds=1, sum={"numbers": numbers})
+        now = Round(0, SEED, np.ones(len(data), dtype=bool))
+        drawn = [
+            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch"])[0]
+            for i, (_, y) in enumerate(data)
+        ]
+    else:
+        algorithm = {**algorithm, "batch": int(federation.counts.max())}
+        task = job(skewed, algorithm, rounds=1, sum={"numbers": numbers})
+        drawn = [np.arange(len(y)) for _, y in data]
+    start = prepare(task, Alone()).server.model
+    w = [start.first, *start.head]
+    total, expected = federation.counts.sum(), [np.zeros_like(v) for v in w]
+    for (X, y), rows in zip(data, drawn, strict=True):
+        part = network_gradient(w, X[rows], y[rows], task.objective["penalty"])
+        expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
+    close(run(task, Alone(), tmp_path / "run").model, [v - STEP[0] * g for v, g in zip(w, expected, strict=True)])
+
+
+def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:
+    federation = open_federation(regression)
+    data = rows_of(federation)
+    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
+    best = np.linalg.lstsq(X, y, rcond=None)[0]
+    task = job(
+        regression, {"batch": 1000, "local_epochs": 1, "step": [0.6]}, rounds=100, objective={"name": "least-squares"},
+        record={"every": 100, "checkpoint_every": 0},
+    )  # fmt: skip
+    result = run(task, Alone(), tmp_path / "run")
+    np.testing.assert_allclose(result.model.first[:, 0], best, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(federation.optimum["w"], best, rtol=0, atol=1e-8)
+    assert result.columns["train_loss"] == pytest.approx(float(federation.optimum["loss"]), rel=1e-8)
+    assert result.columns["train_loss"] == pytest.approx(float(((X @ best - y) ** 2).mean() / 2), rel=1e-8)
+
+
+def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path, tmp_path: Path) -> None:
+    """E gradient steps on quadratics A_i, optima w_i: sum p_i (I - M_i) (w - w_i) = 0, where M_i = (I - h A_i)^E."""
+    federation, step, epochs = open_federation(regression), 0.3, 3
+    left, right = np.zeros((7, 7)), np.zeros(7)
+    for X, y in rows_of(federation):
+        moved = np.eye(7) - np.linalg.matrix_power(np.eye(7) - step * X.T @ X / len(y), epochs)
+        left += len(y) * moved
+        right += len(y) * moved @ np.linalg.pinv(X) @ y
+    task = job(
+        regression, {"batch": 1000, "local_epochs": epochs, "step": [step]}, rounds=120,
+        objective={"name": "least-squares"},
+    )  # fmt: skip
+    result = run(task, Alone(), tmp_path / "run")
+    np.testing.assert_allclose(result.model.first[:, 0], np.linalg.solve(left, right), rtol=0, atol=1e-8)
+
+
+def test_measured_columns(digits: Path, tmp_path: Path) -> None:
+    """Loss and accuracy as scikit-learn counts them, on all training and test rows."""
+    from sklearn.metrics import accuracy_score, log_loss
+
+    task = job(digits, {"batch": 8, "local_steps": 2}, record={"every": 4, "checkpoint_every": 0})
+    result = run(task, Alone(), tmp_path / "run")
+    first, second = result.model.first, result.model.head.second
+
+    def probabilities(X: Any) -> Any:
+        z = X @ first
+        logits = (z / (1 + np.exp(-z))) @ second
+        return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+    federation = open_federation(digits)
+    data = rows_of(federation)
+    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
+    test_X, test_y = federation.test("float64")
+    found, labels = result.columns, np.arange(10)
+    squares = (first**2).sum() + (second**2).sum()
+    assert found["train_loss"] == pytest.approx(log_loss(y, probabilities(X), labels=labels), rel=1e-8)
+    assert found["objective"] == pytest.approx(found["train_loss"] + 1e-2 * squares, rel=1e-12)
+    assert found["test_loss"] == pytest.approx(log_loss(test_y, probabilities(test_X), labels=labels), rel=1e-8)
+    assert found["test_accuracy"] == accuracy_score(test_y, probabilities(test_X).argmax(axis=1))
+    assert found["round"] == ROUNDS

@@ -1,0 +1,41 @@
+"""How many ranks a launcher has started."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpifed.comm.transport import Alone, connect, launched_ranks
+from mpifed.core.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, 1),
+        ({"PMI_SIZE": "4"}, 4),
+        ({"PMIX_SIZE": "5"}, 5),
+        ({"OMPI_COMM_WORLD_SIZE": "3"}, 3),
+        ({"SLURM_STEP_NUM_TASKS": "6"}, 6),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, 2),
+        ({"SLURM_NTASKS": "8"}, 1),  # an allocation's, set in a batch script as well
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, 1),
+        ({"SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "4"}, 4),  # mpiexec within one step
+        ({"PMI_SIZE": "1"}, 1),
+        ({"PMI_SIZE": ""}, 1),
+        ({"PMI_SIZE": "many"}, 1),
+    ],
+)
+def test_launched_ranks(environment: dict[str, str], expected: int) -> None:
+    assert launched_ranks(environment) == expected
+
+
+def test_without_a_launcher_there_is_no_mpi() -> None:
+    assert isinstance(connect({"SLURM_NTASKS": "8"}), Alone)
+
+
+def test_an_error_alone_is_raised_as_it_is() -> None:
+    error = DataError("mine")
+    with pytest.raises(DataError) as caught:
+        Alone().agree(error)
+    assert caught.value is error
+    Alone().agree(None)

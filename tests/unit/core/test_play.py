@@ -1,0 +1,128 @@
+"""The one loop over exchanges, with a summation that only writes down what it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.core.block import Batch, Block
+from mpifed.core.exchange import Field, Problem, ToClients, ToServer, fields_like, play
+from mpifed.core.round import Round
+
+NOW = Round(0, 1, np.ones(1, dtype=bool))
+
+
+class Recorder:
+    """Sums are the question plus one."""
+
+    def __init__(self, serves: bool = True, halts_at: str = "") -> None:
+        self.serves, self.halted, self.halts_at, self.log = serves, False, halts_at, []
+
+    def tell(self, exchange: Any, question: Any) -> Any:
+        self.log.append(("tell", exchange.name, question))
+        self.halted = exchange.name == self.halts_at
+        return 10 if question is None else question
+
+    def tally(self, exchange: Any, clients: Any, question: Any, now: Any) -> Any:
+        self.log.append(("tally", exchange.name, question))
+        return [*clients, exchange.name], question + 1
+
+    def hear(self, exchange: Any, clients: Any, total: Any, now: Any) -> Any:
+        self.log.append(("hear", exchange.name, total))
+        return [*clients, "heard"]
+
+
+def exchanges() -> list[Any]:
+    return [
+        ToClients("down", Field(), lambda server, now: server, None, None),
+        ToServer("up", Field(), lambda server, now: server * 2, None, lambda server, total, now: server + total),
+    ]
+
+
+def test_asks_answers_sums_absorbs_in_order() -> None:
+    summation = Recorder()
+    assert play(exchanges(), 3, [], NOW, summation) == (3 + 7, ["down", "heard", "up"])
+    assert summation.log == [
+        ("tell", "down", 3), ("tally", "down", 3), ("hear", "down", 4), ("tell", "up", 6), ("tally", "up", 6),
+    ]  # fmt: skip
+
+
+def test_other_ranks_ask_and_absorb_nothing() -> None:
+    summation = Recorder(serves=False)
+    assert play(exchanges(), None, [], NOW, summation) == (None, ["down", "heard", "up"])
+    assert [entry[2] for entry in summation.log if entry[0] == "tell"] == [None, None]
+
+
+def test_a_halted_round_changes_nothing() -> None:
+    summation = Recorder(halts_at="down")
+    assert play(exchanges(), 3, ["state"], NOW, summation) == (3, ["state"])
+    assert summation.log == [("tell", "down", 3)]
+
+
+def test_fields() -> None:
+    assert Field((2, 3)).size == 6
+    assert Field().size == 1
+    assert Field((0, 3)).size == 0
+    made = fields_like(np.zeros((4, 2)), scale=0.5, bound=3)
+    assert (made.shape, made.scale, made.bound) == ((4, 2), 0.5, 3.0)
+
+
+def test_weights_are_relative_to_the_mean_client() -> None:
+    counts = np.array([1, 2, 3])
+    problem = Problem(objective=None, split="rows", counts=counts, samples=6, features=1, outputs=1)
+    assert problem.clients == 3
+    weights = problem.weights[np.array([2, 0])]
+    np.testing.assert_allclose(weights, [1.5, 0.5])
+
+
+@pytest.fixture
+def block(array_shard: Any) -> Block:
+    sizes = {3: 4, 4: 2, 7: 4}
+    shards = [array_shard(c, np.arange(2.0 * s).reshape(s, 2) + 100 * c, np.arange(s)) for c, s in sizes.items()]
+    return Block(tuple(shards), "float64")
+
+
+def test_a_block(block: Block) -> None:
+    assert block.clients.tolist() == [3, 4, 7]
+    assert block.counts.tolist() == [4, 2, 4]
+    assert not block.sparse
+    batch = block.take(np.array([[0, 3], [1, 0], [2, 2]]))
+    assert batch.X.dtype == np.float64
+    assert batch.X.tolist() == [[[300, 301], [306, 307]], [[402, 403], [400, 401]], [[704, 705], [704, 705]]]
+    assert batch.y.tolist() == [[0, 3], [1, 0], [2, 2]]
+    together = batch.together()
+    assert together.X.shape == (1, 6, 2)
+    assert together.y.tolist() == [[0, 3, 1, 0, 2, 2]]
+
+
+def test_parts_of_a_block(block: Block) -> None:
+    assert block.only(np.array([0, 2])).clients.tolist() == [3, 7]
+    parts = [(who.tolist(), part.clients.tolist()) for who, part in block.equal_parts()]
+    assert parts == [([1], [4]), ([0, 2], [3, 7])]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_everything_is_every_row_once_client_by_client(block: Block, size: int) -> None:
+    seen: dict[int, list[float]] = {}
+    for i, batch in block.everything(size):
+        assert batch.X.shape[:2] == batch.y.shape
+        assert 1 <= batch.y.shape[1] <= size
+        seen.setdefault(i, []).extend(batch.X[0, :, 0].tolist())
+    assert seen == {
+        i: [100 * c + 2 * row for row in range(s)] for i, (c, s) in enumerate(((3, 4), (4, 2), (7, 4)))
+    }
+
+
+def test_sparse_batches(array_shard: Any) -> None:
+    from scipy.sparse import csr_matrix
+
+    dense = [np.array([[1.0, 0, 2], [0, 0, 3]]), np.array([[0, 5.0, 0], [0, 0, 0]])]
+    block = Block(tuple(array_shard(c, csr_matrix(X), [0, 1]) for c, X in enumerate(dense)), "float64")
+    assert block.sparse
+    batch = block.take(np.array([[1, 0], [0, 0]]))
+    assert isinstance(batch, Batch)
+    assert [x.toarray().tolist() for x in batch.X] == [[[0, 0, 3], [1, 0, 2]], [[0, 5, 0], [0, 5, 0]]]
+    (one,) = batch.together().X
+    assert one.toarray().tolist() == [[0, 0, 3], [1, 0, 2], [0, 5, 0], [0, 5, 0]]

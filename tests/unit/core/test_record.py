@@ -1,0 +1,120 @@
+"""Records, and their layout in one buffer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpifed.core.record import Layout, leaves, map_leaves, nbytes, put, take, zeros
+
+
+class Inner(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Outer(NamedTuple):
+    x: Any
+    inner: Any
+    nothing: Any
+
+
+def example() -> Outer:
+    return Outer(np.arange(6, dtype="f4").reshape(3, 2), Inner(np.arange(3), np.ones((3, 1), dtype="u1")), ())
+
+
+def bits(record: Any) -> list[Any]:
+    return [(name, np.asarray(a).dtype, np.shape(a), np.asarray(a).tobytes()) for name, a in leaves(record)]
+
+
+def test_leaves_have_dotted_names_in_order() -> None:
+    assert [name for name, _ in leaves(example())] == ["x", "inner.a", "inner.b"]
+    assert list(leaves(())) == []
+    assert [name for name, _ in leaves(np.zeros(2))] == [""]
+
+
+def test_a_plain_tuple_is_no_record() -> None:
+    with pytest.raises(TypeError, match="inner: a plain tuple has no field names"):
+        list(leaves(Outer(np.zeros(1), (np.zeros(1), np.zeros(1)), ())))
+
+
+def test_map_keeps_structure_and_passes_the_others() -> None:
+    record = example()
+    doubled = map_leaves(np.add, record, record)
+    assert type(doubled) is Outer
+    assert type(doubled.inner) is Inner
+    assert doubled.nothing == ()
+    np.testing.assert_array_equal(doubled.inner.a, [0, 2, 4])
+    assert map_leaves(np.add, (), ()) == ()
+    assert map_leaves(lambda a, b: a - b, 5, 3) == 2
+    with pytest.raises(ValueError, match="zip"):
+        map_leaves(np.add, record, Inner(record.x, record.inner))
+
+
+@given(st.sets(st.integers(0, 2)))
+def test_put_undoes_take(who: set[int]) -> None:
+    record, at = example(), np.array(sorted(who), dtype=np.int64)
+    part = take(record, at)
+    assert {len(leaf) for _, leaf in leaves(part)} == {len(who)}
+    before = bits(record)
+    assert bits(put(record, at, part)) == before
+    negative = map_leaves(lambda leaf: leaf + 7, part)
+    changed = put(record, at, negative)
+    assert bits(record) == before  # the old one stands
+    np.testing.assert_array_equal(changed.inner.a, [i + 7 * (i in who) for i in range(3)])
+    assert bits(take(changed, at)) == bits(negative)
+
+
+def test_zeros_and_nbytes() -> None:
+    assert bits(zeros(example())) == [(n, a.dtype, a.shape, bytes(a.nbytes)) for n, a in leaves(example())]
+    assert nbytes(example()) == 6 * 4 + 3 * 8 + 3
+    assert nbytes(()) == 0
+    assert nbytes(np.float64(1)) == 8
+
+
+leaf = st.builds(
+    lambda shape, dtype, fill: np.full(shape, fill).astype(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(["f4", "f8", "i8", "u1", "i4", "?"]),
+    st.integers(0, 200),
+)
+records = st.recursive(
+    leaf | st.just(()) | st.sampled_from([np.float64(2.5), np.int64(-3), np.float32(0.1)]),
+    lambda inner: st.builds(Inner, inner, inner) | st.builds(Outer, inner, inner, inner),
+    max_leaves=8,
+)
+
+
+@given(records)
+def test_layout_round_trip(record: Any) -> None:
+    layout = Layout(record)
+    assert layout.nbytes % 8 == 0
+    buffer = np.full(layout.nbytes, 0xAB, dtype=np.uint8)
+    layout.pack(record, buffer)
+    again = layout.unpack(buffer)
+    assert bits(again) == bits(record)
+    assert [(name, spec.shape) for name, spec in layout.specs] == [(n, np.shape(a)) for n, a in leaves(record)]
+    for _, a in leaves(again):
+        assert np.asarray(a).size == 0 or np.shares_memory(a, buffer)  # views, no copies
+
+
+@given(records)
+def test_layout_travels(record: Any) -> None:
+    import pickle
+
+    layout = pickle.loads(pickle.dumps(Layout(np.zeros((2, 3)))))
+    buffer = np.zeros(layout.nbytes, dtype=np.uint8)
+    layout.pack(np.ones((2, 3)), buffer)
+    np.testing.assert_array_equal(layout.unpack(buffer), np.ones((2, 3)))
+    assert Layout(record).nbytes >= nbytes(record)
+
+
+@pytest.mark.parametrize("other", [np.zeros((2, 3), "f8"), np.zeros((3, 2), "f4"), np.zeros(6, "f4"), np.float32(0)])
+def test_a_leaf_of_another_form_is_an_error_that_names_it(other: Any) -> None:
+    layout = Layout(Inner(np.zeros((2, 3), "f4"), np.int64(0)))
+    with pytest.raises(ValueError, match=r"^a: shape .* \(2, 3\) and <f4 in the first round"):
+        layout.pack(Inner(other, np.int64(0)), np.zeros(layout.nbytes, dtype=np.uint8))

@@ -1,0 +1,186 @@
+"""Exact sums: the grid, its bounds, and integers that no order of addition can change."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
+
+ONE_LIMB, TWO_LIMBS = (2.0**-40, 2.0**10), (2.0**-40, 2.0**35)
+grids = st.sampled_from(
+    [ONE_LIMB, TWO_LIMBS, (2.0**-30, 2.0**20), (1.0, 2.0**40), (2.0**-60, 2.0**20), (2.0**-52, 0.75), (2.0**3, 2.0**50)]
+)
+
+
+def rounded(x: float, scale: float) -> int:
+    """x / scale to the nearest integer, ties to even: Python's exact rationals say so."""
+    return round(Fraction(x) / Fraction(scale))
+
+
+def summed(form: Grid, groups: list[list[Any]], size: int) -> Any:
+    """The accumulator after adding groups each on a rank of its own, and then the ranks."""
+    total = np.zeros(form.limbs * size, dtype=np.int64)
+    for values in groups:
+        if values:
+            encoder, accumulator = Encoder(form, size), np.full(form.limbs * size, 77)
+            rows, half = np.stack(values), len(values) // 2
+            encoder.add(rows[: half or None], accumulator, len(values))
+            if half:
+                encoder.add(rows[half:], accumulator)
+            total += accumulator
+    return total
+
+
+def integers(form: Grid, accumulator: Any) -> list[int]:
+    """What an accumulator stands for, in multiples of the scale."""
+    size = len(accumulator) // form.limbs
+    if form.limbs == 1:
+        return [int(a) for a in accumulator]
+    ratio = int(form.limb_scales[0] / form.limb_scales[1])
+    return [int(a) * ratio + int(b) for a, b in zip(accumulator[:size], accumulator[size:], strict=True)]
+
+
+@st.composite
+def answers(draw: Any) -> tuple[tuple[float, float], list[Any]]:
+    """(scale, bound) and values [size] of several clients, among them ties and the bound itself."""
+    scale, bound = draw(grids)
+    size, dtype = draw(st.integers(1, 4)), draw(st.sampled_from(["f8", "f4"]))
+    half = st.integers(-(2**20), 2**20).map(lambda k: min(max((k + 0.5) * scale, -bound), bound))
+    anything = st.floats(-bound, bound, width=64) | half | st.sampled_from([0.0, -0.0, bound, -bound, scale / 2])
+    clients = draw(st.lists(st.lists(anything, min_size=size, max_size=size), min_size=1, max_size=6))
+    low, high = dtype_bound(-bound, dtype), dtype_bound(bound, dtype)
+    values = [np.clip(np.array(v).astype(dtype), low, high) for v in clients]
+    return (scale, bound), values
+
+
+def dtype_bound(bound: float, dtype: str) -> Any:
+    """The bounds here are exact in both dtypes."""
+    assert np.dtype(dtype).type(bound) == bound
+    return np.dtype(dtype).type(bound)
+
+
+@settings(max_examples=300)
+@given(answers())
+def test_sums_are_those_of_exact_rationals(given_: Any) -> None:
+    (scale, bound), values = given_
+    form = grid(scale, bound, len(values))
+    expected = [sum(rounded(float(v[i]), scale) for v in values) for i in range(len(values[0]))]
+    assert integers(form, summed(form, [values], len(values[0]))) == expected
+
+
+@settings(max_examples=200)
+@given(answers(), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_any_order_and_grouping_gives_the_same_integers(given_: Any, random: Any, ranks: int) -> None:
+    (scale, bound), values = given_
+    form, size = grid(scale, bound, len(values)), len(values[0])
+    expected = summed(form, [values], size)
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    groups: list[list[Any]] = [[] for _ in range(ranks)]  # some of which may stay empty
+    for value in shuffled:
+        groups[random.randrange(ranks)].append(value)
+    np.testing.assert_array_equal(summed(form, groups, size), expected)
+
+
+@settings(max_examples=200)
+@given(answers(), st.sampled_from(["f4", "f8"]))
+def test_decoding_rounds_once_or_nearly(given_: Any, dtype: str) -> None:
+    (scale, bound), values = given_
+    form, size = grid(scale, bound, len(values)), len(values[0])
+    found = decode(summed(form, [values], size), form, dtype)
+    assert found.dtype == dtype
+    for i in range(size):
+        exact = sum(rounded(float(v[i]), scale) for v in values) * Fraction(scale)
+        error = abs(Fraction(float(found[i])) - exact)
+        # a float64 on the way, two limbs one more; then the dtype
+        last = abs(exact) * Fraction(float(np.finfo(dtype).eps))
+        assert error <= (abs(exact) + Fraction(bound)) * Fraction(2) ** -50 + last
+
+
+def test_grids() -> None:
+    assert grid(*ONE_LIMB, clients=1000).limbs == 1
+    assert grid(*TWO_LIMBS, clients=1000).limbs == 2
+    assert grid(2.0**-40, 2.0**10, clients=2**13).limbs == 2  # 2^50 steps of 2^13 clients do not fit 2^62
+    assert grid(2.0**-40, 2.0**10, 10) == grid(2.0**-40, 2.0**10, 100)
+    assert grid(0.25, 1.0, 1).limb_scales == (0.25,)
+    assert grid(*TWO_LIMBS, clients=2).limb_scales == (2.0**-8, 2.0**-40)
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.0, -1.0, 3.0, nan, inf])
+def test_scales_that_are_no_power_of_two(scale: float) -> None:
+    with pytest.raises(ValueError, match="must be a power of two"):
+        grid(scale, 1.0, 1)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, nan, inf])
+def test_bounds_that_are_none(bound: float) -> None:
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        grid(1.0, bound, 1)
+
+
+@pytest.mark.parametrize(("scale", "bound", "clients"), [(2.0**-60, 2.0**30, 1), (2.0**-50, 2.0**30, 2**20)])
+def test_more_than_two_limbs(scale: float, bound: float, clients: int) -> None:
+    with pytest.raises(ValueError, match="must stay below"):
+        grid(scale, bound, clients)
+
+
+def test_many_rows_in_one_call() -> None:
+    """More than are encoded at once."""
+    rng = np.random.default_rng(0)
+    for scale, bound in (ONE_LIMB, TWO_LIMBS):
+        values = rng.uniform(-bound, bound, (5000, 3))
+        form = grid(scale, bound, len(values))
+        encoder, accumulator = Encoder(form, 3), np.empty(form.limbs * 3, dtype=np.int64)
+        encoder.add(values, accumulator, len(values))
+        expected = [sum(rounded(float(v), scale) for v in column) for column in values.T]
+        assert integers(form, accumulator) == expected
+        np.testing.assert_array_equal(accumulator, summed(form, [list(values[::-1])], 3))
+
+
+@pytest.mark.parametrize("clients", [1, 3, 4000])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_everybody_at_the_bound(clients: int, sign: int) -> None:
+    """Where a sum would wrap, it does."""
+    for scale, bound in (ONE_LIMB, (2.0**-40, 2.0**10.5), (1.0, 2.0**50), TWO_LIMBS, (2.0**-60, 2.0**22)):
+        form = grid(scale, bound, clients)
+        values = [np.array([sign * bound])] * clients
+        assert integers(form, summed(form, [values], 1)) == [clients * rounded(sign * bound, scale)]
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=6),
+    st.sampled_from([0.5, 1.0, 1024.0, 2.0**60]),
+    st.sampled_from(["f4", "f8"]),
+)
+def test_outside(values: list[float], bound: float, dtype: str) -> None:
+    array = np.array(values, dtype=dtype)
+    with np.errstate(all="ignore"):  # squares may be too large for the dtype
+        assert outside(array, bound) == any(not abs(v) <= bound for v in values)
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf, 1.0000001, -1.0000001, 1e30, -1e300])
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_one_bad_value_among_many(bad: float, place: int) -> None:
+    values = np.linspace(-1, 1, 1000)
+    assert not outside(values, 1.0)
+    values[place] = bad
+    assert outside(values, 1.0)
+    assert outside(values.reshape(10, 100), 1.0)
+
+
+def test_outside_of_very_large_values_warns_of_nothing() -> None:
+    assert not outside(np.full(10, 2.0**100, dtype="f4"), 2.0**100)  # whose squares are infinite
+    assert outside(np.full(10, 2.0**101, dtype="f4"), 2.0**100)
+
+
+def test_outside_of_integers() -> None:
+    assert not outside(np.array([3, -4]), 4.0)
+    assert outside(np.array([3, -5]), 4.0)
+    assert not outside(np.zeros(0), 1.0)

@@ -1,0 +1,101 @@
+"""The end of every rank, on transports that only write down what they are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.run.history import read_json, write_json
+from mpifed.run.launch import exit_code, guarded, message
+
+
+class Ended(BaseException):
+    """What stands for MPI_Abort."""
+
+
+class Rank:
+    def __init__(self, rank: int, size: int = 3) -> None:
+        self.rank, self.size, self.code = rank, size, None
+
+    def abort(self, code: int) -> None:
+        self.code = code
+        raise Ended
+
+
+def fail(error: BaseException, agreed: bool = False) -> Any:
+    if agreed:
+        error.agreed = True
+
+    def work() -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MpifedError("x"), 1), (UsageError("x"), 2), (DataError("x"), 3), (NumericalError("x"), 4),
+        (Interrupted("x"), 75), (ValueError("x"), 1), (MemoryError("x"), 1), (KeyboardInterrupt(), 130),
+    ],
+)  # fmt: skip
+def test_exit_codes(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_result_passes() -> None:
+    assert guarded(Rank(1), None, lambda: 5) == 5
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_all_agreed_on_ends_in_order_and_is_told_by_rank_0(
+    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "run.json", {"exit": None, "name": "x"})
+    transport = Rank(rank)
+    with pytest.raises(SystemExit) as caught:
+        guarded(transport, tmp_path, fail(DataError("broken shard"), agreed=True))
+    assert caught.value.code == 3
+    assert transport.code is None
+    assert capsys.readouterr().err == ("mpifed: error: broken shard\n" if rank == 0 else "")
+    assert read_json(tmp_path / "run.json") == {"exit": 3 if rank == 0 else None, "name": "x"}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_happened_on_one_rank_ends_all(rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(tmp_path / "run.json", {"exit": None})
+    transport = Rank(rank)
+    with pytest.raises(Ended):
+        guarded(transport, tmp_path, fail(NumericalError("up.v: client 7 ...")))
+    assert transport.code == 4
+    assert capsys.readouterr().err == "mpifed: error: up.v: client 7 ...\n"
+    assert read_json(tmp_path / "run.json")["exit"] == 4
+
+
+def test_the_second_rank_to_fail_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (1, 2):
+        with pytest.raises(Ended):
+            guarded(Rank(rank), tmp_path, fail(RuntimeError("both")))
+    said = capsys.readouterr().err
+    assert said.count("RuntimeError: both") == 1
+    assert "on rank 1 of 3" in said
+
+
+def test_alone_there_is_nobody_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transport = Rank(0, size=1)
+    with pytest.raises(SystemExit) as caught:
+        guarded(transport, tmp_path, fail(ZeroDivisionError("by zero")))
+    assert caught.value.code == 1
+    assert transport.code is None
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "rank" not in said
+
+
+def test_messages() -> None:
+    assert message(Interrupted("after round 3"), Rank(0)) == "mpifed: after round 3"
+    assert message(UsageError("no"), Rank(0)) == "mpifed: error: no"
+    assert message(KeyboardInterrupt(), Rank(0)) == "mpifed: stopped"

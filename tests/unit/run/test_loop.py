@@ -1,0 +1,178 @@
+"""A run in this process: what it leaves behind, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.record import leaves
+from mpifed.run.config import Job
+from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary
+from mpifed.run.launch import exit_code, launch
+from mpifed.run.loop import run
+from mpifed.run.setup import round_of
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    table: dict[str, Any] = {
+        "name": "loop",
+        "rounds": 5,
+        "data": {"path": str(folder)},
+        "objective": {"name": "softmax", "penalty": 0.01},
+        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
+        "record": {"every": 2, "checkpoint_every": 0},
+    }
+    return Job.check(table | changes)
+
+
+def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
+    out, task = tmp_path / "a" / "run", job(digits)
+    result = run(task, Alone(), out)
+    assert Job.read(out / "job.toml").table() == task.table()
+    assert (result.run_dir, result.rounds) == (out, 5)
+    stored = read_model(out / "model.h5")
+    assert stored.keys() == {"first"}
+    np.testing.assert_array_equal(stored["first"], result.model.first)
+    history = read_history(out)
+    assert history["round"].tolist() == [0, 2, 4, 5]
+    assert list(history)[:4] == ["round", "elapsed_s", "train_loss", "test_accuracy"]
+    assert {"objective", "test_loss", "up_bytes", "down_bytes"} < set(history)
+    assert history["objective"][-1] < history["objective"][0]
+    assert history["up_bytes"].tolist() == [t * 8 * (640 + 1) * 8 for t in (0, 2, 4, 5)]  # 8 clients, int64
+    assert history["down_bytes"].tolist() == [t * 8 * (640 * 4 + 8) for t in (0, 2, 4, 5)]
+    assert (np.diff(history["elapsed_s"]) >= 0).all()
+    found = read_json(out / "run.json")
+    assert (found["exit"], found["rounds"], found["ranks"], found["seed"]) == (0, 5, 1, 1)
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["ended"] >= found["started"]
+    assert found["peak_rss_bytes"] > 2**20
+    told = summary(out)
+    assert tuple(told) == SUMMARY
+    assert told["model_sha256"] == model_sha256(dict(leaves(result.model)))
+    assert told["nonzeros"] == np.count_nonzero(stored["first"])
+    assert told["epsilon"] is None
+    json.dumps(told)
+
+
+def test_nothing_is_measured_when_told_so(digits: Path, tmp_path: Path) -> None:
+    run(job(digits, record={"every": 0}), Alone(), tmp_path / "run")
+    assert not (tmp_path / "run" / "history.csv").exists()
+    told = summary(tmp_path / "run")
+    assert told["train_loss"] is None
+    assert told["rounds"] == 5
+
+
+def test_measuring_does_not_change_the_bits(digits: Path, tmp_path: Path) -> None:
+    often, never = (
+        run(job(digits, record={"every": every, "checkpoint_every": often_saved}), Alone(), tmp_path / str(every))
+        for every, often_saved in ((1, 1), (0, 0))
+    )
+    np.testing.assert_array_equal(often.model.first, never.model.first)
+
+
+def test_a_folder_with_a_run_is_refused(digits: Path, tmp_path: Path) -> None:
+    run(job(digits), Alone(), tmp_path / "run")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(job(digits), Alone(), tmp_path / "run")
+    with pytest.raises(UsageError, match="--resume"):
+        run(job(digits), Alone(), tmp_path / "new", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 2}, "seed: 1 before, 2 now"),
+        ({"objective": {"name": "softmax", "penalty": 0.02}}, "objective.penalty: 0.01 before, 0.02 now"),
+        ({"compute": {"dtype": "float64"}}, ""),
+        ({"sum": {"numbers": "float"}}, "sum.numbers: 'exact' before, 'float' now"),
+        ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
+    ],
+)
+def test_resuming_another_job_is_refused(digits: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    from mpifed.core.errors import MpifedError
+
+    run(job(digits), Alone(), tmp_path / "run")
+    with pytest.raises(MpifedError, match=said or "float64"):
+        run(job(digits, **change), Alone(), tmp_path / "run", resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(digits: Path, tmp_path: Path) -> None:
+    run(job(digits), Alone(), tmp_path / "run")
+    before = summary(tmp_path / "run"), (tmp_path / "run" / "history.csv").read_text()
+    run(job(digits), Alone(), tmp_path / "run", resume=True)
+    after = summary(tmp_path / "run")
+    assert {n: after[n] for n in ("model_sha256", "rounds", "exit", "objective")} == {
+        n: before[0][n] for n in ("model_sha256", "rounds", "exit", "objective")
+    }
+    assert (tmp_path / "run" / "history.csv").read_text() == before[1]
+
+
+def test_interruption(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="interrupted after round 0; go on with --resume") as caught:
+        run(job(digits), Alone(), tmp_path / "run", max_hours=0)
+    assert exit_code(caught.value) == 75
+    assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
+    result = run(job(digits), Alone(), tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(result.model.first, run(job(digits), Alone(), tmp_path / "whole").model.first)
+
+
+def test_signals_are_given_back(digits: Path, tmp_path: Path) -> None:
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    run(job(digits), Alone(), tmp_path / "run")
+    with pytest.raises(Interrupted):
+        run(job(digits), Alone(), tmp_path / "other", max_hours=0)
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_limit_of_time(digits: Path, tmp_path: Path) -> None:
+    result = run(job(digits, stop={"seconds": 1e-9}), Alone(), tmp_path / "run")
+    assert result.rounds == 1
+    assert read_json(tmp_path / "run" / "run.json")["exit"] == 0
+    assert result.columns["round"] == 1  # measured at its end
+
+
+def test_launch_from_a_script(digits: Path, tmp_path: Path) -> None:
+    task = job(digits)
+    (tmp_path / "job.toml").write_text(task.text())
+    results = [
+        launch(task, tmp_path / "one"), launch(task.table(), tmp_path / "two"),
+        launch(tmp_path / "job.toml", tmp_path / "three"), launch(str(tmp_path / "job.toml"), str(tmp_path / "four")),
+    ]  # fmt: skip
+    assert len({result.model.first.tobytes() for result in results}) == 1
+    with pytest.raises(UsageError, match="holds a run already"):  # in one process errors are raised
+        launch(task, tmp_path / "one")
+
+
+def test_who_takes_part(digits: Path) -> None:
+    some = job(digits, participation={"clients_per_round": 3})
+    seen = np.zeros(8, dtype=int)
+    for index in range(60):
+        now = round_of(some, 8, index)
+        assert now.present.sum() == 3
+        assert (now.index, now.seed) == (index, 1)
+        np.testing.assert_array_equal(now.present, round_of(some, 8, index).present)
+        seen += now.present
+    assert (seen > 10).all()
+    assert round_of(job(digits), 8, 3).present.all()
+    assert round_of(job(digits, participation={"clients_per_round": 8}), 8, 3).present.all()
+
+
+def test_bounds_of_the_job_reach_the_sums(digits: Path, tmp_path: Path) -> None:
+    from mpifed.core.errors import NumericalError
+
+    tight = job(digits, sum={"bounds": {"changes.value.first": 2.0**-30}})
+    with pytest.raises(NumericalError, match=r"^changes\.value\.first: client 0 has .* outside the bound 9\.3"):
+        run(tight, Alone(), tmp_path / "run")
+    with pytest.raises(UsageError, match=r"no such field; known are changes\.value\.first, changes\.weight"):
+        run(job(digits, sum={"scales": {"changes.first": 2.0**-30}}), Alone(), tmp_path / "other")
+    coarse = run(job(digits, sum={"scales": {"changes.value.first": 2.0**-10}}), Alone(), tmp_path / "coarse")
+    fine = run(job(digits), Alone(), tmp_path / "fine")
+    assert 0 < abs(coarse.model.first - fine.model.first).max() < 5 * 2.0**-10

@@ -1,0 +1,143 @@
+"""Imports run one way, MPI and HDF5 have their places, and the command line starts quickly."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mpifed
+
+PACKAGE = Path(mpifed.__file__).parent
+# what each package may import of the others: core <- maths, shards <- algorithms; core, maths.fixedpoint <- comm
+MAY = {
+    "core": ["core"],
+    "maths": ["core", "maths"],
+    "shards": ["core", "shards"],
+    "algorithms": ["core", "maths", "shards", "algorithms"],
+    "comm": ["core", "comm", "maths.fixedpoint"],
+    "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
+    "plots.py": ["core", "run.history"],
+}
+FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if is_module(name) else str(node.module) for name in names)
+
+
+def is_module(name: str) -> bool:
+    parts = name.split(".")
+    if parts[0] != "mpifed":
+        return False
+    path = PACKAGE.joinpath(*parts[1:])
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] in MAY], ids=str)
+def test_imports_run_one_way(path: Path) -> None:
+    allowed = [f"mpifed.{name}" for name in MAY[path.parts[0]]]
+    for name in imported(path):
+        if name.split(".")[0] == "mpifed" and name != "mpifed":
+            assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path} imports {name}"
+
+
+def test_every_package_has_its_place() -> None:
+    packages = {p.parts[0] for p in FILES if len(p.parts) > 1}
+    assert packages == set(MAY) - {"plots.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_mpi_and_hdf5_have_their_places(path: Path) -> None:
+    tops = {name.split(".")[0] for name in imported(path)}
+    assert "mpi4py" not in tops or path == Path("comm/transport.py")
+    assert "h5py" not in tops or path == Path("shards/store.py") or path.parts[0] == "run"
+
+
+def test_the_places_are_used() -> None:
+    """Else the test above would test nothing."""
+    assert "mpi4py" in {name.split(".")[0] for name in imported(Path("comm/transport.py"))}
+    assert "h5py" in {name.split(".")[0] for name in imported(Path("shards/store.py"))}
+
+
+def test_nothing_of_mpi_at_the_top_of_a_module() -> None:
+    tree = ast.parse((PACKAGE / "comm/transport.py").read_text())
+    tops = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    assert "mpi4py" not in {str(getattr(n, "module", "") or n.names[0].name).split(".")[0] for n in tops}
+
+
+@pytest.mark.parametrize("name", ["core", "maths", "algorithms"])
+def test_the_vocabulary_needs_numpy_alone(name: str) -> None:
+    heavy = {"h5py", "mpi4py", "pydantic", "click", "rich", "pandas", "sklearn", "matplotlib"}
+    for path in FILES:
+        if path.parts[0] == name:
+            assert not heavy & {n.split(".")[0] for n in imported(path)}, path
+
+
+# --- what a command loads ----------------------------------------------------------------------------------------
+
+_PROBE = """
+import json, sys
+from mpifed.cli import main
+try:
+    main(sys.argv[1:], standalone_mode=True)
+except SystemExit as end:
+    code = end.code
+MPI = "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized()
+print(json.dumps({"code": code or 0, "modules": sorted(sys.modules), "mpi_started": MPI}))
+"""
+
+
+def loaded(*arguments: object) -> tuple[set[str], bool]:
+    """(modules that are loaded, whether MPI is started) after a command."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROBE, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, timeout=60,
+    )  # fmt: skip
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["code"] == 0, ended.stderr + ended.stdout
+    return set(found["modules"]), found["mpi_started"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["data", "--help"], ["show", "--help"]]
+)
+def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
+    modules, started = loaded(*arguments)
+    heavy = {"numpy", "scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"}
+    assert not heavy & modules
+    assert not started
+
+
+def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
+    data, out = tmp_path / "data", tmp_path / "run"
+    job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
+        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": 2, "step": [0.1]}, "record": {"every": 1},
+    })  # fmt: skip
+    commands = [
+        ["data", "digits", "--split", "rows", "--clients", "2", "--out", data],
+        ["run", job, "--out", out],  # in one process
+        ["show", out],
+        ["show", out, "--json"],
+        ["plot", out, "--out", tmp_path / "figure.png"],
+        ["show", job],
+    ]
+    for command in commands:
+        modules, started = loaded(*command)
+        assert not started, command
+        assert "mpi4py.MPI" not in modules, command
