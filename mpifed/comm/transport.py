@@ -119,7 +119,8 @@ class MPITransport:
         self._comm.Allreduce(failed.copy(), failed, op=self._sum)
         if failed[0]:
             errors = self._comm.allgather(None if error is None else _Failure.of(error, self.rank, self.size))
-            agreed = next(e for e in errors if e is not None).exception()
+            first = next(e for e in errors if e is not None)
+            agreed = first.kind(first.message)
             agreed.agreed = True
             raise agreed from error
 
@@ -137,19 +138,15 @@ def _pieces(array: NDArray[Any]) -> list[slice]:
 class _Failure(NamedTuple):
     """An exception in a form that travels."""
 
+    kind: type[MpifedError]
     message: str
-    exit_code: int
 
     @classmethod
     def of(cls, error: BaseException, rank: int, ranks: int) -> _Failure:
         if isinstance(error, MpifedError):
-            return cls(str(error), error.exit_code)
+            return cls(type(error), str(error))
         text = "".join(traceback.format_exception(error)).rstrip()
-        return cls(f"on rank {rank} of {ranks}\n{text}", UnexpectedError.exit_code)
-
-    def exception(self) -> MpifedError:
-        known = {kind.exit_code: kind for kind in MpifedError.__subclasses__()}
-        return known[self.exit_code](self.message)
+        return cls(UnexpectedError, f"on rank {rank} of {ranks}\n{text}")
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
