@@ -51,14 +51,21 @@ class Case(NamedTuple):
 
     clients: int
     rounds: int
+    sum: str  # the name of the exchange
     variants: tuple[str, ...] = ("hand", "float", "exact")
 
 
+NUMBERS = {
+    "float": ["--set=sum.numbers=float"],
+    "exact": [],  # on the algorithm's own grid, 2^-40
+    # 22 bits and the sign: within 16, above the largest entry of any client's gradient here, on a grid of 2^-18
+    "exact32": ['--set=sum.bounds."{sum}.value"=16.0', "--set=sum.scales.{sum}=0.000003814697265625"],
+}
 CASES = {
-    "1": Case(10, 300, ("hand", "float", "exact", "products")),
-    "1-fedsgd": Case(10, 300),
-    "2": Case(100, 60),
-    "3": Case(1000, 60),
+    "1": Case(10, 300, "gradients", ("hand", "float", "exact", "exact32", "products")),
+    "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
+    "2": Case(100, 60, "changes"),
+    "3": Case(1000, 60, "changes"),
 }
 
 
@@ -109,7 +116,8 @@ def by_hand(case: str, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
 
 def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
     """One repetition of `mpifed run`."""
-    changes = [f"--set=rounds={rounds}", f"--set=data.path={data}", f"--set=sum.numbers={numbers}"]
+    changes = [f"--set=rounds={rounds}", f"--set=data.path={data}"]
+    changes += [change.format(sum=CASES[case].sum) for change in NUMBERS[numbers]]
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
         launched(ranks, "-m", "mpifed", "run", str(HERE / f"case{case}.toml"), *changes, "--out", str(out))
@@ -124,12 +132,12 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
 def repetitions(cases: Iterable[str], ranks: Iterable[int], times: int, share: float) -> Iterable[dict[str, Any]]:
     """Every repetition of every variant, those that are compared one right after the other."""
     for case in cases:
-        clients, full, variants = CASES[case]
+        clients, full, _, variants = CASES[case]
         data, rounds = prepared(clients), max(int(full * share), 1)
         for size in ranks:
             for repetition in range(times):
                 for variant in variants:
-                    if variant in ("float", "exact"):
+                    if variant in NUMBERS:
                         result = by_mpifed(case, size, rounds, data, variant)
                     else:
                         loop = case if variant == "hand" else f"{case}-{variant}"

@@ -22,7 +22,7 @@ from mpifed.algorithms.horizontal import (
     train_loss,
     weighted_fields,
 )
-from mpifed.core.block import Block
+from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Measure, Problem, ToServer
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
@@ -107,6 +107,9 @@ class FedAvg:
     ) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
         weight = self.problem.weights[block.clients]
+        if self.one_step:
+            batch = block.take(block.draw(now, "minibatch", self.batch))
+            return clients, Weighted(self._step(question, batch, weight[:, None], weight), weight)
         if self.local_epochs is None:
             return clients, Weighted(self._train(question, block, now, weight), weight)
         parts = [(who, self._train(question, part, now, weight[who])) for who, part in block.equal_parts()]
@@ -118,11 +121,17 @@ class FedAvg:
         """The sum of the clients' answers when each takes one step: one product over all their minibatches."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        each = np.repeat(weight * (-float(question.step) / self.batch), self.batch)[None]
-        slopes = gradient(self.problem.objective, question.model, batch.X, batch.y, each)
-        shrink = -2 * self.problem.objective.penalty * float(question.step) * weight.sum()
-        change = map_leaves(lambda leaf, w: leaf[0] + w.dtype.type(shrink) * w, slopes, question.model)
-        return Weighted(change, weight.sum())
+        change = self._step(question, batch, np.repeat(weight, self.batch)[None], weight.sum(keepdims=True))
+        return Weighted(map_leaves(lambda leaf: leaf[0], change), weight.sum())
+
+    def _step(self, question: Question, batch: Batch, each: Array, weight: Array) -> Parameters:
+        """[n, ...] weighted changes after one step; `each` are the weights of the rows, `weight` [n] of the clients."""
+        step, objective = float(question.step), self.problem.objective
+        change = gradient(objective, question.model, batch.X, batch.y, each * (-step / self.batch))
+        if objective.penalty:
+            shrink = -2 * step * objective.penalty * weight
+            change = map_leaves(lambda leaf, w: leaf + _column(shrink, leaf) * w, change, question.model)
+        return change
 
     def _steps(self, size: int) -> list[slice]:
         """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
@@ -159,7 +168,7 @@ class FedAvg:
 
         def change(w: Array, start: Array) -> Array:
             w -= start
-            return w if scale is None else w * scale.astype(w.dtype).reshape(-1, *[1] * start.ndim)
+            return w if scale is None else w * _column(scale, w)
 
         trained: Parameters = map_leaves(change, local, question.model)
         return trained
@@ -171,3 +180,8 @@ class FedAvg:
     def model(self, server: Server) -> Parameters:
         """The averaged model."""
         return server.model
+
+
+def _column(weight: Array, like: Array) -> Array:
+    """[n, 1, ...] in the dtype and number of axes of `like`."""
+    return weight.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))

@@ -59,17 +59,29 @@ class Sum(Protocol):
 def _places(
     exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
 ) -> list[Place]:
-    places, start = [], 0
+    found: list[tuple[str, Field]] = []
+    forms: list[Grid] = []
     for leaf, field in leaves(exchange.fields):
         name = f"{exchange.name}.{leaf}".rstrip(".")
-        bound, scale = bounds.get(name, field.bound), scales.get(name, field.scale)
+        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
         try:
-            form = grid(scale, bound, clients) if exact else Grid(scale, bound, 1)
+            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
         except ValueError as error:
             raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
+        found.append((name, field))
+    if any(form.bits == 64 for form in forms):
+        forms = [form.wide() for form in forms]  # a message has one kind of number
+    places, start = [], 0
+    for (name, field), form in zip(found, forms, strict=True):
         places.append(Place(name, field, form, start, dtype))
         start = places[-1].stop
     return places
+
+
+def named(settings: Mapping[str, float], field: str) -> float | None:
+    """The setting of a field by its name, or by the longest name of a record that it is in."""
+    names = [name for name in settings if f"{field}.".startswith(f"{name}.")]
+    return settings[max(names, key=len)] if names else None
 
 
 class ExactSum:
@@ -79,8 +91,9 @@ class ExactSum:
         self._fields, self.places = fields, places
         self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
         self._clients, self._begun = 0, False
-        self.message = np.zeros(self.places[-1].stop + 1, dtype=np.int64)
-        self.nbytes = 8 * self.places[-1].stop
+        self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
+        self._accumulators = [self.message[place.start : place.stop] for place in places]
+        self.nbytes = self.message.itemsize * places[-1].stop
 
     def begin(self, clients: int) -> None:
         """Make ready for `clients` additions."""
@@ -96,18 +109,16 @@ class ExactSum:
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        for place, encoder, (_, leaf) in zip(self.places, self._encoders, leaves(answer), strict=True):
-            accumulator = self.message[place.start : place.stop]
+        parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
+        for place, encoder, accumulator, (_, leaf) in parts:
             values = place.rows(leaf, len(clients))
-            for start in range(0, len(clients), encoder.together):
-                some = values[start : start + encoder.together]
-                if outside(some, place.form.bound):
-                    i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
-                    raise _out_of_bounds(place, int(clients[i]), values[i])
-                encoder.add(some, accumulator, 0 if self._begun or start else self._clients)
+            if outside(values, place.form.bound):
+                i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
+                raise _out_of_bounds(place, int(clients[i]), values[i])
+            encoder.add(values, accumulator, 0 if self._begun else self._clients)
         self._begun = True
 
-    def total(self, message: NDArray[np.int64]) -> Record:
+    def total(self, message: NDArray[np.signedinteger]) -> Record:
         """Decoded, in the job's dtype; single numbers in float64."""
         arrays = (
             decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
@@ -174,7 +185,7 @@ def make_sum(
     Parameters
     ----------
     exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field", instead of what the algorithm declares
+    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
 
     Raises
     ------

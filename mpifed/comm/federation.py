@@ -43,7 +43,7 @@ class Federation:
     blocks : the blocks that this rank hosts
     clients : number of clients of the whole federation
     exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field", instead of what the algorithm declares
+    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Federation:
         known = [f"{e.name}.{leaf}".rstrip(".") for e in exchanges for leaf, _ in leaves(e.fields)]
         for table in ("bounds", "scales"):
             for name in self._settings[table]:
-                if name not in known:
+                if not any(f"{field}.".startswith(f"{name}.") for field in known):
                     raise UsageError(f'[sum.{table}] "{name}": no such field; known are {", ".join(known)}')
         for exchange in exchanges:
             self._line(exchange)
@@ -116,14 +116,14 @@ class Federation:
         self, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> tuple[States, Record]:
         """Answers of the hosted clients who are present, summed over all ranks."""
-        line = self._line(exchange)
+        line, present = self._line(exchange), int(now.present.sum())
         fused = getattr(exchange, "fused", None)
         if fused is not None and isinstance(line.sum, FloatSum):
             self._answer_fused(line.sum, fused, question, now)
         else:
             clients = self._answer(line.sum, exchange, clients, question, now)
         line.sum.message[-1] = self.request.asked
-        self._count(exchange, line, question, int(now.present.sum()))
+        self._count(exchange, line, question, present)
         if isinstance(exchange, ToClients):
             self.transport.reduce_all(line.sum.message, line.reduced)
         else:
@@ -144,9 +144,10 @@ class Federation:
     def _answer(
         self, adder: Sum, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> States:
-        adder.begin(int(now.present[self._all.clients].sum()))
+        present = list(self._present(now))
+        adder.begin(sum(len(who) for _, who, _ in present))
         clients = list(clients)
-        for i, who, block in self._present(now):
+        for i, who, block in present:
             states, answer = exchange.answer(take(clients[i], who), question, block, now)
             adder.add(answer, block.clients)
             clients[i] = put(clients[i], who, states)
@@ -154,6 +155,9 @@ class Federation:
 
     def _present(self, now: Round) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
         """(number on this rank, positions of the clients present, their block) of each block with any."""
+        if now.present.all():
+            yield from ((i, np.arange(len(block.clients)), block) for i, block in enumerate(self.blocks))
+            return
         for i, block in enumerate(self.blocks):
             who = np.flatnonzero(now.present[block.clients])
             if len(who):

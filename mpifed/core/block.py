@@ -29,6 +29,7 @@ class Shard(Protocol):
     rows: Array  # [s] global sample numbers
     columns: Array  # [p] global feature numbers
 
+
     def take(self, at: Array, out: Array) -> None:
         """Put the rows `at` [b] into `out` [b, p]."""
 

@@ -74,11 +74,11 @@ class _Leaf:
 
     def __init__(self, name: str, start: int, spec: Spec) -> None:
         self.name, self.start, self.spec = name, start, spec
-        self.nbytes = int(np.prod(spec.shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+        self.dtype = np.dtype(spec.dtype)
+        self.nbytes = int(np.prod(spec.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def view(self, buffer: Array) -> Array:
-        part = buffer[self.start : self.start + self.nbytes]
-        return part.view(self.spec.dtype).reshape(self.spec.shape)
+        return buffer[self.start : self.start + self.nbytes].view(self.dtype).reshape(self.spec.shape)
 
 
 class Layout:
@@ -106,7 +106,7 @@ class Layout:
         """
         for place, (name, leaf) in zip(self._leaves, leaves(record), strict=True):
             array = np.asarray(leaf)
-            if Spec(array.shape, array.dtype.str) != place.spec:
+            if array.shape != place.spec.shape or array.dtype != place.dtype:
                 raise ValueError(
                     f"{name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
                     f"{place.spec.dtype} in the first round; a record keeps its shapes for the whole run"

@@ -71,10 +71,12 @@ class Round(NamedTuple):
         [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count).
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
-        small = sizes <= _SMALL
-        if not small.all():
-            self._one_by_one(purpose, clients, sizes, np.flatnonzero(~small), rows)
-        for size in np.unique(sizes[small]).tolist():
+        large = sizes > _SMALL
+        if large.any():
+            self._one_by_one(purpose, clients, sizes, np.flatnonzero(large), rows)
+            if large.all():
+                return rows
+        for size in np.unique(sizes[~large]).tolist():
             who = np.flatnonzero(sizes == size)
             for turn, start in enumerate(range(0, count, size)):
                 stop = min(start + size, count)

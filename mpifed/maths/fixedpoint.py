@@ -3,12 +3,14 @@
 A value x is rounded to the nearest multiple of `scale`, ties to even. Adding C = 1.5 * 2^52 * scale in float64 does
 that rounding, and leaves the integer x / scale in the low bits of the result: bits(C + k * scale) = bits(C) + k.
 So one float addition encodes and one integer addition, mod 2^64, sums. Where the range needs more than one such
-integer, x is split into a coarse multiple and a remainder, two limbs.
+integer, x is split into a coarse multiple and a remainder, two limbs; where 22 bits are enough for a float32 value, the
+same is done in float32 with 2^23 for 2^52, and integers of 32 bits.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +20,27 @@ _TOGETHER = 2**14  # values encoded in one call, as far as one client has no mor
 
 
 class Grid(NamedTuple):
-    """How one field is represented; follows from scale, bound and the number of clients alone."""
+    """How one field is represented; follows from scale, bound, number of clients and dtype alone."""
 
     scale: float
     bound: float
-    limbs: int  # int64 numbers per value: 1 or 2
+    limbs: int  # integers per value: 1 or 2
+    bits: int = 64  # of an integer: 32 or 64
 
     @property
     def limb_scales(self) -> tuple[float, ...]:
         """The grid of each limb, coarse first."""
         return (self.scale,) if self.limbs == 1 else (self.scale * 2.0**_LIMB_BITS, self.scale)
 
+    def wide(self) -> Grid:
+        """The same grid in 64 bits."""
+        return self._replace(bits=64)
 
-def grid(scale: float, bound: float, clients: int) -> Grid:
+
+def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Grid:
     """The representation of sums of up to `clients` values within `bound` on multiples of `scale`.
+
+    Values of `dtype` float32 may travel in 32 bits, where the range allows it: half the bytes, and half the work.
 
     Raises
     ------
@@ -43,6 +52,8 @@ def grid(scale: float, bound: float, clients: int) -> Grid:
     if not 0 < bound < float("inf"):
         raise ValueError(f"bound = {bound}: must be positive and finite")
     steps = bound / scale
+    if dtype == "float32" and steps <= 2.0**22 and clients * steps < 2.0**31:
+        return Grid(scale, bound, 1, 32)
     if steps < 2.0**51 and clients * steps < 2.0**62:
         return Grid(scale, bound, 1)
     if steps < 2.0 ** (51 + _LIMB_BITS) and clients * steps < 2.0 ** (62 + _LIMB_BITS):
@@ -60,41 +71,52 @@ def outside(values: NDArray[np.floating], bound: float) -> bool:
 
 
 class Encoder:
-    """Adds encoded values into an int64 accumulator; owns the buffers it needs, so it is made once."""
+    """Adds encoded values into an integer accumulator; owns the buffers it needs, so it is made once."""
 
     def __init__(self, form: Grid, size: int) -> None:
         self.form, self.size = form, size
-        self.together = max(1, _TOGETHER // max(size, 1))  # rows that one call takes
-        self._constants = [1.5 * 2.0**52 * scale for scale in form.limb_scales]
-        self._bits = [int(np.float64(constant).view(np.int64)) for constant in self._constants]
-        self._shifted = np.empty((self.together, size))
-        self._rest = np.empty((self.together if form.limbs == 2 else 0, size))
+        self._together = max(1, _TOGETHER // max(size, 1))  # rows that one call takes
+        real, self._integer, digits = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
+        self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
+        self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
+        self._shifted = np.empty((self._together, size), real)
+        self._rest = np.empty((self._together if form.limbs == 2 else 0, size))
 
-    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.int64], first_of: int = 0) -> None:
+    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> None:
         """Add the rows of `values` [n, size], each within the bound, to `accumulator` [limbs * size].
 
         The first of several additions overwrites what was there; it is told how many rows there will be in all,
-        `first_of`, since each of them leaves a constant in the sum, which is taken away in advance. There must be no
-        more than `together` rows.
+        `first_of`, since each of them leaves a constant in the sum, which is taken away in advance.
         """
+        sums = [accumulator[limb * self.size : (limb + 1) * self.size] for limb in range(self.form.limbs)]
+        before = [self._offset(limb, first_of) for limb in range(self.form.limbs)] if first_of else sums
+        for start in range(0, len(values), self._together):
+            self._add(values[start : start + self._together], before, sums)
+            before = sums
+
+    def _add(self, values: Any, before: Sequence[Any], sums: list[NDArray[np.signedinteger]]) -> None:
+        """Put `before` and the rows of `values`, few enough for one call, into `sums`, limb by limb."""
         shifted = self._shifted[: len(values)]
         for limb, constant in enumerate(self._constants):
-            part = accumulator[limb * self.size : (limb + 1) * self.size]
-            np.copyto(shifted, values)  # widen first: float32 + a Python float would be added in float32
-            shifted += constant
-            coded = shifted.view(np.int64)
-            summed = coded[0] if len(coded) == 1 else coded.sum(axis=0)
-            np.add(summed, self._offset(limb, first_of) if first_of else part, out=part)
+            if values.dtype == shifted.dtype:
+                np.add(values, constant, out=shifted)
+            else:  # convert first: float32 + a Python float would be added in float32
+                np.copyto(shifted, values, casting="same_kind")
+                shifted += constant
+            coded = shifted.view(self._integer)
+            summed = coded[0] if len(coded) == 1 else coded.sum(axis=0, dtype=self._integer)
+            np.add(summed, before[limb], out=sums[limb])
             if limb + 1 < len(self._constants):
                 shifted -= constant
                 values = np.subtract(values, shifted, out=self._rest[: len(values)])  # exact
 
     def _offset(self, limb: int, adds: int) -> int:
-        """What takes `adds` constants out of a sum mod 2^64, as a signed number."""
-        return (-adds * self._bits[limb] + 2**63) % 2**64 - 2**63
+        """What takes `adds` constants out of a sum mod 2^bits, as a signed number."""
+        half = 2 ** (self.form.bits - 1)
+        return int((-adds * self._bits[limb] + half) % (2 * half) - half)
 
 
-def decode(accumulator: NDArray[np.int64], form: Grid, dtype: str) -> NDArray[np.floating]:
+def decode(accumulator: NDArray[np.signedinteger], form: Grid, dtype: str) -> NDArray[np.floating]:
     """The sum [size] that `accumulator` [limbs * size] stands for, rounded to `dtype`."""
     size = len(accumulator) // form.limbs
     if form.limbs == 1:

@@ -89,18 +89,18 @@ def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
     return rng.uniform(-limit, limit, size=(inputs, outputs)).astype(dtype)
 
 
-def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, tuple[Array, Array]]:
-    """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened to two axes)."""
+def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
+    """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened)."""
     probabilities, normalizer = softmax(logits)
-    at = namespace(logits).arange(y.size), y.reshape(-1)
-    loss = normalizer - logits.reshape(-1, logits.shape[-1])[at].reshape(y.shape)
-    return loss, probabilities, at
+    at = namespace(logits).arange(0, logits.size, logits.shape[-1])
+    at += y.reshape(-1)
+    return normalizer - logits.reshape(-1)[at].reshape(y.shape), probabilities, at
 
 
 def _cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
     """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
     loss, slopes, at = _cross_entropy(logits, y)
-    slopes.reshape(-1, slopes.shape[-1])[at] -= 1  # of the array that softmax has just made: a view
+    slopes.reshape(-1)[at] -= 1  # of the array that softmax has just made: a view
     slopes *= weights[..., None].astype(slopes.dtype)
     return loss, slopes
 

@@ -54,7 +54,7 @@ class SumTable(_Table):
 
     numbers: Literal["exact", "float"] = "exact"
     channel: Literal["plain"] = "plain"
-    bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field"
+    bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
     scales: dict[str, Annotated[float, Field(gt=0)]] = {}
 
 

@@ -227,3 +227,43 @@ def test_a_field_that_is_the_whole_record() -> None:
     assert adder.total(adder.message).tolist() == [1.0, 2.0]
     with pytest.raises(NumericalError, match=r"^up: client 0"):
         adder.add(np.array([[np.nan, 2.0]]), np.array([0]))
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=1, max_size=5))
+@settings(max_examples=50)
+def test_sums_in_32_bits(seed: int, groups: list[int]) -> None:
+    """As exact as in 64, where every field of a float32 answer needs at most 22 bits and a sign."""
+    rng, clients = np.random.default_rng(seed), sum(groups)
+    fields = Answer(Field((3,), 2.0**-20, 4.0), Field((), 1.0, 2.0**20), ())
+    adder = exact_sum(exchange(fields), 20, "float32")
+    assert adder.message.dtype == np.int32
+    assert adder.nbytes == 4 * 4
+    v = (rng.standard_normal((clients, 3)).clip(-4, 4) * rng.choice([1, 2.0**-15], (clients, 1))).astype("f4")
+    found = Answer(v, rng.integers(0, 2**20, clients), ())
+    total, first = np.zeros_like(adder.message), 0
+    for group in groups:  # each on a rank of its own
+        part = map_leaves(lambda leaf: leaf[first : first + group], found)  # noqa: B023 - called at once
+        adder.begin(group)
+        adder.add(part, np.arange(group))
+        total += adder.message
+        first += group
+    assert total[:3].tolist() == [sum(round(Fraction(float(x)) * 2**20) for x in column) for column in v.T]
+    assert float(adder.total(total).count) == found.count.sum()
+
+
+def test_32_bits_need_every_field_float32_and_few_clients() -> None:
+    narrow, wide = Field((3,), 2.0**-20, 4.0), Field((3,))
+    for fields, clients, dtype, bits in (
+        (Answer(narrow, Field((), 1.0, 8.0), ()), 500, "float32", 32),
+        (Answer(narrow, Field((), 1.0, 8.0), ()), 513, "float32", 64),
+        (Answer(narrow, Field((), 1.0, 8.0), ()), 500, "float64", 64),
+        (Answer(narrow, Field(), ()), 500, "float32", 64),
+        (Answer(wide, Field((), 1.0, 8.0), ()), 500, "float32", 64),
+    ):
+        assert exact_sum(exchange(fields), clients, dtype).message.dtype == np.dtype(f"int{bits}")
+
+
+def test_a_bound_for_all_fields_of_a_record() -> None:
+    adder = exact_sum(exchange(), 5, "float32", {"up": 2.0**20, "up.v": 8.0, "up.inn": 1.0})
+    bounds = {place.name: place.form.bound for place in adder.places}
+    assert bounds == {"up.v": 8.0, "up.count": 2.0**20, "up.inner.m": 2.0**20}

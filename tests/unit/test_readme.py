@@ -1,0 +1,63 @@
+"""The README's examples are the files that it names, and they run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, summary
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = ROOT / "jobs" / "examples"
+
+
+@pytest.mark.parametrize("name", ["own_objective.py", "own_algorithm.py"])
+def test_the_readme_shows_the_example(name: str) -> None:
+    code = (EXAMPLES / name).read_text(encoding="utf-8").split('"""', 2)[2].strip()
+    assert f"```python\n{code}\n```" in README
+
+
+def test_the_readme_shows_the_job() -> None:
+    lines = (ROOT / "jobs" / "ssca" / "alg1-b100.toml").read_text(encoding="utf-8").splitlines()
+    assert "\n".join(line for line in lines if not line.startswith("#")).strip() in README
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.toml")), ids=lambda path: path.stem)
+def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    Job.read(path)
+
+
+def test_an_objective_of_ones_own(launch: Callable[..., Any], regression: Path, tmp_path: Path) -> None:
+    run_example(launch, "own_objective.toml", regression, tmp_path)
+    losses = read_history(tmp_path / "run")["train_loss"]
+    assert losses[-1] < 0.05 * losses[0]
+
+
+def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    run_example(launch, "own_algorithm.toml", digits, tmp_path)
+    losses = read_history(tmp_path / "run")["train_loss"]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_a_script(digits: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "script.py"), str(digits), str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    found = summary(tmp_path / "run")
+    assert found["rounds"] == 100
+    assert f"accuracy {found['test_accuracy']}" in ended.stdout
+
+
+def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path) -> None:
+    """Run an example on 2 ranks from the top folder, as its header says."""
+    changes = ["--set", f"data.path={data}", "--set", "algorithm.batch=10"]
+    ended = launch(2, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
+    assert ended.code == 0, ended.text
