@@ -30,6 +30,14 @@ def hdf5_version() -> str:
     return version
 
 
+def blas() -> list[str]:
+    """The BLAS libraries that are loaded, and the processor whose kernels they use: they decide a run's bits."""
+    from threadpoolctl import threadpool_info
+
+    found = (library for library in threadpool_info() if library["user_api"] == "blas")
+    return sorted({f"{one['internal_api']} {one['version']} {one.get('architecture', '')}".strip() for one in found})
+
+
 def commit() -> str | None:
     """The commit of this package's checkout, with + when it has changes; None outside one."""
     here = Path(__file__).resolve().parent

@@ -253,6 +253,7 @@ class _Run:
                 "ranks": self.transport.size,
                 "commit": environment.commit(),
                 "versions": environment.versions(),
+                "blas": environment.blas(),
                 "mpi": library() if self.transport.size > 1 else None,
                 "slurm_job": os.environ.get("SLURM_JOB_ID"),
                 "elapsed_s": self.progress.elapsed_s,
