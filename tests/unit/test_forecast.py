@@ -90,6 +90,7 @@ def test_fields_say_how_they_are_added(job: Path) -> None:
     answer = {field["field"]: field for field in found["exchanges"][0]["answer"]}
     assert answer["weight"] == {
         "field": "weight", "shape": [], "dtype": "int64", "bytes": 8, "scale": 2.0**-40, "bound": 64.0, "limbs": 1,
+        "bits": 64,
     }  # fmt: skip
     assert answer["value.first"]["scale"] == 2.0**-22 and answer["value.first"]["shape"] == [64, 5]
     (measure,) = found["measures"]
