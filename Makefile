@@ -15,13 +15,13 @@ ifneq ($(wildcard ../shared/data),)
 export MPIFED_DATA ?= $(abspath ../shared/data)
 endif
 
-# the machine's own MPI if it has one, else a wheel's
-SYSTEM_MPI := $(shell command -v mpiexec)
-MPI_EXTRA := $(if $(SYSTEM_MPI),,mpich,)
-MPIEXEC := $(if $(SYSTEM_MPI),mpiexec,$(BIN)/mpiexec)
+# the machine's own MPI where mpi4py can join its ranks, else that of a wheel
+JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
+LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi check format bench clean
+.PHONY: help run test serial mpi check smoke format bench clean
+.DELETE_ON_ERROR:
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,8 +30,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-.venv/%.done: setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[$(MPI_EXTRA)$*]'
+.venv/launcher: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@if command -v mpiexec >/dev/null && timeout 60 mpiexec -n 2 $(BIN)/python -c "$(JOINED)" >/dev/null 2>&1; \
+	then command -v mpiexec >$@; \
+	else $(BIN)/python -m pip install --quiet --editable '.[mpich]' && echo "$(CURDIR)/$(BIN)/mpiexec" >$@; fi
+	@echo "MPI: $$(cat $@)"
+
+.venv/%.done: setup.cfg pyproject.toml | .venv/launcher
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
 data/digits: | .venv/data,plot.done
@@ -39,28 +46,30 @@ data/digits: | .venv/data,plot.done
 
 run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
 	@rm -rf runs/quickstart
-	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; set -x; \
-	$(MPIEXEC) -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart --progress $$progress
+	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; $(LAUNCH) set -x; \
+	$$MPIEXEC -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart --progress $$progress
 	@$(BIN)/mpifed plot runs/quickstart --out runs/quickstart/convergence.png --terminal
 
 test: serial mpi ## set up and pass all tests: serial, then on 4 ranks
 
 serial: .venv/test.done
-	$(BIN)/python -m pytest --ignore tests/mpi
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi
 
 mpi: .venv/test.done ## the tests that need several ranks
-	$(MPIEXEC) -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
+	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
-check: .venv/test,dev.done ## ruff, mypy and the serial tests
-	$(BIN)/ruff check . && $(BIN)/ruff format --check --diff . || true
+check: .venv/test.done .venv/dev.done ## ruff, mypy and the serial tests
+	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) serial
 
-format: .venv/test,dev.done ## format the code
+smoke: run serial ## the quickstart and the serial tests
+
+format: .venv/dev.done ## mend what ruff can
 	$(BIN)/ruff check --fix .
 
 bench: .venv/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
-	$(BIN)/python benchmarks/bench.py
+	$(LAUNCH) $(BIN)/python benchmarks/bench.py
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv data/digits runs

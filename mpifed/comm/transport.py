@@ -173,7 +173,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     except (ImportError, RuntimeError) as error:
         raise UsageError(
             f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
-            "install an MPI library, or the extra of this package: pip install 'mpifed[mpich]'"
+            "install an MPI library that mpi4py finds, or the extra of this package: pip install 'mpifed[mpich]'"
         ) from error
     version = library()
     stranger = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
