@@ -58,9 +58,10 @@ class Case(NamedTuple):
 NUMBERS = {
     "float": ["--set=sum.numbers=float"],
     "exact": [],  # on the algorithm's own grid, 2^-40
-    # 22 bits and the sign: within 16, above the largest entry of any client's gradient here, on a grid of 2^-18
-    "exact32": ['--set=sum.bounds."{sum}.value"=16.0', "--set=sum.scales.{sum}=0.000003814697265625"],
+    "exact32": ['--set=sum.bounds."{sum}.value"={bound}', "--set=sum.scales.{sum}={scale}"],
 }
+# 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
+GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
 CASES = {
     "1": Case(10, 300, "gradients", ("hand", "float", "exact", "exact32", "products")),
     "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
@@ -117,7 +118,8 @@ def by_hand(case: str, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
 def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
     """One repetition of `mpifed run`."""
     changes = [f"--set=rounds={rounds}", f"--set=data.path={data}"]
-    changes += [change.format(sum=CASES[case].sum) for change in NUMBERS[numbers]]
+    form = {"sum": CASES[case].sum, **GRIDS[data.name.split("-")[0]]}
+    changes += [change.format(**form) for change in NUMBERS[numbers]]
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
         launched(ranks, "-m", "mpifed", "run", str(HERE / f"case{case}.toml"), *changes, "--out", str(out))

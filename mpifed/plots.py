@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.history import aside, read_history, read_json
+from mpifed.run.history import aside, dotted, read_history, read_json
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -168,15 +168,7 @@ def _read(run_dir: Path) -> Run:
     if not history:
         raise DataError(f"{run_dir / 'history.csv'}: the run ended before its first measured round; resume it")
     history["bytes"] = history["up_bytes"] + history["down_bytes"]
-    return Run(read_json(run_dir / "run.json")["name"], dict(_flat(job)), history)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+    return Run(read_json(run_dir / "run.json")["name"], dict(dotted(job)), history)
 
 
 def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -153,6 +153,15 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise DataError(f"{path}: cannot be read as JSON ({error}); is this the directory of a run?") from error
 
 
+def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The ("table.key", value) pairs of nested tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
 def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for what the run did not yield.
 

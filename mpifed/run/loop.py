@@ -6,7 +6,6 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.run import checkpoint, environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
-from mpifed.run.history import HISTORY, History, write_json, write_model
+from mpifed.run.history import HISTORY, History, dotted, write_json, write_model
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.report import Reporter, Silent
@@ -268,7 +267,7 @@ class _Run:
 
 
 def _same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
-    old, new = dict(_flat(before)), dict(_flat(after))
+    old, new = dict(dotted(before)), dict(dotted(after))
     changed = [
         key
         for key in sorted({*old, *new})
@@ -277,11 +276,3 @@ def _same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> N
     if changed:
         shown = "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
         raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
