@@ -78,9 +78,14 @@ def _places(
     return places
 
 
+def names_field(name: str, field: str) -> bool:
+    """Whether `name` is that of the field, or of a record that it is in."""
+    return f"{field}.".startswith(f"{name}.")
+
+
 def named(settings: Mapping[str, float], field: str) -> float | None:
     """The setting of a field by its name, or by the longest name of a record that it is in."""
-    names = [name for name in settings if f"{field}.".startswith(f"{name}.")]
+    names = [name for name in settings if names_field(name, field)]
     return settings[max(names, key=len)] if names else None
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import FloatSum, Sum, make_sum
+from mpifed.comm.channel import FloatSum, Sum, make_sum, names_field
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, States, ToClients
-from mpifed.core.record import Layout, Record, leaves, nbytes, put, take
+from mpifed.core.record import Layout, Record, nbytes, put, take
 from mpifed.core.round import Round
 
 _HEADER = 8  # bytes before a question: the server's order
@@ -81,13 +81,11 @@ class Federation:
 
     def check_names(self, exchanges: Sequence[Exchange]) -> None:
         """Make ready for `exchanges`; UsageError when a bound or scale names none of their fields, or fits no grid."""
-        known = [f"{e.name}.{leaf}".rstrip(".") for e in exchanges for leaf, _ in leaves(e.fields)]
+        known = [place.name for exchange in exchanges for place in self._line(exchange).sum.places]
         for table in ("bounds", "scales"):
             for name in self._settings[table]:
-                if not any(f"{field}.".startswith(f"{name}.") for field in known):
+                if not any(names_field(name, field) for field in known):
                     raise UsageError(f'[sum.{table}] "{name}": no such field; known are {", ".join(known)}')
-        for exchange in exchanges:
-            self._line(exchange)
 
     def _line(self, exchange: Exchange) -> _Line:
         line = self._lines.get(exchange.name)

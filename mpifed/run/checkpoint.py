@@ -7,11 +7,10 @@ so at any moment a whole one is there, and a damaged one falls back to the other
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +20,12 @@ import numpy as np
 
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
-from mpifed.core.errors import DataError, MpifedError
+from mpifed.core.errors import DataError
 from mpifed.core.exchange import States
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.run.history import read_json, write_json
+from mpifed.run.setup import Result, together
+from mpifed.shards.layout import sha256
 
 SCHEMA = 1
 KEPT = 2  # generations
@@ -97,13 +98,7 @@ def load(
     DataError
         when there is no checkpoint, or none that is whole.
     """
-    choice = None
-    error: MpifedError | None = None
-    try:
-        choice = _newest_whole(run_dir) if transport.rank == 0 else None
-    except DataError as found:
-        error = found
-    transport.agree(error)
+    choice = _together(transport, lambda: _newest_whole(run_dir) if transport.rank == 0 else None)
     folder, manifest = transport.share(choice)
 
     def read() -> tuple[Record, States]:
@@ -115,18 +110,17 @@ def load(
     return progress, manifest["job"], *result
 
 
-def _together(transport: Transport, work: Any) -> Any:
-    """The result of `work` on this rank, unless it failed on any."""
-    error: MpifedError | None = None
-    result = None
-    try:
-        result = work()
-    except MpifedError as failed:
-        error = failed
-    except OSError as failed:
-        error = DataError(f"checkpoint: {failed}; see whether the disk is full and the folder can be written")
-    transport.agree(error)
-    return result
+def _together(transport: Transport, work: Callable[[], Result]) -> Result:
+    """`together`, with a word on what a full or read-only disk has to do with it."""
+
+    def told() -> Result:
+        try:
+            return work()
+        except OSError as error:
+            remedy = "see whether the disk is full and the folder can be written"
+            raise DataError(f"checkpoint: {error}; {remedy}") from error
+
+    return together(transport, told)
 
 
 def _make_anew(folder: Path) -> None:
@@ -156,7 +150,7 @@ def _write(path: Path, states: dict[str, Record]) -> str:
                 file[f"{group}/{name}"] = leaf
     with open(path, "r+b") as raw:
         os.fsync(raw.fileno())
-    return _sha256(path)
+    return sha256(path)
 
 
 def _read(path: Path, group: str, like: Record) -> Record:
@@ -213,18 +207,10 @@ def _why_not_whole(folder: Path) -> str | None:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("schema") != SCHEMA:
             return f"schema {manifest.get('schema')}, this version reads {SCHEMA}"
-        damaged = [name for name, expected in manifest["files"].items() if _sha256(folder / name) != expected]
+        damaged = [name for name, expected in manifest["files"].items() if sha256(folder / name) != expected]
     except (DataError, OSError) as error:
         return str(error)
     return f"{', '.join(damaged)}: not as the checksum says" if damaged else None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -64,7 +64,7 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
             guarded(transport, run_dir, play)
         except SystemExit as end:
             worst = max(worst, int(end.code or 0))
-            if worst == Interrupted.exit_code:
+            if end.code == Interrupted.exit_code:
                 break
     if transport.rank == 0 and folder.is_dir():
         write_sweep(folder, found)

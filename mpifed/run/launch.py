@@ -15,6 +15,7 @@ from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import FAILURE, Result, run
 from mpifed.run.report import reporter
+from mpifed.run.setup import together
 
 _GRACE_S = 3.0
 
@@ -30,17 +31,23 @@ def launch(
 
     An error on any rank ends all of them with its exit code. In one process alone errors are raised.
     """
-    if isinstance(job, (str, Path)):
-        job = Job.read(Path(job))
-    elif isinstance(job, dict):
-        job = Job.check(job)
     transport = connect()
-    folder = Path(out or Path("runs") / job.name)
 
-    def work() -> Result | None:
-        return run(job, transport, folder, resume=resume, max_hours=max_hours, reporter=reporter(transport.rank))
+    def guard(run_dir: Path | None, work: Callable[[], Any]) -> Any:
+        return work() if transport.size == 1 else guarded(transport, run_dir, work)
 
-    return work() if transport.size == 1 else guarded(transport, folder, work)
+    checked: Job = guard(None, lambda: together(transport, lambda: _job(job)))
+    folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
+    result: Result | None = guard(
+        folder, lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown)
+    )
+    return result
+
+
+def _job(job: Job | dict[str, Any] | str | Path) -> Job:
+    if isinstance(job, Job):
+        return job
+    return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
 
 
 def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any]) -> Any:

@@ -103,6 +103,8 @@ class _Run:
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, self.ready.algorithm.measures
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
+        self.settings = job.table()
+        self.about: dict[str, Any] = {}  # what run.json says from the start
         self.progress = Progress(0)
         self.row: dict[str, Any] = {}
         self.history: History | None = None
@@ -195,7 +197,7 @@ class _Run:
             self.out,
             self.transport,
             self.progress,
-            self.job.table(),
+            self.settings,
             self.server,
             self.ready.federation.blocks,
             self.clients,
@@ -206,7 +208,7 @@ class _Run:
         self.progress, before, self.server, self.clients = checkpoint.load(
             self.out, self.transport, self.server, federation.blocks, self.clients
         )
-        together(self.transport, lambda: _same_job(self.out, before, self.job.table()))
+        together(self.transport, lambda: _same_job(self.out, before, self.settings))
         if self.serves:
             federation.up_bytes, federation.down_bytes = self.progress.up_bytes, self.progress.down_bytes
             self.history = History.resume(self.out, self.progress.round)
@@ -217,8 +219,21 @@ class _Run:
         if not self.serves:
             return
         self.history = self.history or History(self.out)
-        (self.out / "job.toml").write_text(self.job.text(), encoding="utf-8")
-        self.began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        text = self.job.text()
+        (self.out / "job.toml").write_text(text, encoding="utf-8")
+        self.about = {
+            "name": self.job.name,
+            "seed": self.job.seed,
+            "started": _utc(),
+            "host": environment.host(),
+            "ranks": self.transport.size,
+            "commit": environment.commit(),
+            "versions": environment.versions(),
+            "blas": environment.blas(),
+            "mpi": library() if self.transport.size > 1 else None,
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),
+            "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
         self._write_run(None, 0.0, [])
         done = self.progress.round
         how = f", resumed after round {done}" if resume else ""
@@ -238,32 +253,22 @@ class _Run:
         self._write_run(code, sum(cpu for cpu, _ in gathered), [rss for _, rss in gathered])
 
     def _write_run(self, code: int | None, cpu_s: float, peak_rss: list[int]) -> None:
-        ended = None if code is None else datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_json(
-            self.out / "run.json",
-            {
-                "name": self.job.name,
-                "seed": self.job.seed,
-                "rounds": self.progress.round,
-                "exit": code,
-                "started": self.began,
-                "ended": ended,
-                "host": environment.host(),
-                "ranks": self.transport.size,
-                "commit": environment.commit(),
-                "versions": environment.versions(),
-                "blas": environment.blas(),
-                "mpi": library() if self.transport.size > 1 else None,
-                "slurm_job": os.environ.get("SLURM_JOB_ID"),
-                "elapsed_s": self.progress.elapsed_s,
-                "seconds_per_round": float(np.median(self.round_s)) if self.round_s else None,
-                "cpu_s": cpu_s or None,
-                "peak_rss_bytes": max(peak_rss, default=None),
-                "up_bytes": self.progress.up_bytes,
-                "down_bytes": self.progress.down_bytes,
-                "job_sha256": hashlib.sha256(self.job.text().encode()).hexdigest(),
-            },
-        )
+        found = {
+            "rounds": self.progress.round,
+            "exit": code,
+            "ended": None if code is None else _utc(),
+            "elapsed_s": self.progress.elapsed_s,
+            "seconds_per_round": float(np.median(self.round_s)) if self.round_s else None,
+            "cpu_s": cpu_s or None,
+            "peak_rss_bytes": max(peak_rss, default=None),
+            "up_bytes": self.progress.up_bytes,
+            "down_bytes": self.progress.down_bytes,
+        }
+        write_json(self.out / "run.json", self.about | found)
+
+
+def _utc() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
         _fields(kind, part, table)
     except ValidationError as error:
         keys = [field.name for field in dataclasses.fields(part) if field.name not in kind.given]
-        return [line for found in error.errors() for line in [message(found, [kind.table, *found["loc"]], keys)]]
+        return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
     return []
 
 

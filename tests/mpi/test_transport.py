@@ -121,8 +121,8 @@ def test_share_and_gather() -> None:
 
 def test_agree_on_nothing() -> None:
     for transport in worlds():
-        transport.agree()
-        transport.agree(None)
+        assert transport.agree() is None
+        assert transport.agree(None) is None
 
 
 @pytest.mark.parametrize("kind", [UsageError, DataError, NumericalError, MpifedError])

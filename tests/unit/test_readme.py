@@ -32,7 +32,7 @@ def test_the_readme_shows_the_job() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    Job.read(path)
+    assert Job.read(path).rounds > 0
 
 
 def test_an_objective_of_ones_own(launch: Callable[..., Any], regression: Path, tmp_path: Path) -> None:
@@ -54,6 +54,15 @@ def test_a_script(digits: Path, tmp_path: Path) -> None:
     found = summary(tmp_path / "run")
     assert found["rounds"] == 100
     assert f"accuracy {found['test_accuracy']}" in ended.stdout
+
+
+def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any], tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text("from mpifed.run.launch import launch\nlaunch({'name': 'x', 'rouns': 3})\n", encoding="utf-8")
+    ended = launch(3, program=(str(script),), cwd=tmp_path)
+    assert ended.code == 2, ended.text
+    assert ended.text.count("rouns: unknown key") == 1, ended.text
+    assert "Traceback" not in ended.text
 
 
 def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path) -> None:
