@@ -74,13 +74,32 @@ def run(
 @click.argument("what", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of a job.")
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Forecast for so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def show(what: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
-    """What a job will send, to whom, in how much time and memory; or how a run ended."""
-    if what.is_dir():
+@click.option("--select", type=click.Choice(["best"]), help="Of a sweep: the best setting, and its numbers.")
+@click.option("--by", metavar="COLUMN", help="The best has the least of this.  [default: objective, limits met first]")
+@click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep, the list of its points.")
+def show(
+    what: Path,
+    changes: tuple[str, ...],
+    ranks: int,
+    select: str | None,
+    by: str | None,
+    maximize: bool,
+    as_json: bool,
+) -> None:
+    """What a job will send, to whom, in how much time and memory; or how a run or the points of a sweep ended."""
+    if (by or maximize) and not select:
+        raise click.UsageError("--by and --max go with --select best")
+    if select:
+        from mpifed.run.best import select as best
+        from mpifed.run.show import best_text
+
+        chosen = what, by, maximize or None
+        click.echo(json.dumps(best(*chosen), indent=2) if as_json else best_text(*chosen))
+    elif what.is_dir():
         from mpifed.run.show import run_summary, run_text
 
-        click.echo(json.dumps(run_summary(what), indent=2) if as_json else run_text(what))
+        click.echo(json.dumps(run_summary(what), indent=2) if as_json else run_text(what, sys.stdout.isatty()))
     else:
         from mpifed.run.forecast import forecast, forecast_text
 

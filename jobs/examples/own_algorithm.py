@@ -12,9 +12,9 @@ from mpifed.algorithms.horizontal import (
     Weighted,
     check_rows,
     mean,
+    measures_of_rows,
     model_template,
     start_model,
-    train_loss,
     weighted_fields,
 )
 from mpifed.core.exchange import Problem, ToServer
@@ -43,7 +43,7 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
 
     @property
     def measures(self):
-        return (train_loss(self),)
+        return measures_of_rows(self)
 
     def check(self):
         return check_rows(self.problem, self.batch)

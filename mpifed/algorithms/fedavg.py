@@ -1,8 +1,10 @@
-"""Federated averaging, the SGD baseline.
+"""Federated averaging, the SGD baseline, with or without momentum at the server.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-Efficient Learning of Deep Networks
 from Decentralized Data" (AISTATS 2017, arXiv:1602.05629). With one local step it is FedSGD on minibatches; with
-several and a decaying step size, parallel restarted SGD (H. Yu, S. Yang, S. Zhu, AAAI 2019, arXiv:1807.06629).
+several, parallel restarted SGD (H. Yu, S. Yang, S. Zhu, AAAI 2019, arXiv:1807.06629). Momentum is that of FedAvgM:
+T.-M. H. Hsu, H. Qi, M. Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification" (2019, arXiv:1909.06335).
 """
 
 from __future__ import annotations
@@ -11,20 +13,20 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Lt
 
 from mpifed.algorithms.horizontal import (
     Weighted,
     check_rows,
     mean,
+    measures_of_rows,
     model_template,
     start_model,
-    train_loss,
     weighted_fields,
 )
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Measure, Problem, ToServer
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, Record, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient
 from mpifed.maths.schedules import StepSize
@@ -37,6 +39,7 @@ class Server(NamedTuple):
 
     model: Parameters
     steps: Array  # [] int64, rounds done
+    velocity: Record  # of the model's shapes: v; () without momentum
 
 
 class Question(NamedTuple):
@@ -52,7 +55,16 @@ class FedAvg:
 
     Either `local_steps` minibatches of `batch` rows, drawn without replacement as far as the shard goes, or
     `local_epochs` passes over the shard in minibatches of `batch`, the last one of a pass possibly smaller.
-    `step` decays with the round, and is one size within it.
+    Parallel restarted SGD with E steps between averages is `local_steps = E`. `step` = [a, alpha] decays with the
+    round: all local steps of round t use a / t^alpha.
+
+    `momentum` is the server's: v = momentum v + mean change, w += v. The change holds the step size, and so v keeps
+    every gradient with the size of its own round. With one local step that is Polyak's heavy ball,
+    w_{t+1} = w_t - step_t g_t + momentum (w_t - w_{t-1}), for any step sizes. With a constant one it is momentum SGD,
+    u = momentum u + g, w -= step u, as parallel restarted SGD with momentum has it when it averages after every step
+    (H. Yu, R. Jin, S. Yang, ICML 2019, arXiv:1905.03817, E = 1). With a decaying one, momentum SGD would take all of u
+    by the new step: the same as here with momentum step_t / step_{t-1} in place of momentum, which tends to it. With
+    more local steps theirs has momentum at the clients, and this has not.
     """
 
     problem: Problem
@@ -60,6 +72,7 @@ class FedAvg:
     step: StepSize
     local_steps: Annotated[int, Gt(0)] | None = None
     local_epochs: Annotated[int, Gt(0)] | None = None
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -75,8 +88,8 @@ class FedAvg:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Training loss."""
-        return (train_loss(self),)
+        """Training loss and gradient norm."""
+        return measures_of_rows(self)
 
     @property
     def one_step(self) -> bool:
@@ -91,8 +104,9 @@ class FedAvg:
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """The initial model."""
-        return Server(start_model(self.problem, now), np.int64(0))
+        """The initial model, at rest."""
+        model = start_model(self.problem, now)
+        return Server(model, np.int64(0), zeros(model) if self.momentum else ())
 
     def start_clients(self, block: Block, now: Round) -> tuple[()]:
         """Clients keep nothing."""
@@ -102,9 +116,7 @@ class FedAvg:
         """The model and the step size."""
         return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
 
-    def answer(
-        self, clients: tuple[()], question: Question, block: Block, now: Round
-    ) -> tuple[tuple[()], Weighted]:
+    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         if self.one_step:
@@ -174,8 +186,11 @@ class FedAvg:
         return trained
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        """The model plus the mean change."""
-        return Server(map_leaves(np.add, server.model, mean(total)), server.steps + 1)
+        """The model plus the mean change, or plus the velocity that it has changed."""
+        change, velocity = mean(total), server.velocity
+        if self.momentum:
+            change = velocity = map_leaves(lambda v, d: v * v.dtype.type(self.momentum) + d, velocity, change)
+        return Server(map_leaves(np.add, server.model, change), server.steps + 1, velocity)
 
     def model(self, server: Server) -> Parameters:
         """The averaged model."""

@@ -1,4 +1,4 @@
-"""What algorithms for horizontally split data share: checks, the weighted sum, the training loss."""
+"""What algorithms for horizontally split data share: checks, the weighted sum, shares, losses and certificates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.functions import (
+    CERTIFICATE,
+    Tally,
+    report_certificate,
+    report_levels,
+    sampled,
+    slopes,
+    tally,
+    terms,
+)
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Field, Measure, Problem, fields_like
+from mpifed.core.exchange import Algorithm, Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.maths.objectives import Parameters, penalty
+from mpifed.maths.objectives import Parameters
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
 
@@ -25,7 +35,7 @@ class Weighted(NamedTuple):
 
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`."""
-    heaviest = _power_of_two(float(problem.weights.max()))
+    heaviest = power_of_two(float(problem.weights.max()))
     return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest))
 
 
@@ -62,41 +72,150 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
     return wrong
 
 
-class LossSum(NamedTuple):
-    """What one client sends to be measured."""
-
-    loss: Any  # [n] sum over its rows
-    samples: Any  # [n]
+# --- set-up: how many samples each function counts ------------------------------------------------------------------
 
 
-def train_loss(algorithm: Algorithm) -> Measure:
-    """The mean loss F over all rows of all clients, and the objective F + penalty."""
-    problem = algorithm.problem
-    most = _power_of_two(float(problem.counts.max()))
-    return Measure(
-        name="train-loss",
-        fields=LossSum(loss=Field((), 2.0**-30, most * 2**10), samples=Field((), 1.0, most)),
-        ask=lambda server, now: algorithm.model(server),
-        answer=partial(_loss_sums, problem),
-        report=lambda server, total: _report_loss(problem, algorithm.model(server), total),
+class Counts(NamedTuple):
+    """What a client tells once."""
+
+    counted: Any  # [n, K]
+
+
+def count_samples(problem: Problem, absorb: Any, columns: bool = False, sender: int | None = None) -> ToServer:
+    """The set-up exchange by which the server learns the shares of the functions' samples.
+
+    Parameters
+    ----------
+    absorb : (server, shares [K]) -> server
+    columns : all clients hold the same rows: `sender` counts them
+    """
+    which, most = sampled(problem), power_of_two(float(problem.counts.max()))
+
+    def answer(clients: Record, question: Record, block: Block, now: Round) -> tuple[Record, Counts]:
+        counts = np.empty((len(block.clients), len(which)))
+        for shard, row in zip(block.shards, counts, strict=True):
+            found = [one.term.counted(shard.y) for one in which]
+            row[:] = [shard.samples if counted is None else np.sum(counted) for counted in found]
+        return clients, Counts(counts)
+
+    def shares(server: Any, total: Counts, now: Round) -> Any:
+        return absorb(server, total.counted.astype(np.float64) / problem.samples)
+
+    field = Field((len(which),), 1.0, most, sender=sender if columns else None)
+    return ToServer("shares", Counts(field), lambda server, now: (), answer, shares)
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:
+    """Fields of sums over up to `rows` rows of one client."""
+    most, shape = power_of_two(float(rows)), (len(terms(problem)),)
+    return Tally(
+        total=Field(shape, 2.0**-30, most * 2**10, sender=sender),
+        square=Field(shape, 2.0**-30, most * 2**20, sender=sender),
+        count=Field(shape, 1.0, most, sender=sender),
     )
 
 
-def _loss_sums(
-    problem: Problem, clients: Record, model: Parameters, block: Block, now: Round
-) -> tuple[Record, LossSum]:
-    sums = np.zeros(len(block.clients))
-    for i, batch in block.everything(CHUNK):
-        loss = problem.objective.loss(model.head, problem.objective.scores(model.first, batch.X), batch.y)
-        sums[i] += float(loss.sum(dtype=np.float64))
-    return clients, LossSum(sums, block.counts)
+class Evaluation(NamedTuple):
+    """Sums over all measured rows of a client."""
+
+    tally: Record  # Tally [n, T]
+    gradient: Record  # leaves [n, K, ...] over the counted rows; () when nobody asks for a certificate
 
 
-def _report_loss(problem: Problem, model: Parameters, total: LossSum) -> dict[str, float]:
-    loss = float(total.loss / total.samples)
-    return {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
+def levels_measure(algorithm: Algorithm) -> Measure:
+    """The mean loss F over all rows of all clients, the objective, the constraints, and the algorithm's own columns."""
+    problem = algorithm.problem
+
+    def report(server: Any, total: Evaluation) -> dict[str, float]:
+        own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
+        return report_levels(problem, algorithm.model(server), total.tally) | own
+
+    exchange = _over_all_rows(problem, "losses", gradients=False)
+    return Measure((exchange,), lambda server: algorithm.model(server), report)
 
 
-def _power_of_two(value: float) -> float:
+def certificate_measure(algorithm: Algorithm) -> Measure:
+    """The KKT residual of the problem itself, over all rows."""
+    problem = algorithm.problem
+
+    def report(server: Any, total: Evaluation) -> dict[str, float]:
+        multipliers = getattr(server, "multipliers", np.zeros(0))
+        return report_certificate(problem, algorithm.model(server), total.tally, total.gradient, multipliers)
+
+    exchange = _over_all_rows(problem, "certificate", gradients=True)
+    return Measure((exchange,), lambda server: algorithm.model(server), report, certificate=CERTIFICATE)
+
+
+def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
+    """What is measured of every algorithm for horizontally split data."""
+    return levels_measure(algorithm), certificate_measure(algorithm)
+
+
+
+
+
+def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:
+    rows = int(problem.counts.max())
+    fields = Evaluation(tally_fields(problem, rows), ())
+    if gradients:
+        like, functions = model_template(problem), len(sampled(problem))
+        stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), like)
+        fields = fields._replace(gradient=fields_like(stacked, 2.0**-30, power_of_two(float(rows)) * 2**10))
+    return ToServer(
+        name,
+        fields,
+        ask=lambda model, now: model,
+        answer=partial(_evaluate, problem, gradients),
+        absorb=lambda model, total, now: total,
+        off_clock=True,
+        one_by_one=gradients,
+    )
+
+
+def _evaluate(
+    problem: Problem, gradients: bool, clients: Record, model: Parameters, block: Block, now: Round
+) -> tuple[Record, Evaluation]:
+    """Sums over the measured rows of each client, chunk by chunk, in float64."""
+    which, objective = sampled(problem), problem.objective
+    chosen, offsets = measured_rows(problem), np.cumsum(problem.counts) - problem.counts
+    found = []
+    for i, client in enumerate(block.clients):
+        alone, first, count = block.only(np.array([i])), offsets[client], problem.counts[client]
+        own = np.arange(count) if chosen is None else chosen[(first <= chosen) & (chosen < first + count)] - first
+        total: Evaluation | None = None
+        for start in range(0, max(len(own), 1), CHUNK):
+            batch = alone.take(own[None, start : start + CHUNK])
+            ones = np.ones(batch.y.shape)
+            scores = objective.scores(model.first, batch.X)
+            some = Evaluation(tally(problem, model.head, scores, batch.y, ones), ())
+            if gradients:  # of sums over the counted rows, as if all counted
+                down = slopes(problem, which, model.head, scores, batch.y, ones, np.ones(len(which)))
+                pulled = np.stack([objective.pull(batch.X, one) for one in down.scores], axis=1)
+                some = some._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
+            total = some if total is None else map_leaves(np.add, total, some)
+        found.append(total)
+    return clients, map_leaves(lambda *rows: np.concatenate(rows), found[0], *found[1:])
+
+
+def measured_rows(problem: Problem) -> Array | None:
+    """Which rows are measured, ascending, as numbers over all rows of all clients; None: all of them.
+
+    They are a uniform draw without replacement, the same for the whole run and whatever its seed.
+    """
+    rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
+    if problem.measured_rows is None or problem.measured_rows >= rows:
+        return None
+    everybody = Round(SETUP, 0, np.ones(1, dtype=bool))
+    return np.sort(everybody.draw("measured rows", np.array([0]), np.array([rows]), problem.measured_rows)[0])
+
+
+def _widened(leaf: Array) -> Array:
+    return leaf.astype(np.float64)
+
+
+def power_of_two(value: float) -> float:
     """The smallest power of two that is at least `value` and at least 1."""
     return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))

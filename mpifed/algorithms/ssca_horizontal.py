@@ -1,117 +1,241 @@
-"""Mini-batch SSCA for horizontally split data.
-
-C. Ye, Y. Cui: "Sample-based Federated Learning via Mini-batch SSCA" (ICC 2021, arXiv:2103.09506), and
-Y. Cui, Y. Li, C. Ye: "Sample-based and Feature-based Federated Learning for Unconstrained and Constrained
-Nonconvex Optimization via Mini-batch SSCA" (arXiv:2104.06011). Equation numbers are those of the first.
-"""
+"""Mini-batch SSCA for horizontally split data: Algorithms 1 and 2, see `mpifed.algorithms.ssca`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
 
+from mpifed.algorithms.functions import Statistics, counts_some, statistics
 from mpifed.algorithms.horizontal import (
     Weighted,
     check_rows,
+    count_samples,
+    mean,
+    measures_of_rows,
     model_template,
     start_model,
-    train_loss,
     weighted_fields,
 )
-from mpifed.core.block import Block
-from mpifed.core.exchange import Measure, Problem, ToServer
-from mpifed.core.record import Array, map_leaves
+from mpifed.algorithms.ssca import SSCA, Server
+from mpifed.core.block import Batch, Block
+from mpifed.core.exchange import Measure, ToServer
+from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient
-from mpifed.maths.schedules import StepSize
-from mpifed.maths.surrogate import Start, Surrogate, move, start_surrogate, track
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
 
 
-class Server(NamedTuple):
-    """Server only."""
+class Question(NamedTuple):
+    """What the server sends."""
+
+    model: Parameters  # w_t
+    previous: Record  # w_{t-1}, where gradients are variance-reduced; else ()
+    shares: Array  # [K], or ()
+    keep: Array  # [] float64, 1 - rho_t, where gradients are variance-reduced; else ()
+
+
+class LocalQuestion(NamedTuple):
+    """What the server sends when clients take several steps."""
 
     model: Parameters  # w_t
     surrogate: Surrogate  # of round t - 1
-    steps: Array  # [] int64, t - 1
+    shares: Array  # [K], or ()
+    step: Array  # [] int64, t
+    cost: Array  # [] float64, c
+
+
+class LocalAnswer(NamedTuple):
+    """What a client sends after several steps."""
+
+    change: Parameters  # of its model
+    linear: Record  # leaves [K, ...] of its surrogates
+    constant: Array  # [K]; () without constraints
 
 
 @dataclass(frozen=True)
-class SSCAHorizontal:
-    """Algorithm 1: every round each client draws `batch` rows and sends the sum of their gradients.
+class SSCAHorizontal(SSCA):
+    """Algorithms 1 and 2: every round each client draws `batch` rows and sends the sums of their gradients.
 
-    In the paper B = `batch`; `rho` and `gamma` are its step sizes a1/t^alpha and a2/t^(alpha + 0.05). With all
-    clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
+    With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
+
+    `local_steps` = E > 1: the clients are told the surrogates too, and take E steps by themselves before anything is
+    sent, each with another minibatch. They *move* on surrogates of corrected functions: the gradient at a client's
+    point u is taken to be grad F-bar_k(w_t) + grad f_k(u) - grad f_k(w_t), the last two from one minibatch, and the
+    value alike. What they *send*, beside the change of the model, are surrogates that track their uncorrected
+    functions f_k(u), by the same recursion; the server averages both. A round has the bytes of a round of Algorithm 2
+    with one function more, whatever E. Its first round of a stage only gathers surrogates.
+    # differs from the paper: an addition, which it leaves to future work. At w_t every correction vanishes, and
+    averaged surrogates track the functions of all: however different the clients' data are, where Algorithm 1 or 2
+    rests, this does too. Steps on local surrogates of local functions would drift to a compromise between the clients'
+    own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
 
-    problem: Problem
-    batch: Annotated[int, Gt(0)]
-    rho: StepSize
-    gamma: StepSize
-    tau: Annotated[float, Gt(0)] = 0.1
-    start: Start = "exact"
+    local_steps: Annotated[int, Gt(0)] = 1
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sum of the minibatch gradients."""
-        fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=self.fused),)
+        """The server hears the weighted sums of the minibatch gradients; then of the clients' local steps."""
+        template, functions = model_template(self.problem), len(self.functions)
+        stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template)
+        level = np.empty(functions) if self.problem.constraints else ()
+        fields = weighted_fields(self.problem, Statistics(stacked, level))
+        if self.local_steps == 1:
+            return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=self.fused),)
+        local = weighted_fields(self.problem, LocalAnswer(template, stacked, level))
+        return (
+            ToServer(
+                "local-steps", local, self.ask_local, self.answer_local, self.absorb_local, one_by_one=True
+            ),
+        )
 
     @property
     def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
+        """How many samples each function counts, where that is not all."""
+        if not counts_some(self.problem):
+            return ()
+        return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares)),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Training loss."""
-        return (train_loss(self),)
+        """Losses, constraints and the certificate."""
+        return measures_of_rows(self)
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        return check_rows(self.problem, self.batch)
+        wrong = super().check() + check_rows(self.problem, self.batch)
+        if self.local_steps > 1 and self.recursive:
+            wrong.append(
+                '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs; '
+                "choose one of the two"
+            )
+        return wrong
 
     def start_server(self, now: Round) -> Server:
-        """Step 1: any w_1, and the surrogate of nothing."""
-        model = start_model(self.problem, now)
-        return Server(model, start_surrogate(model, self.tau, self.start), np.int64(0))
+        """Step 1: any w_1, and the surrogates of nothing."""
+        return self.begin(start_model(self.problem, now))
 
     def start_clients(self, block: Block, now: Round) -> tuple[()]:
         """Clients keep nothing."""
         return ()
 
-    def ask(self, server: Server, now: Round) -> Parameters:
+    def ask(self, server: Server, now: Round) -> Question:
         """Step 3: w_t."""
-        return server.model
+        if not self.recursive:
+            return Question(server.model, (), server.shares, ())
+        return Question(server.model, server.previous, server.shares, self.keep(server))
 
     def answer(
-        self, clients: tuple[()], model: Parameters, block: Block, now: Round
+        self, clients: tuple[()], question: Question, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
-        """Step 4: the mean gradient over each client's minibatch, weighted by its rows."""
+        """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch))
-        slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch)
-        return clients, Weighted(slopes, weight)
+        each = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
 
-    def fused(self, model: Parameters, block: Block, now: Round) -> Weighted:
+    def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers, from one product over all their minibatches."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
         each = np.repeat(weight / self.batch, self.batch)[None]
-        slopes = gradient(self.problem.objective, model, batch.X, batch.y, each)
-        return Weighted(map_leaves(lambda leaf: leaf[0], slopes), weight.sum())
+        found = self._statistics(question, batch.X, batch.y, each)
+        return Weighted(map_leaves(lambda leaf: leaf[0], found), weight.sum())
+
+    def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
+        """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
+
+        def at(model: Parameters, each: Array) -> Statistics:
+            return statistics(self.problem, self.functions, model, X, y, each, question.shares)
+
+        now = at(question.model, each)
+        if not self.recursive or not question.keep:
+            return now
+        before: Statistics = map_leaves(np.add, now, at(question.previous, each * -float(question.keep)))
+        return before
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        """Step 5: track the surrogate (2), and move towards its minimizer (4)."""
-        t = int(server.steps) + 1
-        rho, penalty = self.rho.at(t), self.problem.objective.penalty
-        surrogate = track(
-            server.surrogate, rho, total.value, server.model, self.tau, penalty, weight=float(total.weight)
-        )
-        return Server(move(surrogate, self.gamma.at(t), server.model), surrogate, np.int64(t))
+        """Step 5: the surrogates (3), (10), the convex problem, the step (5)."""
+        return self.advance(server, total.value, float(total.weight))
 
-    def model(self, server: Server) -> Parameters:
-        """w_t."""
-        return server.model
+    # --- several local steps ----------------------------------------------------------------------------------------
+
+    def ask_local(self, server: Server, now: Round) -> LocalQuestion:
+        """w_t and the surrogates, whose solution every client can find by itself."""
+        cost = np.float64(self.costs[int(server.stage)])
+        return LocalQuestion(server.model, server.surrogate, server.shares, server.steps + 1, cost)
+
+    def answer_local(
+        self, clients: tuple[()], question: LocalQuestion, block: Block, now: Round
+    ) -> tuple[tuple[()], Weighted]:
+        """E steps of the one client of the block, weighted by its rows."""
+        weight = self.problem.weights[block.clients]
+        rows = block.draw(now, "minibatch", self.local_steps * self.batch).reshape(self.local_steps, 1, self.batch)
+        model, surrogate = self._local(question, (block.take(some) for some in rows))
+        change = map_leaves(np.subtract, model, question.model)
+        found = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
+
+        def weighted(leaf: Array) -> Array:
+            return (leaf * leaf.dtype.type(weight[0]))[None]
+
+        return clients, Weighted(map_leaves(weighted, found), weight)
+
+    def _local(self, question: LocalQuestion, batches: Iterable[Batch]) -> tuple[Parameters, Surrogate]:
+        """The model of one client after its steps, and its surrogates of its own functions."""
+        t, anchor, model = int(question.step), question.model, question.model
+        rho, gamma, cost = self.rho.at(t), self.gamma.at(t), float(question.cost)
+        own = moving = question.surrogate
+        still = not moving.weight  # nothing is known yet: gather, and stay
+        slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
+        for batch in batches:
+            here = self._seen(model, batch, question.shares)
+            own = self._tracked(own, rho, here, model)
+            if still:
+                continue
+            there = here if model is anchor else self._seen(anchor, batch, question.shares)
+            corrected = Statistics(
+                map_leaves(lambda g, a, b: g + (a - b), slope, here.gradient, there.gradient),
+                level + here.level - there.level if len(level) else (),
+            )
+            moving = self._tracked(moving, rho, corrected, model)
+            model = move(moving, self.solve(moving, cost).factors, gamma, model)
+        return model, own
+
+    def _tracked(self, surrogate: Surrogate, rho: float, found: Statistics, at: Parameters) -> Surrogate:
+        penalties = [one.penalty for one in self.functions]
+        return track(surrogate, rho, found.gradient, found.level, at, self.tau, penalties)
+
+    def _at_anchor(self, surrogate: Surrogate, anchor: Parameters) -> tuple[Record, Array]:
+        """Gradients and values of the surrogates at w_t, without the penalties, which tracking adds."""
+        there = float(surrogate.weight)
+        curvature = self.tau if self.start == "paper" else self.tau * there
+        penalties = [2 * one.penalty for one in self.functions]
+
+        def less(slope: Array, w: Array) -> Array:
+            return np.stack([one - w * w.dtype.type(factor) for one, factor in zip(slope, penalties, strict=True)])
+
+        slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor)
+        if not self.problem.constraints:
+            return slope, ()
+        level = level_at(surrogate, curvature, anchor)
+        if self.start == "paper":
+            level = level - np.array([one.aim for one in self.functions]) * (1 - there)
+        return slope, level
+
+    def _seen(self, model: Parameters, batch: Batch, shares: Array) -> Statistics:
+        """[K, ...] what one client's minibatch tells of the functions."""
+        each = np.full(batch.y.shape, 1 / self.batch)
+        found = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
+        return self.with_server_parts(model, map_leaves(lambda leaf: leaf[0], found), 1.0)
+
+    def absorb_local(self, server: Server, total: Weighted, now: Round) -> Server:
+        """The means of the models and of the surrogates."""
+        found: LocalAnswer = mean(total)
+        t = int(server.steps) + 1
+        weight = 1 - (1 - self.rho.at(t)) ** self.local_steps * (1 - server.surrogate.weight)
+        constant = found.constant.astype(np.float64) if self.problem.constraints else server.surrogate.constant
+        surrogate = Surrogate(constant, found.linear, np.float64(weight))
+        return self.after(server, map_leaves(np.add, server.model, found.change), surrogate)

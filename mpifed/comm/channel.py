@@ -6,7 +6,7 @@ the buffer is the system's own: how many ranks ask for the run to end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Exchange, Field, Measure
+from mpifed.core.exchange import Exchange, Field, Placed
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
 
@@ -36,15 +36,55 @@ class Place:
                 f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
                 f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
             )
-        return (array if array.dtype.kind == "f" else array.astype(np.float64)).reshape(clients, -1)
+        return _floats(array).reshape(clients, -1)
+
+    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+        """Of a field whose values come from single clients: (client, its values, where they go) for each who has any.
+
+        The place is an index into an array of the field's shape.
+        """
+        if not isinstance(leaf, Placed):
+            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
+                if client == self.field.sender:
+                    yield client, values.reshape(self.field.shape), ...
+            return
+        axis = self.field.columns or 0
+        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
+            shape = list(self.field.shape)
+            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
+            if values.shape != tuple(shape):
+                raise UsageError(
+                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} columns, its "
+                    f"field declares {tuple(shape)}"
+                )
+            yield client, _floats(values), (slice(None),) * axis + (at,)
+
+    def sizes(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] values that each client sends."""
+        if self.field.columns is not None:
+            return self.field.size // features * widths
+        everybody = np.full(len(widths), self.field.size)
+        if self.field.sender is not None:
+            everybody[np.arange(len(widths)) != self.field.sender] = 0
+        return everybody
+
+
+def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 class Sum(Protocol):
     """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
 
     places: list[Place]
-    message: NDArray[Any]  # what travels
-    nbytes: int  # of one client's answer, as a deployment would send it
+    message: NDArray[Any]  # what travels between ranks
+
+    @property
+    def nbytes(self) -> int:
+        """Of the sum, as a deployment would send it."""
+
+    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] bytes of each client's answer, as a deployment would send it; `widths` [N] are the clients' columns."""
 
     def begin(self, clients: int) -> None:
         """Start over, for the answers of `clients` clients."""
@@ -71,7 +111,8 @@ def _places(
         found.append((name, field))
     if any(form.bits == 64 for form in forms):
         forms = [form.wide() for form in forms]  # a message has one kind of number
-    places, start = [], 0
+    places: list[Place] = []
+    start = 0
     for (name, field), form in zip(found, forms, strict=True):
         places.append(Place(name, field, form, start, dtype))
         start = places[-1].stop
@@ -89,7 +130,24 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
     return settings[max(names, key=len)] if names else None
 
 
-class ExactSum:
+class _Message:
+    """The flat buffer of a sum, and its size."""
+
+    places: list[Place]
+    message: NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the sum."""
+        return self.message.itemsize * self.places[-1].stop
+
+    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] bytes of each client's answer."""
+        values = sum(place.form.limbs * place.sizes(widths, features) for place in self.places)
+        return np.asarray(self.message.itemsize * values)
+
+
+class ExactSum(_Message):
     """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
@@ -98,13 +156,14 @@ class ExactSum:
         self._clients, self._begun = 0, False
         self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
         self._accumulators = [self.message[place.start : place.stop] for place in places]
-        self.nbytes = self.message.itemsize * places[-1].stop
+        self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
 
     def begin(self, clients: int) -> None:
         """Make ready for `clients` additions."""
         self._clients, self._begun = clients, False
-        if not clients:
-            self.message.fill(0)
+        for place, accumulator in zip(self.places, self._accumulators, strict=True):
+            if not clients or place.field.single:
+                accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Round each client's values to the grid, and add.
@@ -116,12 +175,32 @@ class ExactSum:
         """
         parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
         for place, encoder, accumulator, (_, leaf) in parts:
+            if place.field.single:
+                self._put(place, accumulator, leaf, clients)
+                continue
             values = place.rows(leaf, len(clients))
             if outside(values, place.form.bound):
                 i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
                 raise _out_of_bounds(place, int(clients[i]), values[i])
             encoder.add(values, accumulator, 0 if self._begun else self._clients)
         self._begun = True
+
+    def _put(
+        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]
+    ) -> None:
+        """Add what single clients have, each in its places."""
+        whole = accumulator.reshape(place.form.limbs, *place.field.shape)
+        for client, values, at in place.parts(leaf, clients):
+            flat = values.reshape(1, -1)
+            if outside(flat, place.form.bound):
+                raise _out_of_bounds(place, client, flat[0])
+            if (place.name, flat.size) not in self._parts:
+                buffer = np.empty(place.form.limbs * flat.size, dtype=accumulator.dtype)
+                self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
+            encoder, coded = self._parts[place.name, flat.size]
+            encoder.add(flat, coded, 1)
+            for limb, part in zip(whole, coded.reshape(place.form.limbs, *values.shape), strict=True):
+                limb[at] += part
 
     def total(self, message: NDArray[np.signedinteger]) -> Record:
         """Decoded, in the job's dtype; single numbers in float64."""
@@ -132,13 +211,12 @@ class ExactSum:
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum:
+class FloatSum(_Message):
     """Floating-point sums, faster; their bits depend on the number of ranks."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
         self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
-        self.nbytes = self.message.itemsize * self.places[-1].stop
 
     def begin(self, clients: int) -> None:
         """Zeros."""
@@ -148,8 +226,12 @@ class FloatSum:
         """Add each client's values."""
         for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
-            for values in place.rows(leaf, len(clients)):
-                part += values
+            if place.field.single:
+                for _, values, at in place.parts(leaf, clients):
+                    part.reshape(place.field.shape)[at] += values
+            else:
+                for values in place.rows(leaf, len(clients)):
+                    part += values
             self._check(place, part, clients)
 
     def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
@@ -197,7 +279,7 @@ def make_sum(
     UsageError
         when a field's bound and scale fit no grid.
     """
-    places = _places(exchange, clients, "float64" if isinstance(exchange, Measure) else dtype, exact, bounds, scales)
+    places = _places(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
     return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
 
 

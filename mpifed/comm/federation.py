@@ -12,8 +12,8 @@ from mpifed.comm.channel import FloatSum, Sum, make_sum, names_field
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Measure, States, ToClients
-from mpifed.core.record import Layout, Record, nbytes, put, take
+from mpifed.core.exchange import Exchange, States, ToClients
+from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, take
 from mpifed.core.round import Round
 
 _HEADER = 8  # bytes before a question: the server's order
@@ -22,11 +22,17 @@ _HEADER = 8  # bytes before a question: the server's order
 class _Line:
     """What one exchange needs again every round: its sum, and the buffers of its question."""
 
-    def __init__(self, adder: Sum) -> None:
+    def __init__(self, adder: Sum, sent: NDArray[np.int64]) -> None:
         self.sum = adder
+        self.sent = sent  # [N] bytes of each client's answer
         self.layout: Layout | None = None
         self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.reduced = np.empty_like(adder.message)
+
+
+def _repeated(state: Record, clients: int) -> Record:
+    """The state [1, ...] of one client for so many, without copies."""
+    return map_leaves(lambda leaf: np.broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
 
 
 class Request:
@@ -44,6 +50,7 @@ class Federation:
     clients : number of clients of the whole federation
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
+    widths : [N] columns of each client, and `features` of all; for the account of bytes where data are split by columns
     """
 
     def __init__(
@@ -56,11 +63,15 @@ class Federation:
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
         scales: Mapping[str, float] | None = None,
+        widths: NDArray[np.int64] | None = None,
+        features: int = 1,
     ) -> None:
         self.transport, self.blocks, self.clients = transport, list(blocks), clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
+        self._widths = np.full(clients, features) if widths is None else widths
+        self._features = features
         self._lines: dict[str, _Line] = {}
         self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
         self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
@@ -90,7 +101,8 @@ class Federation:
     def _line(self, exchange: Exchange) -> _Line:
         line = self._lines.get(exchange.name)
         if line is None:
-            line = _Line(make_sum(exchange, self.clients, **self._settings))
+            adder = make_sum(exchange, self.clients, **self._settings)
+            line = _Line(adder, adder.sent(self._widths, self._features))
             self._lines[exchange.name] = line
         return line
 
@@ -114,14 +126,14 @@ class Federation:
         self, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> tuple[States, Record]:
         """Answers of the hosted clients who are present, summed over all ranks."""
-        line, present = self._line(exchange), int(now.present.sum())
+        line = self._line(exchange)
         fused = getattr(exchange, "fused", None)
         if fused is not None and isinstance(line.sum, FloatSum):
             self._answer_fused(line.sum, fused, question, now)
         else:
             clients = self._answer(line.sum, exchange, clients, question, now)
         line.sum.message[-1] = self.request.asked
-        self._count(exchange, line, question, present)
+        self._count(exchange, line, question, now.present)
         if isinstance(exchange, ToClients):
             self.transport.reduce_all(line.sum.message, line.reduced)
         else:
@@ -146,10 +158,15 @@ class Federation:
         adder.begin(sum(len(who) for _, who, _ in present))
         clients = list(clients)
         for i, who, block in present:
-            states, answer = exchange.answer(take(clients[i], who), question, block, now)
-            adder.add(answer, block.clients)
-            clients[i] = put(clients[i], who, states)
+            for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
+                states, answer = exchange.answer(take(clients[i], who[some]), question, block.only(some), now)
+                adder.add(answer, block.clients[some])
+                clients[i] = self._put(i, clients[i], who[some], states)
         return clients
+
+    def _put(self, i: int, state: Record, who: NDArray[np.int64], new: Record) -> Record:
+        """The states of block `i` with those of clients `who` renewed; where that is all, they may change shape."""
+        return new if len(who) == len(self.blocks[i].clients) else put(state, who, new)
 
     def _present(self, now: Round) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
         """(number on this rank, positions of the clients present, their block) of each block with any."""
@@ -162,14 +179,31 @@ class Federation:
                 yield i, who, block.only(who)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """Each block's present clients absorb the sum."""
-        clients = list(clients)
+        """Each block's present clients absorb the sum, or the one client who is told it."""
+        clients, alike = list(clients), None
         for i, who, block in self._present(now):
-            clients[i] = put(clients[i], who, exchange.absorb(take(clients[i], who), total, block, now))
+            if exchange.hearer is not None:
+                told = np.flatnonzero(block.clients == exchange.hearer)
+                who, block = who[told], block.only(told)
+                if not len(who):
+                    continue
+            if exchange.alike:
+                first = np.arange(1)
+                if alike is None:
+                    alike = exchange.absorb(take(clients[i], who[first]), total, block.only(first), now)
+                heard = _repeated(alike, len(who))
+            else:
+                heard = exchange.absorb(take(clients[i], who), total, block, now)
+            clients[i] = self._put(i, clients[i], who, heard)
         return clients
 
-    def _count(self, exchange: Exchange, line: _Line, question: Record, present: int) -> None:
-        if self.serves and not isinstance(exchange, Measure):
-            heard = line.sum.nbytes if isinstance(exchange, ToClients) else 0
-            self.up_bytes += present * line.sum.nbytes
-            self.down_bytes += present * (nbytes(question) + heard)
+    def _count(self, exchange: Exchange, line: _Line, question: Record, present: NDArray[np.bool_]) -> None:
+        if not self.serves or exchange.off_clock:
+            return
+        self.up_bytes += int(line.sent[present].sum())
+        own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
+        self.down_bytes += int(present.sum()) * (nbytes(question) - own)
+        self.down_bytes += own // self._features * int(self._widths[present].sum())
+        if isinstance(exchange, ToClients):
+            hearers = present.sum() if exchange.hearer is None else present[exchange.hearer]
+            self.down_bytes += int(hearers) * line.sum.nbytes

@@ -36,6 +36,13 @@ class NumericalError(MpifedError):
     exit_code = 4
 
 
+class NotCertified(MpifedError):
+    """The rounds ended without the certificate that was asked for; the result stands."""
+
+    exit_code = 5
+    agreed = True
+
+
 class Interrupted(MpifedError):
     """The run was told to stop; its checkpoint stands and can be resumed."""
 

@@ -26,13 +26,31 @@ class Field:
 
     A value x is rounded to a multiple of `scale` and must lie within `bound`; both are per client. (A class of
     its own and no NamedTuple, because it stands at the leaf of a record.)
+
+    Where a sum only puts together what single clients have, the field says so, and only that travels: `columns` is
+    the axis along which each client fills the places of its own columns, with an answer that is `Placed`; `sender` is
+    the one client whose answer counts. Each such value is one client's own, in whatever channel.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (), scale: float = 2.0**-40, bound: float = 2.0**10) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (),
+        scale: float = 2.0**-40,
+        bound: float = 2.0**10,
+        *,
+        columns: int | None = None,
+        sender: int | None = None,
+    ) -> None:
         self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
+        self.columns, self.sender = columns, sender
 
     def __repr__(self) -> str:
         return f"Field({self.shape}, scale={self.scale}, bound={self.bound})"
+
+    @property
+    def single(self) -> bool:
+        """Whether every value comes from one client."""
+        return self.columns is not None or self.sender is not None
 
     @property
     def size(self) -> int:
@@ -40,9 +58,35 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-def fields_like(record: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Record:
+def fields_like(
+    record: Record, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None
+) -> Record:
     """A field in the shape of each leaf of `record`."""
-    return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound), record)
+    return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender), record)
+
+
+class Placed:
+    """The answers of n clients to a field with `columns`: each fills its own places along that axis.
+
+    (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
+    """
+
+    def __init__(self, values: Sequence[Array], at: Sequence[Array | slice], size: int, axis: int = 0) -> None:
+        self.values = values  # n arrays [..., p_i, ...]
+        self.at = at  # n positions along the axis
+        self.size, self.axis = size, axis  # of the whole axis, and its number
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """[n, ...] with zeros in all other places."""
+        shape = list(self.values[0].shape)
+        shape[self.axis] = self.size
+        whole = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
+        for out, values, at in zip(whole, self.values, self.at, strict=True):
+            out[(slice(None),) * self.axis + (at,)] = values
+        return whole
 
 
 @dataclass(frozen=True)
@@ -60,6 +104,9 @@ class ToServer:
     answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]  # -> (clients, answer [n, ...])
     absorb: Callable[[Any, Record, Round], Any]  # (server, total, now) -> server
     fused: Callable[[Record, Block, Round], Record] | None = None  # (question, block, now) -> sum over its clients
+    told_by_columns: tuple[str, ...] = ()  # leaves of the question of which a client is sent its own columns, axis 0
+    off_clock: bool = False  # played to measure: in float64, and in no account of bytes
+    one_by_one: bool = False  # the clients of a block are asked one after the other, since answers are large
 
 
 @dataclass(frozen=True)
@@ -71,20 +118,30 @@ class ToClients:
     ask: Callable[[Any, Round], Record]
     answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]
     absorb: Callable[[Any, Record, Block, Round], Any]  # (clients, total, block, now) -> clients
+    told_by_columns: tuple[str, ...] = ()
+    off_clock: bool = False
+    one_by_one: bool = False
+    hearer: int | None = None  # the one client who is told the sum; None: all who are present
+    alike: bool = False  # all who hear reach the same state: it is found once on each rank
+
+
+Exchange: TypeAlias = ToServer | ToClients
+
+
+def _nothing(block: Block) -> tuple[()]:
+    return ()
 
 
 @dataclass(frozen=True)
 class Measure:
-    """An exchange played off the clock, whose sum becomes columns of the history."""
+    """Exchanges played off the clock, `turns` times over, whose outcome becomes columns of the history."""
 
-    name: str
-    fields: Record  # of Field
-    ask: Callable[[Any, Round], Record]
-    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]
-    report: Callable[[Any, Record], dict[str, float]]  # (server, total) -> columns
-
-
-Exchange: TypeAlias = ToServer | ToClients | Measure
+    exchanges: tuple[Exchange, ...]
+    start: Callable[[Any], Any]  # (server) -> what the exchanges take as the server's state
+    report: Callable[[Any, Any], dict[str, float]]  # (server, that state at the end) -> columns
+    start_clients: Callable[[Block], Record] = _nothing
+    turns: int = 1
+    certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +155,9 @@ class Problem:
     features: int
     outputs: int  # classes, or 1 for a regression
     dtype: str = "float32"
+    minimize: Any = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
+    constraints: tuple[Any, ...] = ()  # mpifed.algorithms.functions.Constraint
+    measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
 
     @property
     def clients(self) -> int:
@@ -182,7 +242,7 @@ def play(
     for exchange in exchanges:
         question = exchange.ask(server, now) if summation.serves else None
         question = summation.tell(exchange, question)
-        if summation.halted:
+        if summation.halted and not exchange.off_clock:
             break
         clients, total = summation.tally(exchange, clients, question, now)
         if isinstance(exchange, ToClients):

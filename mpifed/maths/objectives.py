@@ -57,9 +57,12 @@ class Objective(Protocol):
     def predict(self, head: Record, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
 
+    def check(self, outputs: int) -> list[str]:
+        """What does not fit to data with so many outputs, one message each."""
+
 
 class Linear:
-    """What all objectives share: scores = X @ first; and classes as targets, unless they say otherwise."""
+    """What objectives share unless they say otherwise: scores = X @ first, classes as targets, and any number of them."""
 
     classifies: ClassVar[bool] = True
 
@@ -71,6 +74,10 @@ class Linear:
         """[..., p, h] = X' @ slopes."""
         return transposed_product(X, slopes)
 
+    def check(self, outputs: int) -> list[str]:
+        """It fits."""
+        return []
+
 
 def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
     """The derivative of sum over samples of weights [..., s] times the loss; no penalty in it."""
@@ -78,9 +85,14 @@ def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights:
     return Parameters(objective.pull(X, slope.scores), slope.head)
 
 
+def squares(model: Parameters) -> float:
+    """||w||^2, the sum of squares of all parameters, in float64."""
+    return sum(float((leaf.astype("f8") ** 2).sum()) for _, leaf in leaves(model))
+
+
 def penalty(objective: Objective, model: Parameters) -> float:
-    """penalty * (sum of squares of all parameters), in float64."""
-    return objective.penalty * sum(float((leaf.astype("f8") ** 2).sum()) for _, leaf in leaves(model))
+    """penalty * ||w||^2, in float64."""
+    return objective.penalty * squares(model)
 
 
 def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
@@ -111,40 +123,74 @@ class Output(NamedTuple):
     second: Array  # [h, L]
 
 
+class BiasedOutput(NamedTuple):
+    """The head of a network with biases."""
+
+    second: Array  # [h, L]
+    hidden_bias: Array  # [h] added to the scores
+    output_bias: Array  # [L]
+
+
 @dataclass(frozen=True)
 class Network(Linear):
     """Three-layer network with swish and softmax, cross-entropy and an l2 penalty: SSCA (27), (28), (30).
 
     In the paper J = `hidden`, lambda = `penalty`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
+    # differs from the paper: `bias` adds biases to hidden cells and outputs. They are parameters like all others,
+    # in the penalty too, and belong to the head, so that scores stay linear in the features.
     """
 
     hidden: Annotated[int, Gt(0)] = 128
+    bias: bool = False
     penalty: Annotated[float, Ge(0)] = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Glorot-uniform weights: at zero every gradient of this network vanishes."""
+        """Glorot-uniform weights, since at zero every gradient of this network vanishes; the biases are zero."""
         first = glorot(rng, features, self.hidden, dtype)
-        return Parameters(first, Output(glorot(rng, self.hidden, outputs, dtype)))
+        second = glorot(rng, self.hidden, outputs, dtype)
+        if not self.bias:
+            return Parameters(first, Output(second))
+        return Parameters(first, BiasedOutput(second, np.zeros(self.hidden, dtype), np.zeros(outputs, dtype)))
 
-    def loss(self, head: Output, scores: Array, y: Array) -> Array:
+    def loss(self, head: Output | BiasedOutput, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
-        return _cross_entropy((scores * sigmoid(scores)) @ head.second, y)[0]
+        return _cross_entropy(self._logits(head, scores), y)[0]
 
-    def slope(self, head: Output, scores: Array, y: Array, weights: Array) -> Slope:
+    def slope(self, head: Output | BiasedOutput, scores: Array, y: Array, weights: Array) -> Slope:
         """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
-        gate = sigmoid(scores)
-        active = scores * gate
-        loss, logits = _cross_entropy_slope(active @ head.second, y, weights)
+        z = _hidden(head, scores)
+        gate = sigmoid(z)
+        active = z * gate
+        loss, logits = _cross_entropy_slope(_output(head, active), y, weights)
         second = active.swapaxes(-1, -2) @ logits
-        down = scores - active
+        down = z - active
         down += down.dtype.type(1)
         down *= gate
         down *= logits @ head.second.swapaxes(-1, -2)
+        if isinstance(head, BiasedOutput):
+            return Slope(loss, BiasedOutput(second, down.sum(axis=-2), logits.sum(axis=-2)), down)
         return Slope(loss, Output(second), down)
 
-    def predict(self, head: Output, scores: Array) -> Array:
+    def predict(self, head: Output | BiasedOutput, scores: Array) -> Array:
         """[..., s] the most probable class."""
-        return ((scores * sigmoid(scores)) @ head.second).argmax(axis=-1)
+        return self._logits(head, scores).argmax(axis=-1)
+
+    def _logits(self, head: Output | BiasedOutput, scores: Array) -> Array:
+        z = _hidden(head, scores)
+        return _output(head, z * sigmoid(z))
+
+
+def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
+    """[..., s, h] what goes into the hidden cells."""
+    return scores + head.hidden_bias[..., None, :] if isinstance(head, BiasedOutput) else scores
+
+
+def _output(head: Output | BiasedOutput, active: Array) -> Array:
+    """[..., s, L] the logits."""
+    logits = active @ head.second
+    if isinstance(head, BiasedOutput):
+        logits += head.output_bias[..., None, :]
+    return logits
 
 
 @dataclass(frozen=True)
@@ -172,6 +218,45 @@ class Softmax(Linear):
 
 
 @dataclass(frozen=True)
+class Logistic(Linear):
+    """Logistic regression of two classes, 0 and 1, by one score z: loss log(1 + exp(-(2y - 1) z)).
+
+    Softmax with the same two classes has one model more than it needs, and with a penalty another optimum.
+    """
+
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the problem is convex."""
+        return Parameters(np.zeros((features, 1), dtype=dtype), ())
+
+    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] cross-entropy."""
+        z = scores[..., 0]
+        return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y).astype(z.dtype) * z)
+
+    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """The probability of class 1 minus y."""
+        slopes = sigmoid(scores)
+        slopes -= y[..., None].astype(scores.dtype)
+        slopes *= weights[..., None].astype(scores.dtype)
+        return Slope(self.loss(head, scores, y), (), slopes)
+
+    def predict(self, head: tuple[()], scores: Array) -> Array:
+        """[..., s] the more probable class."""
+        return (scores[..., 0] > 0).astype(np.int64)
+
+    def check(self, outputs: int) -> list[str]:
+        """Two classes alone."""
+        if outputs == 2:
+            return []
+        return [
+            f'[objective] name = "logistic": is for two classes, and the data have {outputs}; take name = "softmax", '
+            "or data of two classes"
+        ]
+
+
+@dataclass(frozen=True)
 class LeastSquares(Linear):
     """Linear regression: loss (x'w - y)^2 / 2."""
 
@@ -196,4 +281,9 @@ class LeastSquares(Linear):
         return scores[..., 0]
 
 
-OBJECTIVES: dict[str, type] = {"network": Network, "softmax": Softmax, "least-squares": LeastSquares}
+OBJECTIVES: dict[str, type] = {
+    "network": Network,
+    "softmax": Softmax,
+    "logistic": Logistic,
+    "least-squares": LeastSquares,
+}

@@ -1,75 +1,163 @@
 """The convex surrogates of SSCA (Ye and Cui; errata applied), shared by its four algorithms.
 
-A surrogate is A + <linear, w> + curvature * ||w||^2, tracked by F_t = (1 - rho_t) F_{t-1} + rho_t * (new quadratic
-around w_t). Its recursion needs A, `linear` and `curvature` alone, whatever the number of samples.
+The surrogate of function k is A_k + <l_k, w> + curvature_k ||w||^2, tracked by F_t = (1 - rho_t) F_{t-1} + rho_t * (new
+quadratic around w_t), whose curvature is tau: (7), (11), (15), (22) of the long paper. K functions are tracked
+together, along the leading axis of every leaf. Their recursion needs A, l and the sum of the weights alone, whatever
+the number of samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mpifed.core.record import Array, Record, map_leaves, zeros
-from mpifed.maths.arrays import namespace
+from mpifed.core.record import Array, Record, leaves, map_leaves
 
 Start = Literal["exact", "paper"]
+Floats = NDArray[np.float64]
+_TOGETHER = 2**14  # columns of the Gram matrix's factor that are widened at once
 
 
 class Surrogate(NamedTuple):
-    """A convex quadratic."""
+    """K convex quadratics."""
 
-    linear: Record  # the model's shapes
-    curvature: Array  # [] float64
+    constant: Array  # [K] float64: A
+    linear: Record  # leaves [K, ...] of the model's shapes: l
+    weight: Array  # [] float64: Q_t = 1 - prod(1 - rho_s), how much of the quadratics is there
 
 
-def start_surrogate(model: Record, tau: float, start: Start) -> Surrogate:
-    """The surrogate before the first round.
-
-    `exact` starts from the zero function, as the recursion says; its curvature is then tau * Q_t with
-    Q_t = 1 - prod(1 - rho_s). # differs from the paper: `paper` takes the curvature tau from the first round on,
-    as the closed forms of the paper are printed.
-    """
-    return Surrogate(zeros(model), np.float64(0.0 if start == "exact" else tau))
+def start_surrogate(model: Record, functions: int) -> Surrogate:
+    """K zero functions."""
+    linear = map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), leaf.dtype), model)
+    return Surrogate(np.zeros(functions), linear, np.float64(0))
 
 
 def track(
     surrogate: Surrogate,
     rho: float,
     gradient: Record,
+    level: Array,
     at: Record,
     tau: float,
-    penalty: float = 0.0,
+    penalties: Sequence[float],
     weight: float = 1.0,
 ) -> Surrogate:
-    """The surrogate after a round: (2) of the short paper with the quadratic of (6).
+    """The surrogates after a round: (3) and (10) with the quadratics (7) and (11).
 
     Parameters
     ----------
-    gradient : the model's shapes; estimate of `weight` times the gradient of the data term at `at`
-    at : the model w_t at which it was taken
-    penalty : the factor of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (12)
+    gradient : leaves [K, ...]; estimates of `weight` times the gradients of the data terms at `at`
+    level : [K] estimates of `weight` times F_k - limit_k there; () when nobody asks for the constants
+    at : the model w_t at which they were taken
+    penalties : [K] factors of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (28)
     """
 
     def tracked(linear: Array, slope: Array, w: Array) -> Array:
-        number = w.dtype.type
-        new = w * number(2 * rho * (penalty - tau))  # with the next, rho * linear part of the new quadratic
-        part = slope * number(rho / weight)
-        new += part
-        new += namespace(w).multiply(linear, number(1 - rho), out=part)  # (14), (15)
+        number, new, part = w.dtype.type, np.empty_like(linear), np.empty_like(w)
+        for k, penalty in enumerate(penalties):
+            np.multiply(w, number(2 * rho * (penalty - tau)), out=new[k])  # with the next, rho times the new l
+            new[k] += np.multiply(slope[k], number(rho / weight), out=part)
+            new[k] += np.multiply(linear[k], number(1 - rho), out=part)  # (30), (31)
         return new
 
     linear = map_leaves(tracked, surrogate.linear, gradient, at)
-    return Surrogate(linear, (1 - rho) * surrogate.curvature + rho * tau)
+    constant = surrogate.constant
+    if len(level):
+        w = _flat(at)
+        new = level / weight - _products(gradient, w) / weight + tau * float(w @ w)
+        constant = (1 - rho) * constant + rho * new  # (39)
+    return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
 
-def move(surrogate: Surrogate, gamma: float, at: Record) -> Record:
-    """w_{t+1} = (1 - gamma) w_t + gamma * argmin of the surrogate, by (4), (16) and (17)."""
-    step = gamma / (2 * float(surrogate.curvature))
+def start_again(surrogate: Surrogate) -> Surrogate:
+    """Zero functions in its place."""
+    return Surrogate(*(map_leaves(np.zeros_like, part) for part in surrogate))
+
+
+class Forms(NamedTuple):
+    """The quadratics of a convex problem, F-bar_0 first: constant + <l, w> + curvature ||w||^2."""
+
+    constants: Floats  # [M]; that of F-bar_0 is left out
+    curvatures: Floats  # [M + 1]
+    rows: tuple[int | None, ...]  # [M + 1] which of the K tracked functions it is; None: ||w||^2 itself
+
+
+def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], tau: float, start: Start) -> Forms:
+    """What the surrogates of all functions are after a round.
+
+    `exact` starts from zero functions, as the recursion says: the curvature is then tau * Q_t, and of the limit Q_t
+    times is there. # differs from the paper: `paper` takes both whole from the first round on, as (8), (12) and
+    (38) are printed.
+
+    Parameters
+    ----------
+    aims : [M + 1] what each constraint is compared with; the first, of the objective, is not read
+    tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
+    """
+    there = float(surrogate.weight)
+    curvature, rest = (tau, 1 - there) if start == "paper" else (tau * there, 0.0)
+    position = np.cumsum(tracked) - 1
+    rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
+    constants = [
+        -aim if row is None else float(surrogate.constant[row]) - aim * rest
+        for aim, row in zip(aims[1:], rows[1:], strict=True)
+    ]
+    curvatures = [1.0 if row is None else curvature for row in rows]
+    return Forms(np.array(constants), np.array(curvatures), rows)
+
+
+def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
+    """[M + 1, M + 1] inner products of the linear parts, in float64: all that a convex problem needs of the d axes."""
+    found = np.zeros((len(surrogate.constant),) * 2)
+    for _, leaf in leaves(surrogate.linear):
+        flat = leaf.reshape(len(leaf), -1)
+        for start in range(0, flat.shape[1], _TOGETHER):
+            some = flat[:, start : start + _TOGETHER].astype(np.float64)
+            found += some @ some.T
+    whole = np.zeros((len(rows),) * 2)
+    there = [k for k, row in enumerate(rows) if row is not None]
+    whole[np.ix_(there, there)] = found
+    return whole
+
+
+def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Record) -> Record:
+    """(1 - gamma) w_t + gamma w-bar, by (5), for w-bar = - sum_k factors[k] l_k."""
 
     def moved(w: Array, linear: Array) -> Array:
-        new = w * w.dtype.type(1 - gamma)
-        new -= linear * w.dtype.type(step)
+        number, new = w.dtype.type, w * w.dtype.type(1 - gamma)
+        for row, factor in zip(linear, factors, strict=True):
+            if factor:
+                new -= row * number(gamma * factor)
         return new
 
     return map_leaves(moved, at, surrogate.linear)
+
+
+def slope_at(surrogate: Surrogate, curvature: float, at: Record) -> Record:
+    """Leaves [K, ...]: the gradients of the surrogates at `at`, which estimate those of the functions."""
+    return map_leaves(lambda linear, w: linear + w * w.dtype.type(2 * curvature), surrogate.linear, at)
+
+
+def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
+    """[K] the values of the surrogates at `at`."""
+    w = _flat(at)
+    found: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
+    return found
+
+
+def _flat(record: Record) -> Floats:
+    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
+
+
+def _products(record: Record, w: Floats) -> Floats:
+    """[K] inner products of the functions' leaves [K, ...] with w [d], in float64."""
+    parts, start = [], 0
+    for _, leaf in leaves(record):
+        flat = leaf.reshape(len(leaf), -1)
+        stop = start + flat.shape[1]
+        parts.append([float(row.astype(np.float64) @ w[start:stop]) for row in flat])
+        start = stop
+    return np.asarray(np.sum(parts, axis=0, dtype=np.float64))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import Interrupted, MpifedError, UsageError
+from mpifed.core.errors import Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.run.config import read_table
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
 from mpifed.run.report import reporter
 from mpifed.run.setup import together
+from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
-from mpifed.run.sweep import Point, finished, points, write_sweep
+from mpifed.run.sweep import FINISHED, Point, ended, points, worst, write_sweep
 
 
 class How(NamedTuple):
@@ -49,30 +52,69 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 
 
 def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
-    """Run the chosen points, those that are finished left out when resuming; the worst of their exit codes."""
-    worst = 0
+    """Run the chosen points on shared data, without those that need not be run again; the worst of their exit codes."""
+    codes, shelf = [], Shelf()
+    _on_server(transport, partial(_begin, folder, found))
     for point in chosen:
         run_dir = folder / point.name
-        done, begun = transport.share((finished(run_dir), (run_dir / "job.toml").exists()))  # as rank 0 sees it
-        if how.resume and done:
+        code, begun = _on_server(transport, partial(_before, point, run_dir))
+        if how.resume and code is not None:
+            codes.append(code)
             continue
-
-        def play(point: Point = point, run_dir: Path = run_dir, resume: bool = how.resume and begun) -> None:
-            _one(point, transport, run_dir, how._replace(resume=resume))
-
+        again = how._replace(resume=how.resume and begun)
         try:
-            guarded(transport, run_dir, play)
+            guarded(transport, run_dir, partial(_one, point, transport, run_dir, again, shelf))
         except SystemExit as end:
-            worst = max(worst, int(end.code or 0))
+            codes.append(int(end.code or 0))
             if end.code == Interrupted.exit_code:
                 break
-    if transport.rank == 0 and folder.is_dir():
+    _on_server(transport, partial(_end, folder, found, worst(codes) != Interrupted.exit_code and chosen == found))
+    return worst(codes)
+
+
+def _on_server(transport: Transport, work: Callable[[], Any]) -> Any:
+    """What `work` gives on rank 0, on every rank. Collective."""
+    return guarded(
+        transport,
+        None,
+        lambda: transport.share(together(transport, lambda: work() if transport.rank == 0 else None)),
+    )
+
+
+def _begin(folder: Path, found: list[Point]) -> None:
+    """The list of points, from the start: it is what makes a folder that of a sweep."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "sweep.csv").exists():
         write_sweep(folder, found)
-    return worst
 
 
-def _one(point: Point, transport: Transport, folder: Path, how: How) -> None:
+def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
+    """The exit code of a point that would only end the same way again, and whether there is anything to resume.
+
+    That is one whose result stands, or that failed numerically, with this very job: its bits are the same every time.
+    """
+    begun = (run_dir / "job.toml").exists()
+    if not begun or (run_dir / "job.toml").read_text(encoding="utf-8") != point.job.text():
+        return None, begun
+    code = ended(run_dir)
+    if code == NumericalError.exit_code:
+        print(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew", flush=True)
+    return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
+
+
+def _end(folder: Path, found: list[Point], tell: bool) -> None:
+    write_sweep(folder, found)
+    if tell:
+        print(run_text(folder, sys.stdout.isatty()), flush=True)
+
+
+def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:
     shown = reporter(transport.rank, how.progress)
-    result = run(point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown)
-    if result is not None:
+    try:
+        run(point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf)
+    except MpifedError as error:
+        if transport.rank == 0 and error.exit_code in FINISHED:
+            print(run_text(folder), flush=True)
+        raise
+    if transport.rank == 0:
         print(run_text(folder), flush=True)

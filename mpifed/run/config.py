@@ -16,10 +16,12 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mpifed.algorithms.functions import Constraint, constrains, wrong_functions
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
 from mpifed.maths.objectives import Objective
-from mpifed.run.parts import ALGORITHM, OBJECTIVE, make, message, written_out, wrong_with
+from mpifed.maths.terms import Term
+from mpifed.run.parts import ALGORITHM, MINIMIZE, OBJECTIVE, constraint, make, message, written_out, wrong_with
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,6 +65,8 @@ class RecordTable(_Table):
 
     every: NotNegative = 10  # rounds between measurements; 0: none at all
     checkpoint_every: NotNegative = 100  # rounds between checkpoints; 0: only when interrupted, and at the end
+    rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
+    certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
 
 
 class ServerTable(_Table):
@@ -82,6 +86,14 @@ class StopTable(_Table):
     """`[stop]`"""
 
     seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
+    kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
+
+
+class LimitKeys(_Table):
+    """What every `[[constraint]]` has beside its term."""
+
+    limit: float
+    margin: Annotated[float, Field(ge=0)] = 0.0  # the algorithm aims at limit - margin
 
 
 class Job(_Table):
@@ -92,6 +104,8 @@ class Job(_Table):
     data: DataTable
     objective: dict[str, Any]
     algorithm: dict[str, Any]
+    minimize: dict[str, Any] = {"name": "loss"}
+    constraint: list[dict[str, Any]] = []
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     participation: ParticipationTable = ParticipationTable()
     sum: SumTable = SumTable()
@@ -114,9 +128,13 @@ class Job(_Table):
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
-        for kind in (OBJECTIVE, ALGORITHM):
+        for kind in (OBJECTIVE, MINIMIZE, ALGORITHM):
             if isinstance(part := table.get(kind.table), Mapping):
                 wrong += wrong_with(kind, part)
+        constraints = table.get("constraint", [])
+        for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
+            if isinstance(part, Mapping):
+                wrong += _wrong_constraint(number, part)
         if wrong:
             raise UsageError("\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)]))
         return job
@@ -130,7 +148,12 @@ class Job(_Table):
         """Plain values, all defaults written out."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
         table["objective"] = written_out(OBJECTIVE, self.objective)
+        table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
+        table["constraint"] = [
+            {**written_out(constraint(number), term), **keys.model_dump()}
+            for number, (term, keys) in enumerate(map(_split, self.constraint), 1)
+        ]
         return table
 
     def text(self) -> str:
@@ -151,6 +174,18 @@ class Job(_Table):
         objective: Objective = make(OBJECTIVE, self.objective)
         return objective
 
+    def make_minimize(self) -> Term:
+        """The term whose mean is minimized."""
+        term: Term = make(MINIMIZE, self.minimize)
+        return term
+
+    def make_constraints(self) -> tuple[Constraint, ...]:
+        """What limits it."""
+        found = []
+        for number, (term, keys) in enumerate(map(_split, self.constraint), 1):
+            found.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
+        return tuple(found)
+
     def make_algorithm(self, problem: Problem) -> Algorithm:
         """The algorithm for a problem.
 
@@ -160,15 +195,43 @@ class Job(_Table):
             listing what does not fit between job and data.
         """
         algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem)
-        wrong = list(algorithm.check())
+        wrong = [*wrong_functions(problem), *algorithm.check()]
+        name = self.algorithm["name"]
+        if constrains(problem) and not getattr(algorithm, "constrained", False):
+            wrong.append(
+                f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take '
+                "ssca-horizontal or ssca-vertical"
+            )
         per_round = self.participation.clients_per_round
         if per_round is not None and per_round > problem.clients:
             wrong.append(
                 f"[participation] clients_per_round = {per_round}: {self.data.path} has {problem.clients} clients"
             )
+        elif per_round not in (None, problem.clients) and getattr(algorithm, "needs_everybody", False):
+            wrong.append(
+                f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
+                "every round, since each holds other columns; leave it out"
+            )
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         return algorithm
+
+
+def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:
+    """A `[[constraint]]` without errors as its term's table and its limit."""
+    term = {key: value for key, value in table.items() if key not in LimitKeys.model_fields}
+    return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})
+
+
+def _wrong_constraint(number: int, table: Mapping[str, Any]) -> list[str]:
+    kind = constraint(number)
+    limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
+    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits})
+    try:
+        LimitKeys.model_validate_json(json.dumps(limits, default=str))
+    except ValidationError as error:
+        wrong += [message(found, [kind.table, *found["loc"]], list(LimitKeys.model_fields)) for found in error.errors()]
+    return wrong
 
 
 def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
@@ -205,11 +268,21 @@ def put_key(table: dict[str, Any], key: str, value: Any) -> None:
         raise UsageError(f"{key}: no key of TOML, as in algorithm.batch ({error})") from error
     ((part, rest),) = parts.items()
     while isinstance(rest, dict):
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"{key}: {part} is a value and no table")
+        table = _inner(table, part, key)
         ((part, rest),) = rest.items()
     table[part] = value
+
+
+def _inner(table: dict[str, Any], part: str, key: str) -> dict[str, Any]:
+    """The table within a table; of an array of tables `part` is the name, and a number from 1 leads on."""
+    inner: Any = table.setdefault(part, {})
+    if isinstance(inner, list):
+        return {str(number): one for number, one in enumerate(inner, 1)}
+    if not isinstance(inner, dict) and part.isdigit():
+        raise UsageError(f"{key}: there is no number {part}; they are counted from 1")
+    if not isinstance(inner, dict):
+        raise UsageError(f"{key}: {part} is a value and no table")
+    return inner
 
 
 def _known(place: Sequence[int | str]) -> list[str]:

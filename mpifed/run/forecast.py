@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.comm.channel import make_sum
 from mpifed.comm.placement import place
-from mpifed.core.exchange import Exchange, ToClients
+from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import Record, leaves, nbytes
 from mpifed.run.config import Job, read_table
 from mpifed.run.environment import peak_rss_bytes
@@ -69,12 +69,13 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "numbers": job.sum.numbers,
         "setup": [_exchange(job, data, one, questions) for one in stage.algorithm.setup],
         "exchanges": [_exchange(job, data, one, questions) for one in stage.algorithm.exchanges],
-        "measures": [_exchange(job, data, one, questions) for one in measures],
+        "measures": [_exchange(job, data, one, questions) for measure in measures for one in measure.exchanges],
+        "warnings": getattr(stage.algorithm, "warnings", lambda: [])(),
         "up_bytes_per_round": int(round_bytes[0]),
         "down_bytes_per_round": int(round_bytes[1]),
         "up_bytes": int(setup_bytes[0] + job.rounds * round_bytes[0]),
         "down_bytes": int(setup_bytes[1] + job.rounds * round_bytes[1]),
-        "who_learns": _who_learns(ranks, bool(measures)),
+        "who_learns": _who_learns(stage.algorithm, ranks, bool(measures)),
         "ranks": ranks,
         "placement": [
             {"rank": rank, "clients": int((host == rank).sum()), "rows": int(data.counts[host == rank].sum())}
@@ -106,11 +107,17 @@ def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: d
     adder = make_sum(exchange, data.clients, **job.sum_settings())
     return {
         "name": exchange.name,
-        "hears": "clients" if isinstance(exchange, ToClients) else "server",
+        "hears": _hears(exchange),
         "channel": job.sum.channel,
         "numbers": job.sum.numbers,
         "question": [
-            {"field": name, "shape": list(np.shape(leaf)), "dtype": str(np.asarray(leaf).dtype), "bytes": nbytes(leaf)}
+            {
+                "field": name,
+                "shape": list(np.shape(leaf)),
+                "dtype": str(np.asarray(leaf).dtype),
+                "bytes": nbytes(leaf),
+                **({"of": "own columns"} if name in exchange.told_by_columns else {}),
+            }
             for name, leaf in leaves(question)
         ],
         "answer": [
@@ -120,6 +127,7 @@ def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: d
                 "dtype": str(adder.message.dtype),
                 "bytes": (place.stop - place.start) * adder.message.itemsize,
                 **(place.form._asdict() if job.sum.numbers == "exact" else {}),
+                **_of_whom(place.field),
             }
             for place in adder.places
         ],
@@ -128,9 +136,26 @@ def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: d
     }
 
 
-def _who_learns(ranks: int, measured: bool) -> list[str]:
+def _hears(exchange: Exchange) -> str:
+    if not isinstance(exchange, ToClients):
+        return "server"
+    return "clients" if exchange.hearer is None else f"client {exchange.hearer}"
+
+
+def _of_whom(field: Field) -> dict[str, str]:
+    """Where every value comes from a single client, from which."""
+    if field.columns is not None:
+        return {"of": "own columns"}
+    return {} if field.sender is None else {"of": f"client {field.sender}"}
+
+
+def _who_learns(algorithm: Algorithm, ranks: int, measured: bool) -> list[str]:
     """What the plain channel shows to whom."""
-    lines = ["every client present learns the question"]
+    parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
+    lines = ["every client present learns the question" + ", of `own columns` its own part" * parts]
+    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
+    if any(field.single for field in fields):
+        lines += ["each value marked `own columns` or with a client is one client's own, known to who hears the sum"]
     lines += ["plain hides nothing: in a deployment the server would see every client's own answer"]
     lines += ["here each rank's process sees the data and answers of the clients it hosts"]
     if ranks > 1:
@@ -152,7 +177,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['job']}: {present} in each of {found['rounds']} rounds"
     for title, part in (("Once, before round 0", "setup"), ("Every round", "exchanges"), ("When measured", "measures")):
         for exchange in found[part]:
-            who = "the clients present hear" if exchange["hears"] == "clients" else "the server hears"
+            who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
+            who = f"the {who}" if who == "server hears" else who
             yield f'\n{title}: "{exchange["name"]}", {who} the sum ({exchange["channel"]}, {exchange["numbers"]})'
             for what in ("question", "answer"):
                 yield from (_field_line(what, field) for field in exchange[what])
@@ -169,6 +195,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         f"{measuring if seconds['measurements'] else ''}"
     )
     yield f"{'':12}rehearsed here, on random rows: messages, files and MPI's own memory are left out"
+    for warning in found["warnings"]:
+        yield f"{'Warning':12}{warning}"
 
 
 def _field_line(what: str, field: dict[str, Any]) -> str:
@@ -177,7 +205,7 @@ def _field_line(what: str, field: dict[str, Any]) -> str:
     if "limbs" in field:
         wide = f", {field['limbs']} limbs" if field["limbs"] > 1 else ""
         line += f"  2^{int(np.log2(field['scale']))}, within {field['bound']:.4g}{wide}"
-    return line
+    return f"{line}  ({field['of']})" if "of" in field else line
 
 
 def _both(found: dict[str, Any], when: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Measure, Problem, States, Summation
+from mpifed.core.exchange import Algorithm, Measure, Problem, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -16,21 +16,31 @@ def measure(
     measures: Sequence[Measure],
     algorithm: Algorithm,
     server: Record,
-    clients: States,
+    blocks: Sequence[Block],
     now: Round,
     summation: Summation,
     test: Block | None,
-) -> dict[str, float]:
+    certify: bool = True,
+) -> dict[str, float | None]:
     """The columns of one row of the history, on rank 0; elsewhere nothing. Collective.
 
-    `now` has everybody present; `test` is the test data as the block of one client, on rank 0 alone.
+    Parameters
+    ----------
+    now : everybody present
+    test : the test data as the block of one client, on rank 0 alone
+    certify : play the certificates too; otherwise their columns are None
     """
-    columns: dict[str, float] = {}
-    for exchange in measures:
-        question = summation.tell(exchange, exchange.ask(server, now) if summation.serves else None)
-        _, total = summation.tally(exchange, clients, question, now)
+    columns: dict[str, float | None] = {}
+    for one in measures:
+        if one.certificate and not certify:
+            columns |= dict.fromkeys(one.certificate)
+            continue
+        found = one.start(server) if summation.serves else None
+        clients = [one.start_clients(block) for block in blocks]
+        for _ in range(one.turns):
+            found, clients = play(one.exchanges, found, clients, now, summation)
         if summation.serves:
-            columns |= exchange.report(server, total)
+            columns |= one.report(server, found)
     if summation.serves and test is not None:
         columns |= test_scores(algorithm.problem, algorithm.model(server), test)
     return columns

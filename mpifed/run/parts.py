@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.terms import TERMS
 
 
 class Kind(NamedTuple):
@@ -26,6 +27,12 @@ class Kind(NamedTuple):
 
 OBJECTIVE = Kind("objective", OBJECTIVES, ())
 ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",))
+MINIMIZE = Kind("minimize", TERMS, ())
+
+
+def constraint(number: int) -> Kind:
+    """The term of a `[[constraint]]`, numbered from 1."""
+    return Kind(f"constraint {number}", TERMS, ())
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from mpifed.core.record import Array, Record
 from mpifed.core.round import SETUP, Round
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.setup import round_of
+from mpifed.run.setup import all_exchanges, round_of
 from mpifed.shards import store
 
 BUDGET_S = 0.02  # for playing the same thing again and again
@@ -44,8 +44,18 @@ class Stage(NamedTuple):
     def block(self, clients: Sequence[int], most: int | None = None) -> Block:
         """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
         counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
-        shards = tuple(_Rows(i, int(counts[i]), int(self.data.widths[i]), self.stock) for i in clients)
+        first = np.cumsum(self.data.widths) - self.data.widths if self.data.split == "columns" else 0 * counts
+        shards = tuple(
+            _Rows(i, int(counts[i]), int(first[i]), int(self.data.widths[i]), self.stock) for i in clients
+        )
         return Block(shards, self.job.compute.dtype)
+
+
+    def test_block(self) -> Block:
+        """Made-up rows with all columns."""
+        rows = min(CHUNK, len(self.stock.y))
+        shard = _Rows(-1, rows, 0, self.data.features, self.stock)
+        return Block((shard,), self.job.compute.dtype)
 
 
 class Stock(NamedTuple):
@@ -57,7 +67,7 @@ class Stock(NamedTuple):
 
 def stock_like(data: store.Federation) -> Stock:
     """As wide as the widest shard, stored as its values are, and as dense."""
-    rng, width, most = np.random.default_rng(0), int(data.widths.max()), int(data.counts.max())
+    rng, width, most = np.random.default_rng(0), data.features, int(data.counts.max())
     y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK
     stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes a value, zeros of sparse rows as well
     if not data.sparse:
@@ -75,9 +85,9 @@ def stock_like(data: store.Federation) -> Stock:
 class _Rows:
     """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
 
-    def __init__(self, client: int, samples: int, features: int, stock: Stock) -> None:
+    def __init__(self, client: int, samples: int, first: int, features: int, stock: Stock) -> None:
         self.client, self.samples, self.features = client, samples, features
-        self.y, self.rows, self.columns = stock.y[:samples], np.arange(samples), np.arange(features)
+        self.y, self.rows, self.columns = stock.y[:samples], np.arange(samples), np.arange(first, first + features)
         self.sparse = not isinstance(stock.X, np.ndarray)
         self._X = stock.X[:, :features]
 
@@ -110,9 +120,11 @@ class _Rehearsal(Federation):
     """A federation of one rank, which keeps the questions."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
-        super().__init__(Alone(), blocks, stage.data.clients, **stage.job.sum_settings())
-        algorithm = stage.algorithm
-        self.check_names([*algorithm.setup, *algorithm.exchanges, *algorithm.measures])
+        data = stage.data
+        super().__init__(
+            Alone(), blocks, data.clients, **stage.job.sum_settings(), widths=data.widths, features=data.features
+        )
+        self.check_names(all_exchanges(stage.algorithm))
         self.questions: dict[str, Record] = {}
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
@@ -182,13 +194,14 @@ def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) ->
 
 def rehearse_measuring(stage: Stage, rows: int) -> Cost:
     """What a measurement costs on a rank with so many rows that scores the test data as well."""
-    block = stage.block([int(stage.data.counts.argmax())], CHUNK)
-    test = block if stage.data.test_samples else None
+    whole = stage.data.split == "columns"  # then all rows are gone through together
+    block = stage.block([int(stage.data.widths.argmax())], None if whole else CHUNK)
+    test = stage.test_block() if stage.data.test_samples else None
     cost = _rehearse(
         stage, [block],
         lambda server, clients, federation: measure(
-            stage.algorithm.measures, stage.algorithm, server, clients, _everybody(stage), federation, test
+            stage.algorithm.measures, stage.algorithm, server, [block], _everybody(stage), federation, test
         ),
     )  # fmt: skip
-    played = int(block.counts[0]) * (1 + (test is not None))
+    played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)
     return cost._replace(seconds=cost.seconds * (rows + stage.data.test_samples) / played)

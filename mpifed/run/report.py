@@ -21,6 +21,9 @@ class Reporter(Protocol):
     def row(self, columns: dict[str, Any]) -> None:
         """A round was measured."""
 
+    def warn(self, text: str) -> None:
+        """Something may surprise."""
+
     def end(self) -> None:
         """No more rounds."""
 
@@ -37,6 +40,9 @@ class Silent:
     def row(self, columns: dict[str, Any]) -> None:
         """Nothing."""
 
+    def warn(self, text: str) -> None:
+        """Nothing."""
+
     def end(self) -> None:
         """Nothing."""
 
@@ -51,6 +57,10 @@ class Lines(Silent):
     def row(self, columns: dict[str, Any]) -> None:
         """Round, time and numbers."""
         print(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}", flush=True)
+
+    def warn(self, text: str) -> None:
+        """One line on the standard error."""
+        print(f"mpifed: warning: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -86,6 +96,10 @@ class Bar:
         """The last numbers beside the bar."""
         self._progress.update(self._task, completed=columns["round"], numbers=_numbers(columns))
 
+    def warn(self, text: str) -> None:
+        """Above the bar."""
+        self._progress.console.print(f"mpifed: warning: {text}", highlight=False, markup=False)
+
     def end(self) -> None:
         """Leave the bar as it stands."""
         self._progress.stop()
@@ -106,7 +120,11 @@ def _numbers(columns: dict[str, Any]) -> str:
         ("train_loss", "loss", ".4f"),
         ("test_loss", "test loss", ".4f"),
         ("test_accuracy", "accuracy", ".2%"),
+        ("kkt_residual", "KKT residual", ".2e"),
     ):
         if columns.get(name) is not None:
             shown.append(f"{label} {columns[name]:{form}}")
+    limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
+    if limited:
+        shown.append(f"constraints {' '.join(limited)}")
     return "  ".join(shown)

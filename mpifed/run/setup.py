@@ -12,10 +12,11 @@ from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Problem, States
+from mpifed.core.exchange import Algorithm, Exchange, Problem, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
 from mpifed.run.config import Job
+from mpifed.run.shelf import Shelf
 from mpifed.shards import store
 
 Result = TypeVar("Result")
@@ -52,28 +53,48 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
             f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
         )
     outputs = data.classes or 1
-    return Problem(objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype)
+    wrong: list[str] = getattr(objective, "check", lambda outputs: [])(outputs)
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    return Problem(
+        objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
+        job.make_minimize(), job.make_constraints(), job.record.rows,
+    )  # fmt: skip
 
 
-def prepare(job: Job, transport: Transport) -> Ready:
+def prepare(job: Job, transport: Transport, shelf: Shelf | None = None) -> Ready:
     """Open the data, place the clients, begin every state, and play the algorithm's set-up. Collective.
+
+    What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next.
 
     Raises
     ------
     UsageError, DataError
         on every rank, when job and data do not fit or a shard is damaged.
     """
-    data = together(transport, lambda: store.open_federation(job.data.path))
+    shelf = shelf or Shelf()
+    shelf.keep((job.data, job.compute, job.server, transport.rank, transport.size))
+    data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     placement = place(data.counts, job.data.block, transport.size, job.server.dedicated)
-    blocks = together(transport, lambda: _open_blocks(job, data, placement.of(transport.rank)))
-    federation = Federation(transport, blocks, data.clients, **job.sum_settings())
-    together(transport, lambda: federation.check_names([*algorithm.setup, *algorithm.exchanges, *algorithm.measures]))
+    hosted = placement.of(transport.rank)
+    blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
+    federation = Federation(
+        transport, blocks, data.clients, **job.sum_settings(), widths=data.widths, features=data.features
+    )
+    together(transport, lambda: federation.check_names(all_exchanges(algorithm)))
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)
     clients = together(transport, lambda: [algorithm.start_clients(block, everybody) for block in blocks])
-    test = together(transport, lambda: _test_block(job, data) if federation.serves and job.record.every else None)
+    tests = federation.serves and job.record.every > 0
+    test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     return Ready(algorithm, federation, server, clients, test)
+
+
+def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
+    """Of set-up, rounds and measures."""
+    measured = [exchange for one in algorithm.measures for exchange in one.exchanges]
+    return [*algorithm.setup, *algorithm.exchanges, *measured]
 
 
 def _open_blocks(job: Job, data: store.Federation, hosted: list[range]) -> list[Block]:

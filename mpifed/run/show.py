@@ -1,15 +1,45 @@
-"""`mpifed show RUN`: how a run, or the points of a sweep, ended."""
+"""`mpifed show RUN`: how a run, or the points of a sweep, ended; the best of a sweep."""
 
 from __future__ import annotations
 
-import csv
+import io
+import math
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpifed.core.errors import DataError
-from mpifed.run.history import summary
+from mpifed.run.best import (
+    FAILED,
+    Choice,
+    Mean,
+    Ran,
+    Setting,
+    choose,
+    is_sweep,
+    job_of,
+    read_points,
+    settings_of,
+    toml_text,
+)
+from mpifed.run.history import HISTORY, read_history, read_json, summary
 
-_MEANING = {None: "still running, or killed", 0: "done", 75: "interrupted; go on with --resume"}
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MEANING = {
+    None: "still running, or killed",
+    0: "done",
+    5: "rounds ended without the certificate asked for",
+    6: "privacy budget reached",
+    75: "interrupted; go on with --resume",
+}
+_COLUMNS = ("rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "elapsed_s", "bytes")
+_PARTS = ("stationarity", "infeasibility", "complementarity")  # of a KKT residual
+_WIDEST = 100_000  # characters: wider than any table
 
 
 def run_summary(folder: Path) -> Any:
@@ -20,24 +50,22 @@ def run_summary(folder: Path) -> Any:
     DataError
         when the folder is neither.
     """
-    if (folder / "sweep.csv").exists():
-        with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+    if is_sweep(folder):
         return [
-            {"point": row["point"], **summary(folder / row["point"])}
-            for row in rows
-            if (folder / row["point"] / "run.json").exists()
+            {"point": point.name, "settings": point.settings, **point.summary}
+            for point in read_points(folder)
+            if point.summary is not None
         ]
     if not (folder / "run.json").exists():
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
     return summary(folder)
 
 
-def run_text(folder: Path) -> str:
-    """The same for a person."""
+def run_text(folder: Path, terminal: bool = False) -> str:
+    """The same for a person; at a terminal the table of a sweep has taller rows where it would be too wide."""
+    if is_sweep(folder):
+        return _sweep_text(read_points(folder), terminal)
     found = run_summary(folder)
-    if isinstance(found, list):
-        return "\n".join(f"{one['point']}  {_line(one)}" for one in found)
     labels = {
         "rounds": "rounds",
         "objective": "objective",
@@ -50,23 +78,211 @@ def run_text(folder: Path) -> str:
         "epsilon": "epsilon",
         "model_sha256": "model SHA-256",
     }
-    lines = [f"{'status':30} {_MEANING.get(found['exit'], 'failed')} (exit {found['exit']})"]
-    lines += [f"{label:30} {_value(key, found[key])}" for key, label in labels.items() if found[key] is not None]
-    lines.append(f"{'results':30} {folder}{'/' * (not str(folder).endswith('/'))}")
+    lines = [_line("status", f"{_meaning(found['exit'])} (exit {found['exit']})")]
+    lines += [_line(label, _value(key, found[key])) for key, label in labels.items() if found[key] is not None]
+    lines += _certificate_lines(folder)
+    lines += [_line("warning", str(warning)) for warning in read_json(folder / "run.json").get("warnings") or []]
+    lines.append(_line("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
 
 
-def _line(one: dict[str, Any]) -> str:
-    keys = ("exit", "rounds", "train_loss", "test_accuracy", "elapsed_s")
-    return "  ".join(f"{key} {_value(key, one[key])}" for key in keys if one[key] is not None)
+def _meaning(code: int | None) -> str:
+    return _MEANING.get(code, "failed")
 
 
-def _value(key: str, value: Any) -> str:
-    if key.endswith("_bytes"):
+def _line(label: str, text: str) -> str:
+    return f"{label:30} {text}"
+
+
+# --- constraints and certificate of one run ----------------------------------------------------------------------
+
+
+def _certificate_lines(folder: Path) -> Iterator[str]:
+    """A line for each constraint, and one for the KKT residual, where run.json or the history's last row has them."""
+    columns = read_history(folder) if (folder / HISTORY).exists() else {}
+    last = {name: float(values[-1]) for name, values in columns.items() if len(values) and math.isfinite(values[-1])}
+    run, job = read_json(folder / "run.json"), job_of(folder)
+    last |= {name: run[name] for name in ("kkt_residual", *_PARTS) if run.get(name) is not None}
+    for m, one in enumerate(job.get("constraint", []), 1):
+        if f"constraint_{m}" in last:
+            found = last[f"constraint_{m}"], last.get(f"margin_{m}"), one["limit"]
+            yield _line(f"constraint {m}{_what(one)}", _constraint_text(*found))
+    if "kkt_residual" in last:
+        parts = ", ".join(f"{name} {last[name]:.3g}" for name in _PARTS if name in last)
+        asked = job.get("stop", {}).get("kkt_residual")
+        text = f"{last['kkt_residual']:.6g}" + (f" ({parts})" if parts else "")
+        yield _line("KKT residual", text if asked is None else f"{text}, asked for {asked:g} or less")
+
+
+def _what(constraint: dict[str, Any]) -> str:
+    """Which function a constraint bounds."""
+    classes = constraint.get("classes")
+    of = f" of classes {', '.join(map(str, classes))}" if classes else ""
+    return f" ({constraint['name']}{of})"
+
+
+def _constraint_text(value: float, margin: float | None, limit: float) -> str:
+    """Whether a constraint holds.
+
+    The value is exact, a mean over all the training rows that count, and it alone decides; its margin tells how far the
+    mean over new samples of the same kind may lie from it.
+    """
+    text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
+    if value > limit:
+        return f"{text}NOT met, by {value - limit:.2g}"
+    if margin and value + margin > limit:
+        return f"{text}met on the training rows; the margin leaves open whether on new samples"
+    return f"{text}met"
+
+
+# --- the points of a sweep ---------------------------------------------------------------------------------------
+
+
+def _sweep_text(points: Sequence[Ran], terminal: bool) -> str:
+    """A line for each setting, and below the table every point that no mean holds."""
+    settings, screen = settings_of(points), shutil.get_terminal_size().columns
+    drawn, width = _drawn(_table(settings, terminal, " "))
+    if terminal and width > screen:
+        drawn, _ = _drawn(_table(settings, terminal, "\n"))
+    return "\n".join([drawn, *_notes(points)])
+
+
+def _drawn(table: Table) -> tuple[str, int]:
+    """A table as text, and how wide it is; no line is folded, and no number cut."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=_WIDEST, force_terminal=table.box is not None, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    return "\n".join(line.rstrip() for line in lines), console.measure(table).maximum
+
+
+def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
+    """A row for each setting, plain or with a line below its head; `between` stands within its longer cells."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    means = [_shown(one) for one in settings]
+    there = [name for kind in _COLUMNS for name in _named(kind, means)]
+    first = settings[0].settings
+    varying = [key for key, value in first.items() if any(one.settings[key] != value for one in settings)]
+    bounded = any(point.limits for one in settings for point in one.points)
+    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for name in varying:
+        table.add_column(name)
+    for name in ("seeds", *there, *["limits met"] * bounded):
+        table.add_column(name, justify="right")
+    table.add_column("points")
+    for one, columns in zip(settings, means, strict=True):
+        cells = [toml_text(one.settings[key]) for key in varying]
+        cells += [_of(len(one.counted), len(one.points))]
+        cells += [_mean(name, columns.get(name), len(one.counted)) for name in there]
+        cells += [_limits_met(one)] * bounded
+        cells += [_names(one.points)]
+        table.add_row(*(Text(re.sub(r"(?<!to) (?=\+-|to |point-|\()", between, cell)) for cell in cells))
+    return table
+
+
+def _shown(setting: Setting) -> dict[str, Mean]:
+    """The means of a setting, `bytes` both ways among them."""
+    means = setting.means()
+    numbers = [point.numbers() for point in setting.counted]
+    sent = [one["up_bytes"] + one["down_bytes"] for one in numbers if "up_bytes" in one and "down_bytes" in one]
+    return means | {"bytes": Mean.of(sent)} if sent else means
+
+
+def _named(kind: str, means: Iterable[dict[str, Mean]]) -> list[str]:
+    """The columns that are there of a kind: `kind` itself, or all that begin with it."""
+    names = dict.fromkeys(name for columns in means for name in columns)
+    return [name for name in names if name == kind or (kind.endswith("_") and name.startswith(kind))]
+
+
+def _of(count: int, whole: int) -> str:
+    return str(whole) if count == whole else f"{count} of {whole}"
+
+
+def _mean(name: str, mean: Mean | None, whole: int) -> str:
+    """0.123 +- 0.004; where not all of the `whole` points have it, of how many it is the mean."""
+    if mean is None:
+        return ""
+    text = _value(name, mean.mean)
+    if mean.deviation:
+        text += f" +- {_value(name, mean.deviation, digits=2)}"
+    return text if mean.having == whole else f"{text} ({mean.having} of {whole})"
+
+
+def _limits_met(setting: Setting) -> str:
+    excess = [point.numbers().get("infeasibility") for point in setting.counted]
+    return _of(excess.count(0.0), len(excess)) if excess else ""
+
+
+def _notes(points: Sequence[Ran]) -> Iterator[str]:
+    """What a person must know of the points beside their means: by how they ended, and by name."""
+    kinds: dict[tuple[bool, str], list[Ran]] = {}
+    for point in points:
+        if point.code != 0:
+            kinds.setdefault((point.finished, _end_of(point)), []).append(point)
+    for title, counted in (("In the means, although", True), ("Not in the means:", False)):
+        notes = [f"  {text}: {_names(some)}" for (inside, text), some in kinds.items() if inside == counted]
+        yield from [title, *notes] if notes else []
+
+
+def _end_of(point: Ran) -> str:
+    if point.summary is None:
+        return "ended before the first round" if point.begun else "not run"
+    return _meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
+
+
+def _names(points: Sequence[Ran]) -> str:
+    """point-0000 to point-0002, point-0007."""
+    runs: list[list[str]] = []
+    before = None
+    for point in points:
+        number = int(point.name.rpartition("-")[2])
+        if before is not None and number == before + 1:
+            runs[-1] = [runs[-1][0], point.name]
+        else:
+            runs.append([point.name])
+        before = number
+    return ", ".join(" to ".join(run) for run in runs)
+
+
+# --- the best of a sweep -----------------------------------------------------------------------------------------
+
+
+def best_text(folder: Path, by: str | None = None, maximize: bool | None = None) -> str:
+    """The best setting of a sweep, as `--set` arguments, with its numbers and what to make of them."""
+    return "\n".join(_best_lines(choose(folder, by, maximize), read_points(folder)))
+
+
+def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
+    best, means = choice.best, choice.best.means()
+    yield _line("best", f"{'largest' if choice.maximized else 'least'} {choice.by}")
+    if best.settings:
+        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in best.settings.items())
+    yield _line("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
+    yield from (_line(name, _mean(name, mean, len(best.counted))) for name, mean in means.items())
+    if "infeasibility" in means:
+        yield _line("limits met", _limits_met(best))
+    yield from choice.edges
+    if choice.failed:
+        yield f"Infinitely bad, because they failed numerically (exit {FAILED}): {_names(choice.failed)}"
+    left = [point for point in points if not point.finished and point.code != FAILED]
+    if left:
+        yield f"Not compared, because they have not finished: {_names(left)}"
+
+
+def _value(key: str, value: Any, digits: int = 6) -> str:
+    if key.endswith("bytes"):
         return human_bytes(value)
     if key == "test_accuracy":
         return f"{value:.2%}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def human_bytes(count: float) -> str:

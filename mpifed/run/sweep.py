@@ -6,12 +6,16 @@ import copy
 import csv
 import io
 import itertools
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import Interrupted, UsageError
 from mpifed.run.config import Job, put_key
 from mpifed.run.history import SUMMARY, aside, read_json, summary
+
+FINISHED = (0, 5)  # exit codes of runs whose result stands; 5: without the certificate that was asked for
 
 
 class Point(NamedTuple):
@@ -54,9 +58,24 @@ def points(table: dict[str, Any], source: str) -> list[Point]:
     return found
 
 
+def ended(run_dir: Path) -> int | None:
+    """The exit code of a run; None when it has not begun, or is still running, or was killed."""
+    code: int | None = read_json(run_dir / "run.json")["exit"] if (run_dir / "run.json").exists() else None
+    return code
+
+
 def finished(run_dir: Path) -> bool:
-    """Whether a run has come to its end."""
-    return (run_dir / "run.json").exists() and read_json(run_dir / "run.json")["exit"] == 0
+    """Whether a run has come to its end, with or without the certificate it was asked for."""
+    return ended(run_dir) in FINISHED
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code of a sweep whose points ended with `codes`.
+
+    75 stands over all: points are left, and `--resume` both runs them and tells of errors again. Then errors, the
+    largest first; then 6 and 5, where a result stands; then 0.
+    """
+    return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in (*FINISHED, 6), code), default=0)
 
 
 def write_sweep(folder: Path, found: list[Point]) -> None:
@@ -69,5 +88,7 @@ def write_sweep(folder: Path, found: list[Point]) -> None:
         run_dir = folder / point.name
         values = summary(run_dir) if (run_dir / "run.json").exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
-    with aside(folder / "sweep.csv") as temporary:
+    own = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"  # the tasks of a job array may write at the same time
+    with aside(own) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8")
+    os.replace(own, folder / "sweep.csv")

@@ -49,7 +49,8 @@ def read_map(path: Path, samples: int, features: int) -> Partition:
         raise DataError(f"{path}: no line for client {min(missing)}; every client from 0 to the last needs one")
     row_groups, row_group = _distinct([rows[client] for client in sorted(rows)])
     column_groups, column_group = _distinct([columns[client] for client in sorted(rows)])
-    partition = Partition("grid", row_groups, column_groups, np.stack([row_group, column_group], axis=1))
+    split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
+    partition = Partition(split, row_groups, column_groups, np.stack([row_group, column_group], axis=1))
     _check_cells(path, partition, samples, features)
     return partition
 

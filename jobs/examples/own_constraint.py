@@ -1,0 +1,33 @@
+"""A term of your own for a constraint: the rate of positives, a cap on how many are flagged.
+
+With [objective] name = "logistic", at most a tenth of all samples may be given to class 1; with `classes = [0]` it
+is the rate of false positives that is capped:
+
+    [[constraint]]
+    name = "jobs.examples.own_constraint:PositiveRate"
+    limit = 0.1
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mpifed.maths.arrays import sigmoid
+from mpifed.maths.objectives import Logistic, Slope
+from mpifed.maths.terms import Sampled
+
+
+@dataclass(frozen=True)
+class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the job; Sampled has `classes`
+    nonnegative: ClassVar[bool] = True  # so that a limit below 0 is refused
+
+    def loss(self, objective, head, scores, y):  # [..., s] of each sample; the constraint is their mean
+        return sigmoid(scores[..., 0])  # the probability of class 1
+
+    def slope(self, objective, head, scores, y, weights):  # of the weighted sum
+        rate = self.loss(objective, head, scores, y)
+        down = weights * rate * (1 - rate)
+        return Slope(rate, head=(), scores=down[..., None].astype(scores.dtype))
+
+    def check(self, objective, outputs):  # what does not fit, in words
+        fits = isinstance(objective, Logistic)
+        return super().check(objective, outputs) + ([] if fits else ["PositiveRate needs the objective logistic"])

@@ -1,0 +1,330 @@
+"""What algorithms for vertically split data share: how a minibatch becomes gradients when nobody holds a whole row.
+
+Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. One
+pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
+
+1. `scores`: the server sends row numbers, and each client its columns of the model; the clients hear the sum of
+   everybody's partial scores. # differs from the paper: there each client sends its products weight x feature one by
+   one, or its partial scores to all others; the sum is all that enters.
+2. `slopes`, only where one client alone has the labels: it alone hears the scores, and the others hear the loss's
+   derivatives by the scores from it.
+3. `gradients`: the server hears each client's gradient in its own columns, and the head's gradient and the constraints'
+   values from one client, who could be any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.functions import (
+    CERTIFICATE,
+    Slopes,
+    Statistics,
+    Tally,
+    report_certificate,
+    report_levels,
+    sampled,
+    slopes,
+    tally,
+)
+from mpifed.algorithms.horizontal import CHUNK, Evaluation, measured_rows, model_template, tally_fields
+from mpifed.core.block import Block
+from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
+from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.shards.layout import span
+
+
+class Question(NamedTuple):
+    """What the server sends; of the models' `first`, to each client its own columns."""
+
+    rows: Array  # [b] the numbers of the rows
+    model: Parameters
+    previous: Record  # the model before, where gradients are variance-reduced; else ()
+    shares: Array  # [K] counted samples relative to all, or ()
+    keep: Array  # [] float64, how much of the gradients at `previous` is taken off; or ()
+    count: Array  # [] how many of the rows count, when all rows are gone through; else ()
+
+
+class Scores(NamedTuple):
+    """What the clients add."""
+
+    partial: Array  # [n, V, b, h] at the V models
+
+
+class Told(NamedTuple):
+    """What the holder of the labels tells the others."""
+
+    slopes: Array  # [n, K, b, h]
+
+
+class Gathered(NamedTuple):
+    """What the server hears: each number from one client."""
+
+    statistics: Statistics  # leaves [n, K, ...]; `gradient.first` placed by columns
+    tally: Record  # Tally [n, T], when all rows are gone through; else ()
+
+
+class Memory(NamedTuple):
+    """A client's, within a pass; the same at all of them but for who has the labels."""
+
+    question: Question  # without `first`: leaves [n, ...]
+    slopes: Array  # [n, K, b, h]
+    head: Record  # leaves [n, K, ...]
+    level: Array  # [n, K]; () without constraints
+    tally: Record  # Tally [n, T]; ()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The exchanges of one pass over `size` rows.
+
+    `holder` is the one client who has the labels, or None; `head_client` who sends what belongs to no columns.
+    `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
+    losses, and with `gradients` their derivatives too.
+    """
+
+    problem: Problem
+    size: int
+    holder: int | None
+    head_client: int
+    points: int = 1
+    name: str = ""
+    measures: bool = False
+    gradients: bool = True
+
+    def exchanges(
+        self, ask: Callable[[Any, Round], Question], absorb: Callable[[Any, Gathered, Round], Any]
+    ) -> tuple[Exchange, ...]:
+        """`ask` and `absorb` are the server's."""
+        problem, which = self.problem, sampled(self.problem)
+        template = model_template(problem)
+        scores = template.first.shape[1]
+        partial = Field((self.points, self.size, scores))
+        found: list[Exchange] = [
+            ToClients(
+                f"{self.name}scores", Scores(partial), ask, self.partial_scores, self.hear_scores,
+                told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder,
+                alike=True,
+            )
+        ]  # fmt: skip
+        if self.holder is not None and self.gradients:
+            told = Told(Field((len(which), self.size, scores), sender=self.holder))
+            found.append(
+                ToClients(
+                    f"{self.name}slopes", told, self.ask_nothing, self.tell_slopes, self.hear_slopes,
+                    off_clock=self.measures,
+                )
+            )  # fmt: skip
+        found.append(
+            ToServer(
+                f"{self.name}gradients" if self.gradients else f"{self.name}losses",
+                self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
+            )
+        )  # fmt: skip
+        return tuple(found)
+
+    def _fields(self, template: Parameters) -> Gathered:
+        """Each number comes from one client."""
+        scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
+        functions, sender = len(sampled(self.problem)), self.head_client
+        gradient: Record = ()
+        if self.gradients:
+            head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
+            first = Field((functions, *template.first.shape), scale, bound, columns=1)
+            gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
+        level = Field((functions,), scale, bound, sender=sender) if self._levels else ()
+        return Gathered(
+            Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ()
+        )
+
+    @property
+    def _levels(self) -> bool:
+        return bool(self.problem.constraints) and not self.measures
+
+    def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
+        """The clients know."""
+        return ()
+
+    def partial_scores(
+        self, clients: Record, question: Question, block: Block, now: Round
+    ) -> tuple[Memory, Scores]:
+        """Step 4: each client's partial scores of the rows, from its own columns."""
+        models = [question.model, question.previous][: self.points]
+        width = models[0].first.shape[1]
+        partial = np.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
+        for i, shard in enumerate(block.shards):
+            own = [model.first[span(shard.columns)] for model in models]
+            X = block.only(np.array([i])).take(question.rows[None]).X
+            scores = self.problem.objective.scores(own[0] if len(own) == 1 else np.concatenate(own, axis=1), X)[0]
+            partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
+        return self._memory(question, len(block.clients)), Scores(partial)
+
+    def _memory(self, question: Question, clients: int) -> Memory:
+        """What is kept of the question, and room for what will be heard."""
+        functions, dtype = len(sampled(self.problem)), question.model.first.dtype
+        width, head = question.model.first.shape[1], question.model.head
+        bare = question._replace(
+            model=question.model._replace(first=()),
+            previous=question.previous._replace(first=()) if len(question.previous) else (),
+        )
+        sums = map_leaves(lambda field: np.zeros(field.shape), tally_fields(self.problem, 1))
+        found = Memory(
+            question=bare,
+            slopes=np.zeros((functions if self.gradients else 0, self.size, width), dtype),
+            head=map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
+            level=np.zeros(functions) if self._levels else (),
+            tally=sums if self.measures else (),
+        )
+        memory: Memory = _for_each(found, clients)
+        return memory
+
+    def hear_scores(self, clients: Memory, total: Scores, block: Block, now: Round) -> Memory:
+        """The losses' slopes, by those who have the labels: they are the same for all, and are found once."""
+        asked: Question = map_leaves(lambda leaf: leaf[0], clients.question)
+        y = block.shards[0].y[asked.rows]
+        weights = np.full(self.size, 1.0) if self.measures else np.full(self.size, 1 / self.size)
+        if self.measures:
+            weights[int(asked.count) :] = 0
+        found = Memory(clients.question, clients.slopes, clients.head, clients.level, clients.tally)
+        if self.measures:
+            sums: Tally = tally(self.problem, asked.model.head, total.partial[0], y, weights)
+            found = found._replace(tally=_for_each(sums, len(block.clients)))
+        if not self.gradients:
+            return found
+        down = self._slopes(asked.model.head, total.partial[0], y, weights, asked.shares)
+        stacked = Slopes((np.stack(down.scores),), down.head, down.level)
+        if self.points == 2 and asked.keep:
+            before = self._slopes(asked.previous.head, total.partial[1], y, weights * -float(asked.keep), asked.shares)
+            stacked = Slopes(
+                (stacked.scores[0] + np.stack(before.scores),),
+                map_leaves(np.add, down.head, before.head),
+                down.level + before.level if len(down.level) else (),
+            )
+        n = len(block.clients)
+        found = found._replace(slopes=_for_each(stacked.scores[0], n), head=_for_each(stacked.head, n))
+        return found._replace(level=_for_each(stacked.level, n)) if self._levels else found
+
+    def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
+        which = sampled(self.problem)
+        return slopes(self.problem, which, head, scores, y, weights, shares if len(shares) else np.ones(len(which)))
+
+    def tell_slopes(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[Memory, Told]:
+        """Those of the holder of the labels."""
+        return clients, Told(clients.slopes)
+
+    def hear_slopes(self, clients: Memory, total: Told, block: Block, now: Round) -> Memory:
+        """The others need nothing else."""
+        return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
+
+    def gather(
+        self, clients: Memory, question: tuple[()], block: Block, now: Round
+    ) -> tuple[tuple[()], Gathered]:
+        """Steps 5 and 6: each client's gradient in its columns, and one client's of the head. (16), (17)"""
+        gradient: Record = ()
+        if self.gradients:
+            values = [
+                self._pull(clients.slopes[i], block.only(np.array([i])).take(clients.question.rows[i][None]).X)
+                for i in range(len(block.clients))
+            ]
+            places = [span(shard.columns) for shard in block.shards]
+            gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
+        return (), Gathered(Statistics(gradient, clients.level), clients.tally)
+
+    def _pull(self, found: Array, X: Any) -> Array:
+        """[K, p_i, h] from slopes [K, b, h], by one product."""
+        functions, size, width = found.shape
+        beside = found[0] if functions == 1 else found.swapaxes(0, 1).reshape(size, functions * width)
+        pulled = self.problem.objective.pull(X, beside[None])[0]
+        return pulled.reshape(-1, functions, width).swapaxes(0, 1)
+
+
+def _for_each(record: Record, clients: int) -> Record:
+    """The same for every client, without copies."""
+    return map_leaves(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), record)
+
+
+def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
+    """[batch] the rows of a round, drawn by the server."""
+    return now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]
+
+
+def check_columns(problem: Problem, batch: int, holder: int | None, head_client: int | None) -> list[str]:
+    """What vertical algorithms ask of the data, one message for each thing that does not fit."""
+    wrong: list[str] = []
+    if problem.split != "columns":
+        wrong.append(
+            f"[algorithm] name: needs data split by columns, and the folder is split by {problem.split}; "
+            "make another with `mpifed data ... --split columns`"
+        )
+    if batch > problem.samples:
+        wrong.append(f"[algorithm] batch = {batch}: there are {problem.samples} samples; lower batch")
+    for key, client in (("label_holder", holder), ("head_client", head_client)):
+        if client is not None and not 0 <= client < problem.clients:
+            wrong.append(f"[algorithm] {key} = {client}: clients are numbered 0 to {problem.clients - 1}")
+    if holder is not None and head_client not in (None, holder):
+        wrong.append(
+            f"[algorithm] head_client = {head_client}: without labels it cannot know the head's gradient; leave it "
+            f"out, or give it label_holder = {holder}"
+        )
+    missing = [name for name in ("scores", "pull", "slope") if not callable(getattr(problem.objective, name, None))]
+    if missing:
+        wrong.append(
+            f"[objective] name: {type(problem.objective).__name__} has no {', '.join(missing)}: data split by columns "
+            "need scores that are linear in the features; derive it from mpifed.maths.objectives.Linear"
+        )
+    return wrong
+
+
+class Sums(NamedTuple):
+    """Server only, while all rows are gone through."""
+
+    model: Parameters
+    turn: Array  # [] int64
+    found: Evaluation
+
+
+def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: int) -> tuple[Measure, ...]:
+    """Losses, constraints and the certificate, over all rows in turns of `CHUNK`."""
+    problem = algorithm.problem
+    chosen = measured_rows(problem)
+    measured = np.arange(problem.samples) if chosen is None else chosen
+    size = min(CHUNK, len(measured))
+    turns = -(-len(measured) // size)
+
+    def ask(sums: Sums, now: Round) -> Question:
+        start = int(sums.turn) * size
+        rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
+        count = np.int64(min(size, len(measured) - start))
+        return Question(rows, sums.model, (), (), (), count)
+
+    def absorb(sums: Sums, total: Gathered, now: Round) -> Sums:
+        found = Evaluation(total.tally, total.statistics.gradient)
+        if sums.turn:
+            found = map_leaves(np.add, sums.found, found)
+        return Sums(sums.model, sums.turn + 1, found)
+
+    def losses(server: Any, sums: Sums) -> dict[str, float]:
+        own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
+        return report_levels(problem, sums.model, sums.found.tally) | own
+
+    def certificate(server: Any, sums: Sums) -> dict[str, float]:
+        multipliers = getattr(server, "multipliers", np.zeros(0))
+        return report_certificate(problem, sums.model, sums.found.tally, sums.found.gradient, multipliers)
+
+    def measure(gradients: bool, report: Any, columns: tuple[str, ...]) -> Measure:
+        one = Pass(problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients)
+        exchanges = one.exchanges(ask, absorb)
+        return Measure(
+            exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())), report,
+            turns=turns, certificate=columns,
+        )  # fmt: skip
+
+    return measure(False, losses, ()), measure(True, certificate, CERTIFICATE)
+
+

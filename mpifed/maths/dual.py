@@ -1,0 +1,280 @@
+"""The convex problem of a round of constrained SSCA, solved through its dual: M numbers instead of all parameters.
+
+Ye and Cui, "Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex Optimization
+via Mini-batch SSCA", Problem 5 and Lemma 1. The surrogates are a_m + <f_m, w> + tau_m ||w||^2, and the problem is
+
+    min over w, s of  <f_0, w> + tau_0 ||w||^2 + c sum_m s_m  subject to  surrogate_m(w) <= s_m,  s_m >= 0.
+
+Given multipliers nu, T = tau_0 + sum_m nu_m tau_m, the best w is w(nu) = -(f_0 + sum_m nu_m f_m) / (2 T), and the dual,
+
+    max over nu in [0, c]^M of  <a, nu> - ||f_0 + sum_m nu_m f_m||^2 / (4 T),
+
+is concave; its gradient are the surrogates' values at w(nu). It knows the f through their inner products alone.
+# differs from the paper: which leaves Problem 5 to any solver of convex problems, in all parameters.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import NumericalError
+
+Floats = NDArray[np.float64]
+
+_EPS = 2.0**-52
+_ROUNDS = 60  # of the interior point; 5 to 20 are usual
+_START = 100.0  # the first complementarity products, in units of the multipliers' and levels' own sizes
+_CLOSE = 1e-13  # the relative error at which the polish takes over
+_BOUND = 0.9  # the least part of the way to the boundary that a step may go
+_STEPS = 5  # of the polish; none or one are usual
+_SOLVED = 1e-9  # the relative error above which a problem counts as unsolved
+_SIDES = np.array([[1.0], [-1.0]])  # how nu and c - nu follow nu
+
+
+class _Point(NamedTuple):
+    """The surrogates at some w."""
+
+    w: Floats  # [r]
+    T: float
+    levels: Floats  # [M] their values
+    slopes: Floats  # [M, r] their gradients
+    sizes: Floats  # [M] of the terms that levels are sums of, or 1: rounding errors are relative to them
+
+
+class _Problem(NamedTuple):
+    """The problem in an orthonormal basis of what the linear parts span."""
+
+    a: Floats  # [M]
+    f: Floats  # [M + 1, r] the linear parts
+    norms: Floats  # [M + 1] of the linear parts
+    tau: Floats  # [M + 1]
+    c: float
+
+    def at(self, nu: Floats, w: Floats | None = None) -> _Point:
+        """The surrogates at `w`, or else at w(nu)."""
+        T = float(self.tau[0] + self.tau[1:] @ nu)
+        if w is None:
+            w = (self.f[0] + nu @ self.f[1:]) / (-2 * T)  # (40), (41)
+        levels = self.a + self.f[1:] @ w + self.tau[1:] * (w @ w)
+        slopes = self.f[1:] + np.outer(2 * self.tau[1:], w)
+        reach = (self.norms[0] + nu @ self.norms[1:]) / (2 * T)  # ||w|| if nothing cancelled in it
+        sizes = np.abs(self.a) + reach * (self.norms[1:] + self.tau[1:] * reach)
+        sizes[sizes == 0] = 1
+        return _Point(w, T, levels, slopes, sizes)
+
+
+def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: float) -> Floats:
+    """The multipliers nu [M] of the surrogates' constraints, each in [0, cost]: the dual of Problem 5.
+
+    Where constraints depend on each other nu is not unique, but w(nu) and the levels are.
+
+    Parameters
+    ----------
+    constants : [M] a_m, limits already taken off
+    gram : [M + 1, M + 1] inner products of f_0 (the objective's) and f_1 to f_M
+    curvatures : [M + 1] tau_0 > 0, and tau_1 to tau_M >= 0
+    cost : c > 0, the price of a violation
+
+    Returns
+    -------
+    [M] float64; exactly 0 for constraints that do not bind, exactly `cost` for those given up
+
+    Raises
+    ------
+    NumericalError
+        when inputs are not finite, a curvature has the wrong sign, or numbers overflow on the way.
+    """
+    with np.errstate(all="ignore"):  # what overflows ends in the error below
+        problem = _problem(constants, gram, curvatures, cost)
+        alone = problem.at(np.zeros(len(problem.a)))
+        slopes = np.sqrt((alone.slopes**2).sum(axis=1))
+        nu = _single(problem, alone.levels, slopes)
+        if ((alone.levels <= 0) | (slopes == 0)).all():
+            return nu  # no constraint that is not met moves w
+        if len(nu) > 1:
+            nu = _interior(problem, nu)
+        nu, error = _polish(problem, nu)
+    if not error <= _SOLVED:
+        raise NumericalError(
+            f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
+            f"numbers (constants up to {np.abs(constants).max():.3g}, squared gradients up to {np.max(gram):.3g}, "
+            f"curvatures from {np.min(curvatures):.3g}, cost {cost:.3g}); scale the objective and the constraints alike"
+        )
+    return nu
+
+
+def lemma_1(constant: float, square: float, curvature: float, cost: float) -> float:
+    """The multiplier of a single constraint when the objective is ||w||^2: (42), in closed form.
+
+    # differs from the paper: computed without the cancellation of sqrt(...) - 1; and where w = 0 just meets the
+    # limit (A = U), it is 0 even for b = 0, where every multiplier is optimal.
+
+    Parameters
+    ----------
+    constant : A - U of the paper
+    square : b of the paper, the squared norm of the constraint's linear part
+    curvature : tau >= 0
+    cost : c > 0
+
+    Returns
+    -------
+    nu in [0, cost], with which w = -nu f_1 / (2 (1 + nu tau)) by (40) and (41)
+
+    Raises
+    ------
+    NumericalError
+        when an input is not finite, or the curvature is negative.
+    """
+    problem = _problem(np.array([constant]), np.array([[0.0, 0.0], [0.0, square]]), np.array([1.0, curvature]), cost)
+    with np.errstate(all="ignore"):
+        return float(_single(problem, problem.a, problem.norms[1:])[0])  # at w = 0
+
+
+def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> Floats:
+    """The values [M] of the surrogates at w(nu): the gradient of the dual. At its maximizer s = max(0, levels).
+
+    Parameters
+    ----------
+    nu : [M] from `multipliers`, whose other parameters follow
+
+    Raises
+    ------
+    NumericalError
+        when inputs are not finite, or a curvature has the wrong sign.
+    """
+    with np.errstate(all="ignore"):
+        return _problem(constants, gram, curvatures, 1.0).at(np.asarray(nu, dtype=np.float64)).levels
+
+
+def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: float) -> _Problem:
+    """The problem, its inputs checked; gram = f f' with f as accurate as each function's own size allows."""
+    a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, gram, curvatures))
+    assert gram.shape == (len(a) + 1,) * 2 and tau.shape == (len(a) + 1,)
+    for what, numbers in ("constant", a), ("inner products", gram), ("curvature", tau):
+        bad = np.argwhere(~np.isfinite(numbers))
+        if len(bad):
+            k = int(bad[0].max()) + (what == "constant")  # the objective has none
+            raise NumericalError(
+                f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
+                f"{numbers[tuple(bad[0])]}: expected finite numbers; lower the step size gamma, or raise tau"
+            )
+    if not (tau[0] > 0 and (tau >= 0).all() and 0 < cost < np.inf):
+        raise NumericalError(
+            f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {cost}: expected a positive "
+            "curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise tau"
+        )
+    norms = np.sqrt(np.maximum(gram.diagonal(), 0))
+    units = np.where(norms > 0, norms, 1)
+    values, vectors = np.linalg.eigh(gram / units[:, None] / units)
+    return _Problem(a, norms[:, None] * vectors * np.sqrt(np.maximum(values, 0)), norms, tau, cost)
+
+
+def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
+    """[M] the multiplier of each constraint if it were the only one: (42), for any objective.
+
+    `level` and `slope` are the surrogates' values and the lengths of their gradients where the objective is least.
+    """
+    depth = problem.norms[1:] ** 2 - 4 * problem.tau[1:] * problem.a  # above 0 if some w meets the constraint
+    root = np.sqrt(np.maximum(depth, 0))
+    nu = 4 * problem.tau[0] * level / (root * (slope + root))
+    return np.where(level <= 0, 0.0, np.minimum(problem.c, nu))
+
+
+def _start(problem: _Problem, nu: Floats) -> tuple[Floats, Floats, Floats]:
+    """(u, v, w) well inside, with u * v all alike; large, since small ones cost more rounds than they save."""
+    slopes = problem.norms[1:] + problem.norms[0] * problem.tau[1:] / problem.tau[0]
+    usual = np.where(slopes > 0, 0.2 * problem.norms[0] / slopes, problem.c)  # moves w by a tenth of its length
+    nu = np.clip(nu, np.maximum(usual, 1e-12 * problem.c), problem.c / 2)
+    sizes = problem.at(nu).sizes
+    product = _START * (nu * sizes).max()
+    nu = np.clip(product / sizes, nu, problem.c / 2)
+    u = np.stack((nu, problem.c - nu))
+    return u, product / u, problem.at(nu).w
+
+
+class _Newton(NamedTuple):
+    """The linearized equations of the interior point, factored."""
+
+    at: _Point
+    u: Floats  # [2, M]
+    v: Floats  # [2, M]
+    scale: Floats  # [M]
+    inverse: NDArray[np.floating]  # [M, M]
+
+    def solve(self, target: Floats | float, gap: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
+        """(du, dv, dw) to where u v = target, and `gap` and `drift` vanish."""
+        at, rest, ratio = self.at, target / self.u - self.v, self.v / self.u
+        right = gap - at.slopes @ drift / (2 * at.T) + rest[0] - rest[1]
+        du = _SIDES * (self.scale * (self.inverse @ (self.scale * right)))
+        return du, rest - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
+
+
+def _newton(at: _Point, hessian: Floats, u: Floats, v: Floats) -> _Newton:
+    """The equations at (u, v, w), eliminated down to M unknowns, which are scaled to a unit diagonal."""
+    matrix: Floats = hessian + np.diag((v / u).sum(axis=0))
+    scale: Floats = matrix.diagonal() ** -0.5
+    matrix *= scale[:, None] * scale
+    matrix.flat[:: len(matrix) + 1] += 4 * _EPS * (len(matrix) + 4)  # dependent constraints
+    return _Newton(at, u, v, scale, np.linalg.inv(matrix))
+
+
+def _furthest(u: Floats, v: Floats, du: Floats, dv: Floats) -> float:
+    """The step at which the first of u and v is 0."""
+    return 1 / max(float((-du / u).max()), float((-dv / v).max()), 1e-300)
+
+
+def _interior(problem: _Problem, nu: Floats) -> Floats:
+    """[M] multipliers near the best, and 0 or c where they tend there: Mehrotra's predictor and corrector.
+
+    The unknowns are w, u = (nu, c - nu) [2, M] and v = (s - level, s) [2, M], all of u and v positive; the equations
+    are f_0 + nu f + 2 T w = 0 (`drift`), level - v_1 + v_0 = 0 (`gap`) and u v = 0. All are quadratic: the corrector's
+    terms of second order are exact.
+    """
+    tau = problem.tau[1:]
+    u, v, w = _start(problem, nu)
+    least = np.inf
+    for _ in range(_ROUNDS):
+        at = problem.at(u[0], w)
+        gap, drift = at.levels - v[1] + v[0], problem.f[0] + u[0] @ problem.f[1:] + 2 * at.T * w
+        hessian = at.slopes @ at.slopes.T / (2 * at.T)  # minus that of the dual
+        moves = u * (np.abs(hessian) / at.sizes[:, None]).max(axis=0)  # of the levels if u_m became 0
+        ends = moves < v / at.sizes
+        error = max(float((np.abs(gap) / at.sizes).max()), float(np.minimum(moves, v / at.sizes).max()))
+        if error < least:
+            least = error
+            nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, u[0]))
+        if error <= _CLOSE or not np.isfinite(error):
+            break
+        newton = _newton(at, hessian, u, v)
+        du, dv, dw = newton.solve(0.0, gap, drift)
+        target = (1 - min(1.0, _furthest(u, v, du, dv))) ** 3 * (u * v).mean() - du * dv
+        du, dv, dw = newton.solve(target, gap + tau * (dw @ dw), drift + 2 * (tau @ du[0]) * dw)
+        step = min(1.0, max(_BOUND, 1 - error) * _furthest(u, v, du, dv))
+        u, v, w = u + step * du, v + step * dv, w + step * dw
+    return nu
+
+
+def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
+    """(nu, its relative error): Newton's method on the multipliers between 0 and c, whose levels must be 0."""
+    best, least = nu, np.inf
+    free = np.flatnonzero((nu > 0) & (nu < problem.c))
+    for _ in range(_STEPS):
+        at = problem.at(nu)
+        wrong = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
+        wrong = np.where(nu >= problem.c, np.maximum(-at.levels, 0), wrong) / at.sizes
+        error = float(wrong.max())
+        if error < least:
+            best, least = nu, error
+        if error <= 4 * _EPS * (len(nu) + 4) or not np.isfinite(error) or not free.size:
+            break
+        lengths = np.sqrt((at.slopes[free] ** 2).sum(axis=1))
+        units = np.where(lengths > 0, 1 / lengths, 0)
+        slopes = at.slopes[free] * units[:, None]
+        # the shortest of the solutions: dependent constraints share
+        move = np.linalg.lstsq(slopes @ slopes.T, 2 * at.T * units * at.levels[free], rcond=1e-13)[0] * units
+        nu = nu.copy()
+        nu[free] = np.clip(nu[free] + move, 0, problem.c)
+    return best, least

@@ -1,0 +1,253 @@
+"""What became of a sweep: its points, the means over seeds, and the best setting.
+
+Points that differ in their seed alone are one setting, whose numbers are means over its finished points.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import math
+import os
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.run.history import SUMMARY, summary
+from mpifed.run.sweep import FINISHED
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FAILED = NumericalError.exit_code
+
+
+class Ran(NamedTuple):
+    """A point as it lies in the folder of its sweep."""
+
+    name: str
+    settings: dict[str, Any]  # by "table.key"
+    begun: bool  # whether its folder is there
+    code: int | None  # its exit code; None also where nothing of it is left
+    summary: dict[str, Any] | None  # None where the run has not come so far as to write one
+    limits: tuple[float, ...]  # of its job's constraints
+
+    @property
+    def finished(self) -> bool:
+        """Whether its numbers are those of a whole run."""
+        return self.code in FINISHED
+
+    def numbers(self) -> dict[str, float]:
+        """What can be averaged: the summary's numbers, `constraint_1` ..., `infeasibility`, those that are there."""
+        found = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
+        found.pop("exit", None)
+        values = (self.summary or {}).get("constraint_values") or []
+        found |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
+        if self.limits and len(self.limits) == len(values) and None not in values:
+            excess = (value - limit for value, limit in zip(values, self.limits, strict=True))
+            found["infeasibility"] = max(0.0, *excess)
+        return found
+
+
+class Mean(NamedTuple):
+    """A column of one setting."""
+
+    mean: float
+    deviation: float  # standard, over the seeds; 0 of a single one
+    having: int  # points that have it
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """The mean of one value or more."""
+        deviation = statistics.stdev(values) if len(set(values)) > 1 else 0.0
+        return cls(values[0] if not deviation else statistics.fmean(values), deviation, len(values))
+
+
+class Setting(NamedTuple):
+    """The points that differ in their seed alone."""
+
+    settings: dict[str, Any]  # without the seed
+    points: list[Ran]
+
+    @property
+    def counted(self) -> list[Ran]:
+        """The points whose numbers are averaged."""
+        return [point for point in self.points if point.finished]
+
+    def means(self) -> dict[str, Mean]:
+        """Every column that a finished point has."""
+        values: dict[str, list[float]] = {}
+        for point in self.counted:
+            for name, value in point.numbers().items():
+                values.setdefault(name, []).append(value)
+        return {name: Mean.of(many) for name, many in values.items()}
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep."""
+    return (folder / "sweep.csv").exists()
+
+
+def read_points(folder: Path) -> list[Ran]:
+    """The points of a sweep, as far as they have come."""
+    with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file))
+    names = header[1 : len(header) - len(SUMMARY)]
+    return [
+        _read_point(folder / row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True)))
+        for row in rows
+    ]
+
+
+def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
+    found = summary(run_dir) if (run_dir / "run.json").exists() else None
+    code = found["exit"] if found else None
+    return Ran(run_dir.name, settings, run_dir.exists(), code, found, limits(run_dir))
+
+
+def limits(run_dir: Path) -> tuple[float, ...]:
+    """What a run's constraints must not exceed; none where its job has none, or has not begun."""
+    return tuple(one["limit"] for one in job_of(run_dir).get("constraint", []))
+
+
+def job_of(run_dir: Path) -> dict[str, Any]:
+    """The job of a run, as run; empty where it has not begun."""
+    path = run_dir / "job.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); is {run_dir} the folder of a run?") from error
+
+
+def _parsed(cell: str) -> Any:
+    """The value of a setting, from the text that `csv` made of it."""
+    try:
+        return ast.literal_eval(cell)
+    except (ValueError, SyntaxError):
+        return cell
+
+
+def settings_of(found: Iterable[Ran]) -> list[Setting]:
+    """The settings among the points, in their order."""
+    groups: dict[str, Setting] = {}
+    for point in found:
+        settings = {key: value for key, value in point.settings.items() if key != "seed"}
+        groups.setdefault(json.dumps(settings), Setting(settings, [])).points.append(point)
+    return list(groups.values())
+
+
+class Choice(NamedTuple):
+    """The best setting of a sweep."""
+
+    best: Setting
+    by: str  # the column, or columns, that it is the best by
+    maximized: bool
+    edges: list[str]  # a sentence for each axis at whose edge it lies
+    failed: list[Ran]  # points that failed numerically: infinitely bad
+
+
+def choose(folder: Path, by: str | None = None, maximize: bool | None = None) -> Choice:
+    """The setting whose mean of a column is the least, or the largest.
+
+    Parameters
+    ----------
+    folder : of a sweep
+    by : a column; when None the objective, and with constraints the infeasibility before it: the least objective of
+        the settings all of whose finished points meet their limits, else the least infeasibility
+    maximize : None maximizes what is called an accuracy, and minimizes all else
+
+    Raises
+    ------
+    UsageError
+        when the folder is no sweep, nothing has finished, everything has failed, or there is no such column.
+    """
+    if not is_sweep(folder):
+        raise UsageError(f"{folder}: no sweep (it has no sweep.csv); the best is selected among the points of a sweep")
+    found = read_points(folder)
+    settings, failed = settings_of(found), [point for point in found if point.code == FAILED]
+    there = list(dict.fromkeys(name for setting in settings for name in setting.means()))
+    if not any(point.finished for point in found):
+        raise UsageError(f"{folder}: none of its {len(found)} points has finished; run them, or go on with --resume")
+    columns = _default_columns(there) if by is None else [by]
+    if not columns or not set(columns) <= set(there):
+        raise UsageError(f"{folder}: no column {by or 'objective'}; there are {', '.join(there)}")
+    if maximize is None:
+        maximize = columns[-1].endswith("accuracy")
+    signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
+    ranks = [[_rank(one, column, sign) for column, sign in zip(columns, signs, strict=True)] for one in settings]
+    best = min(range(len(settings)), key=ranks.__getitem__)
+    if math.inf in ranks[best]:
+        raise UsageError(f"{folder}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically")
+    edges = list(_edges(settings[best].settings, [setting.settings for setting in settings]))
+    return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
+
+
+def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool | None = None) -> dict[str, Any]:
+    """What `choose` finds, as `mpifed show SWEEP --select best --json` prints it.
+
+    Returns
+    -------
+    dict
+        `settings` by "table.key", without the seed; `points`, the names of the finished ones; `mean` over them, by
+        column; `edges`, a sentence for each axis at whose edge the best lies.
+    """
+    best, _, _, edges, _ = choose(Path(folder), by, maximize)
+    return {
+        "settings": best.settings,
+        "points": [point.name for point in best.counted],
+        "mean": {name: column.mean for name, column in best.means().items()},
+        "edges": edges,
+    }
+
+
+def _default_columns(there: Sequence[str]) -> list[str]:
+    objective = [name for name in ("objective", "train_loss") if name in there][:1]
+    return ["infeasibility", *objective] if "infeasibility" in there else objective
+
+
+def _rank(setting: Setting, column: str, sign: float) -> float:
+    """The mean to be minimized; a point that has failed, or whose number was not finite, is infinitely bad."""
+    points = [point for point in setting.points if point.finished or point.code == FAILED]
+    values = [sign * point.numbers().get(column, math.inf * sign) if point.finished else math.inf for point in points]
+    return statistics.fmean(values) if values else math.inf
+
+
+def _edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last."""
+    for key, value in best.items():
+        values = [settings[key] for settings in every]
+        if _number(value):
+            ends = [end] if (end := _end(value, values)) else []
+        elif isinstance(value, list) and all(isinstance(one, list) and len(one) == len(value) for one in values):
+            parts = [_end(one, column) for one, column in zip(value, zip(*values, strict=True), strict=True)]
+            ends = [f"component {i}: {end}" for i, end in enumerate(parts, 1) if end]
+        else:
+            continue
+        if ends:
+            yield f"{key} = {toml_text(value)} is at the edge of its grid: widen it ({'; '.join(ends)})"
+
+
+def _end(value: Any, values: Sequence[Any]) -> str:
+    """Which end of the grid `value` is at; nothing inside it, or where there is none."""
+    if not all(map(_number, values)) or len(set(values)) == 1 or min(values) < value < max(values):
+        return ""
+    return f"{value} is the {'smallest' if value == min(values) else 'largest'}"
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML, in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {toml_text(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_text, value))}]"
+    return str(value) if _number(value) else json.dumps(value, ensure_ascii=False)
