@@ -209,6 +209,26 @@ def skewed(shared_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def sides(shared_path: Path) -> Path:
+    """5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows."""
+    return _make_data(
+        shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2"
+    )
+
+
+@pytest.fixture(scope="session")
+def scattered(shared_path: Path) -> Path:
+    """4 clients with 1, 8, 19 and 36 columns of the digits' rows, hardly any side by side, two in a file."""
+    held = [[5], range(0, 64, 8), [c for c in range(64) if c % 3 == 1 and c % 8], []]
+    held[-1] = [c for c in range(64) if not any(c in one for one in held)]
+    lines = [f"{client},all,{' '.join(map(str, columns))}\n" for client, columns in enumerate(held)]
+    path = shared_path / "scattered.csv"
+    if _guard is None or _guard.comm.rank == 0:
+        path.write_text("client,rows,columns\n" + "".join(lines), encoding="utf-8")
+    return _make_data(shared_path / "scattered", "digits", "--split", "grid", "--map", str(path), "--pack", "2")
+
+
+@pytest.fixture(scope="session")
 def columns(shared_path: Path) -> Path:
     """5 clients with 3 or 2 columns each of the same 60 rows, for a regression."""
     return _make_data(

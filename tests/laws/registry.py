@@ -1,23 +1,76 @@
-"""The hyper-parameters with which the laws try every algorithm of the registry, and a small job for them."""
+"""The jobs with which the laws try every algorithm of the registry."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from mpifed.algorithms import ALGORITHMS
 
 STEP = [0.5, 0.1]
-HYPER: dict[str, list[dict[str, Any]]] = {
+SIZES = {"batch": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+BARE = {"name": "network", "hidden": 6}
+
+NORM = {"objective": BARE, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1.5}]}
+GROUPS = {
+    "objective": BARE | {"bias": True, "penalty": 1e-3},
+    "constraint": [
+        {"name": "loss", "classes": [0, 1, 2], "limit": 1.2, "margin": 0.1},
+        {"name": "loss", "classes": [3, 4, 5], "limit": 1.0},
+        {"name": "error-rate", "classes": [6, 7, 8, 9], "limit": 0.4},
+    ]
+}
+SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
+
+
+class Case(NamedTuple):
+    """One way to run an algorithm."""
+
+    name: str
+    hyper: dict[str, Any]
+    tables: dict[str, Any]  # of the job, beside [algorithm]
+
+    @property
+    def algorithm(self) -> dict[str, Any]:
+        """[algorithm]"""
+        return {"name": self.name, **self.hyper}
+
+    @property
+    def vertical(self) -> bool:
+        """Whether it needs data split by columns, and everybody."""
+        return getattr(ALGORITHMS.get(self.name), "needs_everybody", False)
+
+
+# by algorithm: its hyper-parameters, and the tables that a job has besides
+HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "ssca-horizontal": [
-        {"batch": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]},
-        {"batch": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "start": "paper"},
+        (SIZES, {}),
+        (SIZES | {"tau": 0.2, "start": "paper"}, {}),
+        (SIZES | {"start": "paper", "slack_cost": 50.0}, NORM),
+        (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, GROUPS),
+        (SIZES | {"local_steps": 3, "tau": 0.3}, {}),
+        (SIZES | {"local_steps": 3, "start": "paper", "slack_cost": 20.0}, GROUPS),
+        (SIZES | {"variance_reduction": "recursive", "slack_cost": 20.0}, GROUPS),
+    ],
+    "ssca-vertical": [
+        (SIZES, {}),
+        (SIZES | {"label_holder": 3}, {}),
+        (SIZES | {"start": "paper", "slack_cost": 50.0, "head_client": 1}, NORM),
+        (SIZES | {"slack_cost": 20.0, "label_holder": 2, "variance_reduction": "recursive"}, GROUPS),
+        (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, SMALL),
     ],
     "fedavg": [
-        {"batch": 7, "step": STEP},
-        {"batch": 7, "step": STEP, "local_steps": 3},
-        {"batch": 16, "step": STEP, "local_epochs": 2},
+        ({"batch": 7, "step": STEP}, {}),
+        ({"batch": 7, "step": STEP, "local_steps": 3}, {}),
+        ({"batch": 16, "step": STEP, "local_epochs": 2}, {}),
+        ({"batch": 7, "step": STEP, "momentum": 0.9}, {}),
+    ],
+    "vertical-sgd": [
+        ({"batch": 7, "step": STEP}, {}),
+        ({"batch": 7, "step": STEP, "label_holder": 2}, {}),
     ],
 }
-CASES = [(name, hyper) for name, many in HYPER.items() for hyper in many]
+CASES = [Case(name, *one) for name, many in HYPER.items() for one in many]
 NAMES = [f"{name}-{number}" for name, many in HYPER.items() for number in range(len(many))]
 
 

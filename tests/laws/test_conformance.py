@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from registry import CASES, HYPER, NAMES, table
+from registry import CASES, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
-from mpifed.core.exchange import ToClients, fields_like, play
-from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, States, ToClients, fields_like, play
+from mpifed.core.record import Record, leaves, map_leaves, take
+from mpifed.core.round import Round
 from mpifed.run.config import Job
+from mpifed.run.history import read_history, summary
+from mpifed.run.loop import run
+from mpifed.run.measure import measure
 from mpifed.run.setup import Ready, prepare, round_of
 
-every_algorithm = pytest.mark.parametrize("name, hyper", CASES, ids=NAMES)
+every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
-def ready(folder: Path, name: str, hyper: dict[str, Any], /, **changes: Any) -> tuple[Job, Ready]:
-    changes.setdefault("participation", {"clients_per_round": 5})
-    job = Job.check(table(folder, {"name": name, **hyper}, **changes))
-    return job, prepare(job, Alone())
+@pytest.fixture
+def even(case: Case, digits: Path, sides: Path) -> Path:
+    """Clients who hold about the same."""
+    return sides if case.vertical else digits
+
+
+@pytest.fixture
+def uneven(case: Case, skewed: Path, scattered: Path) -> Path:
+    """Clients who hold very different amounts."""
+    return scattered if case.vertical else skewed
+
+
+def ready(folder: Path, case: Case, /, **changes: Any) -> tuple[Job, Ready]:
+    """Everything that a run needs, its set-up played; 5 clients in a round, or all who are needed."""
+    changes = {"participation": {} if case.vertical else {"clients_per_round": 5}} | case.tables | changes
+    job = Job.check(table(folder, case.algorithm, **changes))
+    at = prepare(job, Alone())
+    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.federation)
+    return job, at._replace(server=server, clients=clients)
+
+
+def everybody(job: Job, at: Ready) -> Round:
+    return Round(-1, job.seed, np.ones(at.federation.clients, dtype=bool))
 
 
 def rounds(job: Job, at: Ready, first: int, last: int) -> tuple[Record, list[Record]]:
@@ -35,8 +62,8 @@ def rounds(job: Job, at: Ready, first: int, last: int) -> tuple[Record, list[Rec
     return server, clients
 
 
-def model(folder: Path, name: str, hyper: dict[str, Any], count: int = 4, /, **changes: Any) -> Any:
-    job, at = ready(folder, name, hyper, **changes)
+def model(folder: Path, case: Case, count: int = 4, /, **changes: Any) -> Any:
+    job, at = ready(folder, case, **changes)
     return at.algorithm.model(rounds(job, at, 0, count)[0])
 
 
@@ -53,61 +80,113 @@ def test_every_algorithm_of_the_registry_is_tried() -> None:
     assert all(HYPER.values())
 
 
-@every_algorithm
-def test_pure(name: str, hyper: dict[str, Any], skewed: Path) -> None:
-    job, at = ready(skewed, name, hyper, data={"path": str(skewed), "block": 3})
-    algorithm, federation = at.algorithm, at.federation
-    server, clients = rounds(job, at, 0, 2)  # so that no state is trivial
-    now = round_of(job, federation.clients, 2)
+# --- purity ------------------------------------------------------------------------------------------------------
 
-    def twice(function: Any, *arguments: Any) -> Any:
-        before = [bits(a) for a in arguments]
-        first = function(*arguments)
-        seen = bits(first)
-        second = function(*arguments)
-        assert [bits(a) for a in arguments] == before, f"{function.__qualname__} changes what it is given"
-        assert bits(second) == seen, f"{function.__qualname__} gives other bits the second time"
-        return second
 
-    def result(function: Any, *rest: Any) -> Any:
-        from typing import NamedTuple
+def twice(function: Any, *arguments: Any) -> Any:
+    """The result, the same both times; the arguments stand."""
+    before = [bits(a) for a in arguments]
+    first = function(*arguments)
+    seen = bits(first)
+    second = function(*arguments)
+    assert [bits(a) for a in arguments] == before, f"{function.__qualname__} changes what it is given"
+    assert bits(second) == seen, f"{function.__qualname__} gives other bits the second time"
+    return second
 
-        class Both(NamedTuple):
-            clients: Any
-            answer: Any
 
-        both = lambda states, question: Both(*function(states, question, *rest))  # noqa: E731
-        both.__qualname__ = function.__qualname__
-        return both
+class Both(NamedTuple):
+    clients: Any
+    answer: Any
 
-    for exchange in algorithm.exchanges:
+
+def with_pure_answers(exchange: Exchange, block: Block, now: Round) -> Any:
+    """`answer` as a function of two records that gives one."""
+    both = lambda states, question: Both(*exchange.answer(states, question, block, now))  # noqa: E731
+    both.__qualname__ = f"{exchange.name}: {exchange.answer}"
+    return both
+
+
+def asked_together(exchange: Exchange, block: Block) -> list[Any]:
+    """Positions of the clients who are asked at once."""
+    everyone = np.arange(len(block.clients))
+    return list(everyone[:, None]) if exchange.one_by_one else [everyone]
+
+
+def play_twice(
+    exchanges: Sequence[Exchange], server: Record, clients: States, now: Round, federation: Federation
+) -> tuple[Record, States]:
+    """`play` with everybody present, each function of an algorithm called twice."""
+    for exchange in exchanges:
         question = twice(lambda s, ask=exchange.ask: ask(s, now), server)
         for i, block in enumerate(federation.blocks):
-            answered = twice(result(exchange.answer, block, now), clients[i], question)
-            assert {len(leaf) for _, leaf in leaves(answered.answer)} == {len(block.clients)}
+            for who in asked_together(exchange, block):
+                some = block.only(who)
+                answered = twice(with_pure_answers(exchange, some, now), take(clients[i], who), question)
+                assert {len(leaf) for _, leaf in leaves(answered.answer)} == {len(who)}
         clients, total = federation.tally(exchange, clients, question, now)
-        if isinstance(exchange, ToClients):
-            clients = federation.hear(exchange, clients, total, now)
-        else:
+        if not isinstance(exchange, ToClients):
             server = twice(lambda s, t, absorb=exchange.absorb: absorb(s, t, now), server, total)
-    twice(algorithm.model, server)
+            continue
+        for i, block in enumerate(federation.blocks):
+            who = np.flatnonzero((exchange.hearer is None) | (block.clients == exchange.hearer))
+            if len(who):
+                hear = lambda c, t, b=block.only(who), e=exchange: e.absorb(c, t, b, now)  # noqa: E731
+                hear.__qualname__ = f"{exchange.name}: {exchange.absorb}"
+                heard = twice(hear, take(clients[i], who), total)
+                if exchange.alike:  # what one finds is what all find
+                    alone = exchange.absorb(take(clients[i], who[:1]), total, block.only(who[:1]), now)
+                    assert bits(map_leaves(lambda leaf: leaf[:1], heard)) == bits(alone)
+        clients = federation.hear(exchange, clients, total, now)
+    return server, clients
 
 
 @every_algorithm
-def test_starts_are_functions_of_the_seed(name: str, hyper: dict[str, Any], digits: Path) -> None:
-    one, two = (ready(digits, name, hyper)[1] for _ in range(2))
+def test_pure(case: Case, uneven: Path) -> None:
+    job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, participation={})
+    server, clients = rounds(job, at, 0, 2)  # so that no state is trivial
+    now = round_of(job, at.federation.clients, 2)
+    play_twice(at.algorithm.setup, server, clients, everybody(job, at), at.federation)
+    server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.federation)
+    twice(at.algorithm.model, server)
+    for one in at.algorithm.measures:
+        found, states = one.start(server), [one.start_clients(block) for block in at.federation.blocks]
+        before = bits(server)
+        for _ in range(one.turns):
+            found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.federation)
+        assert one.report(server, found) == one.report(server, found)
+        assert bits(server) == before
+
+
+@every_algorithm
+def test_measuring_leaves_the_states(case: Case, even: Path) -> None:
+    """Rounds with a measurement between them have the bits of rounds without."""
+    job, at = ready(even, case)
+    server, clients = rounds(job, at, 0, 3)
+    again, states = rounds(job, at, 0, 1)
+    measure(at.algorithm.measures, at.algorithm, again, at.federation.blocks, everybody(job, at), at.federation, None)
+    again, states = rounds(job, at._replace(server=again, clients=states), 1, 3)
+    assert bits(again) == bits(server)
+    assert [bits(c) for c in states] == [bits(c) for c in clients]
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+@every_algorithm
+def test_starts_are_functions_of_the_seed(case: Case, even: Path) -> None:
+    one, two = (ready(even, case)[1] for _ in range(2))
     assert bits(one.server) == bits(two.server)
     assert [bits(c) for c in one.clients] == [bits(c) for c in two.clients]
 
 
 @every_algorithm
-def test_resumable(name: str, hyper: dict[str, Any], skewed: Path) -> None:
-    job, at = ready(skewed, name, hyper)
+def test_resumable(case: Case, uneven: Path) -> None:
+    job, at = ready(uneven, case)
     whole = rounds(job, at, 0, 5)
-    job, at = ready(skewed, name, hyper)
+    job, at = ready(uneven, case)
     server, clients = rounds(job, at, 0, 2)
     stored = pickle.dumps([map_leaves(np.array, state) for state in (server, *clients)])
-    job, at = ready(skewed, name, hyper)
+    job, at = ready(uneven, case)
     server, *clients = pickle.loads(stored)
     again = rounds(job, at._replace(server=server, clients=clients), 2, 5)
     assert bits(again[0]) == bits(whole[0])
@@ -115,8 +194,26 @@ def test_resumable(name: str, hyper: dict[str, Any], skewed: Path) -> None:
 
 
 @every_algorithm
-def test_states_keep_their_shapes(name: str, hyper: dict[str, Any], digits: Path) -> None:
-    job, at = ready(digits, name, hyper)
+def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
+    """Through files, in two parts; the end of the first part is certified besides."""
+    people = {} if case.vertical else {"clients_per_round": 5}
+    job = table(uneven, case.algorithm, record={"every": 1}, participation=people, **case.tables)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(Job.check(job | {"rounds": 5}), Alone(), whole)
+    run(Job.check(job | {"rounds": 3}), Alone(), parts)
+    run(Job.check(job | {"rounds": 5}), Alone(), parts, resume=True)
+    names = ("model_sha256", "rounds", "exit", "objective", "kkt_residual", "constraint_values", "up_bytes")
+    assert [summary(parts)[name] for name in names] == [summary(whole)[name] for name in names]
+    one, other = read_history(whole), read_history(parts)
+    assert list(one) == list(other)
+    for name in one.keys() - {"elapsed_s"}:
+        at = [0, 1, 2, 4, 5] if name in CERTIFICATE else slice(None)
+        np.testing.assert_array_equal(one[name][at], other[name][at], err_msg=name)
+
+
+@every_algorithm
+def test_states_keep_their_shapes(case: Case, even: Path) -> None:
+    job, at = ready(even, case)
     server, clients = rounds(job, at, 0, 2)
 
     def shapes(record: Record) -> list[Any]:
@@ -127,24 +224,25 @@ def test_states_keep_their_shapes(name: str, hyper: dict[str, Any], digits: Path
 
 
 @every_algorithm
-def test_seed_matters(name: str, hyper: dict[str, Any], digits: Path) -> None:
+def test_seed_matters(case: Case, even: Path) -> None:
     objective = {"name": "softmax"}  # starts at zero whatever the seed: so the draws are seen to differ
     everybody = {"participation": {}, "objective": objective}
-    seeds = [flat(model(digits, name, hyper, 2, seed=seed, **everybody)) for seed in (1, 1, 2)]
+    seeds = [flat(model(even, case, 2, seed=seed, **everybody)) for seed in (1, 1, 2)]
     assert (seeds[0] == seeds[1]).all()
     assert not np.allclose(seeds[0], seeds[2], rtol=1e-3, atol=1e-6)
-    network = [flat(model(digits, name, hyper, 0, seed=seed)) for seed in (1, 2)]
+    network = [flat(model(even, case, 0, seed=seed)) for seed in (1, 2)]
     assert not np.allclose(network[0], network[1])
 
 
 @every_algorithm
-def test_fused_is_the_sum_of_the_answers(name: str, hyper: dict[str, Any], skewed: Path) -> None:
-    job, at = ready(skewed, name, hyper, data={"path": str(skewed), "block": 3}, compute={"dtype": "float64"})
+def test_fused_is_the_sum_of_the_answers(case: Case, uneven: Path) -> None:
+    job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     server, clients = rounds(job, at, 0, 2)
     now = round_of(job, at.federation.clients, 2)
     for exchange in at.algorithm.exchanges:
         if getattr(exchange, "fused", None) is None:
-            assert hyper.get("local_steps", 1) > 1 or "local_epochs" in hyper, "one product would do"
+            several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
+            assert case.vertical or several_steps, "one product would do"
             continue
         question = exchange.ask(server, now)
         for i, block in enumerate(at.federation.blocks):
@@ -157,43 +255,45 @@ def test_fused_is_the_sum_of_the_answers(name: str, hyper: dict[str, Any], skewe
 
 
 @every_algorithm
-def test_exact_and_float_sums_are_close(name: str, hyper: dict[str, Any], skewed: Path) -> None:
+def test_exact_and_float_sums_are_close(case: Case, uneven: Path) -> None:
     exact, floats = (
-        flat(model(skewed, name, hyper, sum={"numbers": numbers}, compute={"dtype": "float64"}))
+        flat(model(uneven, case, sum={"numbers": numbers}, compute={"dtype": "float64"}))
         for numbers in ("exact", "float")
     )
     # values are rounded to multiples of 2^-40 = 1e-12, 5 clients in 4 rounds
     np.testing.assert_allclose(exact, floats, rtol=0, atol=1e-10)
-    single = flat(model(skewed, name, hyper, sum={"numbers": "float"}))
+    single = flat(model(uneven, case, sum={"numbers": "float"}))
     np.testing.assert_allclose(exact, single, rtol=0, atol=1e-4)
 
 
 @every_algorithm
 @pytest.mark.parametrize("block", [2, 3, 8])
-def test_blocks_do_not_change_who_draws_what(name: str, hyper: dict[str, Any], block: int, skewed: Path) -> None:
+def test_blocks_do_not_change_who_draws_what(case: Case, block: int, uneven: Path) -> None:
     alone, together = (
-        flat(model(skewed, name, hyper, data={"path": str(skewed), "block": size}, compute={"dtype": "float64"}))
+        flat(model(uneven, case, data={"path": str(uneven), "block": size}, compute={"dtype": "float64"}))
         for size in (1, block)
     )
     np.testing.assert_allclose(alone, together, rtol=0, atol=1e-10)  # other rows would differ by more than 1e-4
 
 
 @every_algorithm
-def test_streamed_shards_give_the_bits_of_shards_in_memory(name: str, hyper: dict[str, Any], skewed: Path) -> None:
+def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: Path) -> None:
     memory, streamed = (
-        model(skewed, name, hyper, data={"path": str(skewed), "memory_gib": gib}) for gib in (4.0, 0.0)
+        model(uneven, case, data={"path": str(uneven), "memory_gib": gib}) for gib in (4.0, 0.0)
     )
     assert bits(memory) == bits(streamed)
 
 
 @every_algorithm
-def test_questions_and_answers_have_the_declared_fields(name: str, hyper: dict[str, Any], digits: Path) -> None:
-    job, at = ready(digits, name, hyper)
-    now = round_of(job, at.federation.clients, 0)
-    for exchange in at.algorithm.exchanges:
-        question = exchange.ask(at.server, now)
-        block = at.federation.blocks[0]
-        answer = exchange.answer(at.clients[0], question, block, now)[1]
+def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) -> None:
+    job, at = ready(even, case)
+    now = round_of(job, at.federation.clients, 0)._replace(present=everybody(job, at).present)
+    server, clients = at.server, at.clients
+    for exchange in (*at.algorithm.setup, *at.algorithm.exchanges):
+        question, block = exchange.ask(server, now), at.federation.blocks[0]
+        answer = exchange.answer(clients[0], question, block, now)[1]
         declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
         assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(answer)]
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]
+        assert set(exchange.told_by_columns) <= {n for n, _ in leaves(question)} | {"previous.first"}
+        server, clients = play((exchange,), server, clients, now, at.federation)

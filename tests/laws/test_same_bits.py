@@ -2,63 +2,112 @@
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from registry import HYPER, table
+from registry import CASES, Case, table
+
+from mpifed.run.history import read_history
 
 RANKS = [1, 2, 3, 4, 7]
 ROUNDS = 4
+PROGRAM = Path(__file__).with_name("sweeps.py")
+UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
+
+
+class Sweep(NamedTuple):
+    """The points of one sweep."""
+
+    rows: list[dict[str, str]]  # of sweep.csv
+    histories: list[dict[str, list[float]]]
+
+
+def jobs(digits: Path, skewed: Path, sides: Path, scattered: Path) -> dict[str, dict[str, Any]]:
+    """Sweeps that together are everything; cases whose jobs differ in [algorithm] alone are in one sweep.
+
+    Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other.
+    """
+    alike: dict[str, list[Case]] = {}
+    for case in CASES:
+        alike.setdefault(json.dumps([case.vertical, case.tables]), []).append(case)
+    found = {}
+    for number, cases in enumerate(alike.values()):
+        even, uneven = (sides, scattered) if cases[0].vertical else (digits, skewed)
+        job = table(even, {}, rounds=ROUNDS, record={"every": ROUNDS, "checkpoint_every": 0}) | cases[0].tables
+        job["participation"] = {} if cases[0].vertical else {"clients_per_round": 8}
+        job["sweep"] = {
+            "algorithm": [case.algorithm for case in cases],
+            "data": [{"path": str(even), "block": 1}, {"path": str(uneven), "block": 3}],
+        }
+        if not cases[0].tables:
+            job["sweep"]["server"] = [{"dedicated": False}, {"dedicated": True}]
+        found[f"sweep-{number}"] = job
+    return found
 
 
 @pytest.fixture(scope="module")
-def sweep(digits: Path, skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any) -> Any:
-    """rows(ranks): what `sweep.csv` says about the points of one sweep over everything, run by so many ranks."""
+def sweeps(
+    digits: Path, skewed: Path, sides: Path, scattered: Path, launch: Callable[..., Any], write_job: Any,
+    tmp_path_factory: Any,
+) -> Any:  # fmt: skip
+    """sweeps(ranks): all points, run by so many ranks in one launch."""
     folder = tmp_path_factory.mktemp("bits")
-    record = {"every": ROUNDS, "checkpoint_every": 0}
-    # all of the 8 clients of one folder, and 8 of the 11 of the other
-    job = table(digits, {}, rounds=ROUNDS, record=record, participation={"clients_per_round": 8})
-    job["sweep"] = {
-        "algorithm": [{"name": name, **hyper} for name, many in HYPER.items() for hyper in many],
-        "server": [{"dedicated": False}, {"dedicated": True}],
-        "data": [{"path": str(digits), "block": 1}, {"path": str(skewed), "block": 3}],
-    }
-    path = write_job(folder / "job.toml", job)
+    paths = [
+        write_job(folder / f"{name}.toml", job) for name, job in jobs(digits, skewed, sides, scattered).items()
+    ]
 
-    def rows(ranks: int) -> list[dict[str, str]]:
+    def of(out: Path) -> Sweep:
+        with open(out / "sweep.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        read = (read_history(out / row["point"]) for row in rows)
+        histories = [{name: v.tolist() for name, v in one.items() if name not in UNPROMISED} for one in read]
+        return Sweep(rows, histories)
+
+    def sweeps(ranks: int) -> list[Sweep]:
         out = folder / f"on-{ranks}"
         if not out.exists():
-            ended = launch(ranks, "run", path, "--out", out)
+            ended = launch(ranks, out, *paths, program=(str(PROGRAM),))
             assert ended.code == 0, ended.text
-        with open(out / "sweep.csv", newline="") as file:
-            return list(csv.DictReader(file))
+        return [of(out / path.stem) for path in paths]
 
-    return rows
+    return sweeps
 
 
 def promised(row: dict[str, str]) -> dict[str, str]:
     """What must not depend on ranks, of one run."""
-    names = ("model_sha256", "rounds", "exit", "train_loss", "objective", "test_accuracy", "up_bytes", "down_bytes")
-    return {name: row[name] for name in names}
+    return {name: value for name, value in row.items() if name not in UNPROMISED}
 
 
 @pytest.mark.launch
 @pytest.mark.parametrize("ranks", RANKS)
-def test_same_bits_on_any_number_of_ranks(sweep: Any, ranks: int) -> None:
-    alone = sweep(0)
-    assert len(alone) == 4 * sum(map(len, HYPER.values()))
-    assert all(len(row["model_sha256"]) == 64 and row["exit"] == "0" for row in alone)
-    assert [promised(row) for row in sweep(ranks)] == [promised(row) for row in alone]
+def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int) -> None:
+    alone = sweeps(0)
+    points = sum(len(sweep.rows) for sweep in alone)
+    assert points == sum(2 if case.tables else 4 for case in CASES)
+    for here, there in zip(sweeps(ranks), alone, strict=True):
+        assert all(len(row["model_sha256"]) == 64 and row["exit"] == "0" for row in there.rows)
+        assert all(float(row["kkt_residual"]) > 0 for row in there.rows)
+        assert [promised(row) for row in here.rows] == [promised(row) for row in there.rows]
+        # whole histories, as text, because a NaN is not equal to itself
+        assert list(map(repr, here.histories)) == list(map(repr, there.histories))
 
 
 @pytest.mark.launch
-def test_settings_that_matter_change_the_bits_and_others_do_not(sweep: Any) -> None:
+def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any) -> None:
     found: dict[tuple[str, ...], set[str]] = {}
-    for row in sweep(0):
-        key = row["algorithm"], row["data"]
-        found.setdefault(key, set()).add(row["model_sha256"])
-    assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server changes nothing
+    for number, sweep in enumerate(sweeps(0)):
+        for row in sweep.rows:
+            key = str(number), without(row["algorithm"], "label_holder", "head_client"), row["data"]
+            found.setdefault(key, set()).add(row["model_sha256"])
+    assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server and who has labels change nothing
     assert len(set.union(*found.values())) == len(found)
+
+
+def without(algorithm: str, *keys: str) -> str:
+    """An [algorithm] as sweep.csv writes it, less some keys."""
+    return str({key: value for key, value in ast.literal_eval(algorithm).items() if key not in keys})

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paper import make_data
 
 from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.loop import run
@@ -70,6 +72,7 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
     data, batch, penalty = rows_of(federation), task.algorithm["batch"], task.objective["penalty"]
     start = prepare(task, Alone()).server.model
     w = [start.first, *start.head]
+    velocity = [np.zeros_like(v) for v in w]
     for t in range(task.rounds):
         now = Round(t, SEED, np.ones(len(data), dtype=bool))
         step = task.algorithm["step"][0] / (t + 1) ** task.algorithm["step"][1]
@@ -90,7 +93,8 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
                 local, at = [v - step * g for v, g in zip(local, down, strict=True)], end
             changes = [c + len(y) * (v - u) for c, v, u in zip(changes, local, w, strict=True)]
             total += len(y)
-        w = [v + c / total for v, c in zip(w, changes, strict=True)]
+        velocity = [task.algorithm.get("momentum", 0) * v + c / total for v, c in zip(velocity, changes, strict=True)]
+        w = [u + v for u, v in zip(w, velocity, strict=True)]
     return w
 
 
@@ -127,6 +131,93 @@ def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
     smallest = int(open_federation(skewed).counts.min())
     task = job(skewed, {"batch": smallest // 2 + 1, "local_steps": 5}, rounds=2)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 5))
+
+
+@pytest.mark.parametrize("per_round", [None, 3])
+@pytest.mark.parametrize("work", [{"local_steps": 1}, {"local_steps": 3}, {"local_epochs": 1}], ids=str)
+def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round: int | None) -> None:
+    participation = {} if per_round is None else {"clients_per_round": per_round}
+    task = job(skewed, {"batch": 4, "momentum": 0.8, **work}, participation=participation)
+    steps, epochs = work.get("local_steps", 1), work.get("local_epochs", 0)
+    expected = plain_loop(task, network_gradient, steps, epochs, per_round)
+    close(run(task, Alone(), tmp_path / "run").model, expected)
+
+
+def test_momentum_goes_on_from_a_checkpoint(skewed: Path, tmp_path: Path) -> None:
+    algorithm = {"batch": 4, "local_steps": 2, "momentum": 0.8}
+    whole = run(job(skewed, algorithm), Alone(), tmp_path / "whole").model
+    run(job(skewed, algorithm, rounds=2), Alone(), tmp_path / "run")
+    again = run(job(skewed, algorithm), Alone(), tmp_path / "run", resume=True).model
+    assert (again.first == whole.first).all()
+    assert (again.head.second == whole.head.second).all()
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"momentum": 0.0}, {"momentum": 0}, {"momentum": 0.5}], ids=str)
+def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm: dict[str, float]) -> None:
+    """Without, a round adds the mean change to the model, and to nothing else."""
+    ready = prepare(job(skewed, {"batch": 4, **algorithm}, compute={"dtype": "float32"}), Alone())
+    now, everybody = Round(0, SEED, np.ones(11, dtype=bool)), ready.federation
+    (exchange,) = ready.algorithm.exchanges
+    _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
+    server = exchange.absorb(ready.server, total, now)
+    if algorithm.get("momentum"):
+        assert (server.velocity.first == total.value.first / np.float32(total.weight)).all()
+    else:
+        assert server.velocity == ready.server.velocity == ()
+    assert server.model.first.dtype == np.float32
+    assert (server.model.first == ready.server.model.first + total.value.first / np.float32(total.weight)).all()
+
+
+@pytest.fixture(scope="module")
+def one_client(tmp_path_factory: Any) -> Path:
+    """All rows of a regression at one client."""
+    out = tmp_path_factory.mktemp("data") / "one"
+    return make_data(out, "synthetic", "--split", "rows", "--clients", 1, "--samples", 60, "--features", 5)
+
+
+@pytest.mark.parametrize("step", [[0.3], [0.5, 0.4]], ids=str)
+def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
+    one_client: Path, tmp_path: Path, step: list[float]
+) -> None:
+    """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1}), with a decaying step too."""
+    task = heavy_ball_job(one_client, step, rounds=30)
+    X, y = rows_of(open_federation(one_client))[0]
+    now = before = prepare(task, Alone()).server.model.first[:, 0]
+    for t in range(1, 31):
+        gradient = X.T @ (X @ now - y) / len(y) + 2 * 1e-2 * now
+        before, now = now, now - step[0] / t ** sum(step[1:]) * gradient + 0.7 * (now - before)
+    close(run(task, Alone(), tmp_path / "run").model, [now[:, None]])
+
+
+def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path: Path) -> None:
+    """u = momentum u + gradient, w = w - step u; and on a quadratic in closed form, in the basis of its Hessian."""
+    task = heavy_ball_job(one_client, [0.3], rounds=25)
+    X, y = rows_of(open_federation(one_client))[0]
+    hessian = X.T @ X / len(y) + 2 * 1e-2 * np.eye(5)
+    best = np.linalg.solve(hessian, X.T @ y / len(y))
+    w = start = prepare(task, Alone()).server.model.first[:, 0]
+    u = np.zeros(5)
+    for _ in range(25):
+        u = 0.7 * u + hessian @ (w - best)
+        w = w - 0.3 * u
+    curvatures, basis = np.linalg.eigh(hessian)
+    errors = []
+    for curvature, error in zip(curvatures, basis.T @ (start - best), strict=True):
+        both = np.array([[1 + 0.7 - 0.3 * curvature, -0.7], [1, 0]])  # (e_t, e_{t-1}) -> (e_{t+1}, e_t)
+        errors.append((np.linalg.matrix_power(both, 25) @ [error, error])[0])
+    np.testing.assert_allclose(w, best + basis @ errors, rtol=0, atol=1e-12)
+    close(run(task, Alone(), tmp_path / "run").model, [w[:, None]])
+
+
+def heavy_ball_job(folder: Path, step: list[float], rounds: int) -> Job:
+    objective = {"name": "least-squares", "penalty": 1e-2}
+    return job(folder, {"batch": 60, "step": step, "momentum": 0.7}, objective=objective, rounds=rounds)
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5])
+def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
+    with pytest.raises(UsageError, match=r"\[algorithm\] momentum"):
+        job(skewed, {"batch": 4, "momentum": momentum})
 
 
 def test_least_squares(regression: Path, tmp_path: Path) -> None:

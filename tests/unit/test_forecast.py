@@ -84,8 +84,52 @@ def test_a_set_up_and_clients_that_hear(job: Path, tmp_path: Path, monkeypatch: 
     assert 'Every round: "changes", the clients present hear' in text
 
 
+SSCA = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
+GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
+
+
+@pytest.mark.parametrize("data", ["sides", "scattered"])
+@pytest.mark.parametrize(
+    ("extra", "hears"),
+    [
+        ("head_client = 3", [["server"], ["clients", "server"]]),
+        ("label_holder = 1", [["server"], ["client 1", "clients", "server"]]),
+        ('variance_reduction = "recursive"', [["server"], ["clients", "server"]]),
+    ],
+)
+def test_data_split_by_columns(
+    job: Path, tmp_path: Path, request: pytest.FixtureRequest, data: str, extra: str, hears: list[list[str]]
+) -> None:
+    path = request.getfixturevalue(data)
+    changes = (f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3")
+    found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
+    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    assert [[one["hears"] for one in found[part]] for part in ("setup", "exchanges")] == hears
+    question = {field["field"]: field for field in found["exchanges"][0]["question"]}
+    assert question["model.first"]["of"] == "own columns" and "of" not in question["rows"]
+    answer = {field["field"]: field.get("of") for field in found["exchanges"][-1]["answer"]}
+    sender = {"head_client = 3": "client 3", "label_holder = 1": "client 1"}.get(extra, "client 0")
+    assert answer == {
+        "statistics.gradient.first": "own columns",
+        "statistics.gradient.head.second": sender,
+        "statistics.level": sender,
+    }
+    assert "of `own columns` its own part" in forecast_text(found)
+
+
+@pytest.mark.parametrize("numbers", ["exact", "float"])
+def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
+    algorithm = '{name = "ssca-horizontal", batch = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
+    changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"sum.numbers={numbers}")
+    found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
+    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    assert [one["name"] for one in found["setup"]] == ["shares"]
+    assert any("convergence is proven" in line for line in found["warnings"])
+    assert "Warning     [algorithm] rho" in forecast_text(found)
+
+
 def test_fields_say_how_they_are_added(job: Path) -> None:
-    bounds, scales = '{"changes.weight" = 64.0, "train-loss.loss" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
+    bounds, scales = '{"changes.weight" = 64.0, "losses.tally.total" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
     found = forecast(job, (f"sum.bounds={bounds}", f"sum.scales={scales}"), ranks=1)
     answer = {field["field"]: field for field in found["exchanges"][0]["answer"]}
     assert answer["weight"] == {
@@ -93,8 +137,13 @@ def test_fields_say_how_they_are_added(job: Path) -> None:
         "bits": 64,
     }  # fmt: skip
     assert answer["value.first"]["scale"] == 2.0**-22 and answer["value.first"]["shape"] == [64, 5]
-    (measure,) = found["measures"]
-    assert [field["limbs"] for field in measure["answer"]] == [2, 1] and measure["answer_bytes"] == 24
+    losses, certificate = found["measures"]
+    assert [(field["field"], field["limbs"]) for field in losses["answer"]] == [
+        ("tally.total", 2), ("tally.square", 2), ("tally.count", 1),
+    ]  # fmt: skip
+    assert losses["answer_bytes"] == 8 * 5
+    assert certificate["name"] == "certificate"
+    assert {field["field"] for field in certificate["answer"]} >= {"gradient.first", "gradient.head.second"}
     float32 = forecast(job, ("sum.numbers=float",), ranks=1)
     assert {field["dtype"] for field in float32["exchanges"][0]["answer"]} == {"float32"}
     assert {field["dtype"] for field in float32["measures"][0]["answer"]} == {"float64"}
@@ -173,7 +222,7 @@ def test_a_sweep_shows_its_first_point(job: Path) -> None:
 
 
 def test_the_text_is_narrow_and_the_object_is_json(job: Path) -> None:
-    found = forecast(job, ('sum.bounds={"train-loss.loss" = 1e15}',), ranks=4)
+    found = forecast(job, ('sum.bounds={"losses.tally.total" = 1e15}',), ranks=4)
     assert json.loads(json.dumps(found)) == found
     text = forecast_text(found)
     assert max(map(len, text.splitlines())) <= 100

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpifed.run.config import Job
+from mpifed.run.config import read_table
 from mpifed.run.history import read_history, summary
+from mpifed.run.sweep import points
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +31,7 @@ def test_the_readme_shows_the_job() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    assert Job.read(path).rounds > 0
+    assert all(point.job.rounds > 0 for point in points(read_table(path), str(path)))
 
 
 def test_an_objective_of_ones_own(launch: Callable[..., Any], regression: Path, tmp_path: Path) -> None:
@@ -47,13 +46,12 @@ def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_a_script(digits: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "script.py"), str(digits), str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+def test_a_script(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    ended = launch(0, digits, tmp_path / "run", program=(str(EXAMPLES / "script.py"),))
+    assert ended.code == 0, ended.text
     found = summary(tmp_path / "run")
     assert found["rounds"] == 100
-    assert f"accuracy {found['test_accuracy']}" in ended.stdout
+    assert f"accuracy {found['test_accuracy']}" in ended.out
 
 
 def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpifed.comm.channel import make_sum
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Field, Measure, ToServer
+from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.record import leaves, map_leaves
 
 
@@ -103,7 +103,7 @@ def test_shapes_and_dtypes_of_a_total() -> None:
 
 
 def test_measures_are_summed_in_float64() -> None:
-    measure = Measure("m", Answer(Field((3,)), Field(), ()), None, None, None)
+    measure = ToServer("m", Answer(Field((3,)), Field(), ()), None, None, None, off_clock=True)
     for kind in (exact_sum, float_sum):
         adder = kind(measure, 1, "float32")
         adder.begin(1)
@@ -267,3 +267,219 @@ def test_a_bound_for_all_fields_of_a_record() -> None:
     adder = exact_sum(exchange(), 5, "float32", {"up": 2.0**20, "up.v": 8.0, "up.inn": 1.0})
     bounds = {place.name: place.form.bound for place in adder.places}
     assert bounds == {"up.v": 8.0, "up.count": 2.0**20, "up.inner.m": 2.0**20}
+
+
+# --- values that single clients have -----------------------------------------------------------------------------
+
+
+class Single(NamedTuple):
+    placed: Any  # [2, 9, 2], columns along the second axis
+    of_one: Any  # [4]
+    of_all: Any  # [3]
+
+
+COLUMNS = [slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])]  # of 5 clients
+SENDER = 2
+WIDE, NARROW = 2.0**40, 2.0**-18
+FORMS = {
+    "one limb": ({}, np.int64, 1),
+    "two limbs": ({"scale": 2.0**-20, "bound": WIDE}, np.int64, 2),
+    "32 bits": ({"scale": NARROW, "bound": 8.0}, np.int32, 1),
+}
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+def single(grid: dict[str, float]) -> Single:
+    return Single(Field((2, 9, 2), columns=1, **grid), Field((4,), sender=SENDER, **grid), Field((3,), **grid))
+
+
+def singles(seed: int, bound: float) -> list[Single]:
+    """Of each client by itself; what is not the sender's must not count."""
+    rng = np.random.default_rng(seed)
+
+    def some(*shape: int) -> Any:
+        return (rng.uniform(-1, 1, shape) * min(bound, 1e9)).astype("f4")
+
+    found = []
+    for at in COLUMNS:
+        placed = Placed([some(2, len(np.arange(9)[at]), 2)], [at], 9, axis=1)
+        found.append(Single(placed, some(1, 4), some(1, 3)))
+    return found
+
+
+def together(answers: list[Single]) -> Single:
+    """The answers of a block."""
+    placed = [one.placed for one in answers]
+    values, at = [one.values[0] for one in placed], [one.at[0] for one in placed]
+    return Single(
+        Placed(values, at, 9, axis=1), *(np.concatenate([one[i] for one in answers]) for i in (1, 2))
+    )
+
+
+def dense(answers: list[Single]) -> Single:
+    """[n, ...] with zeros where a client has nothing."""
+    of_one = np.concatenate([one.of_one * np.float32(i == SENDER) for i, one in enumerate(answers)])
+    placed = np.concatenate([np.asarray(one.placed) for one in answers])
+    return Single(placed, of_one, np.concatenate([one.of_all for one in answers]))
+
+
+@forms
+def test_values_of_single_clients_sum_to_the_bits_of_dense_answers(form: str) -> None:
+    grid, dtype, limbs = FORMS[form]
+    bound = grid.get("bound", 2.0**10)
+    fields = single(grid)
+    plain = map_leaves(lambda field: Field(field.shape, field.scale, field.bound), fields)
+    adder, whole = exact_sum(exchange(fields), 5, "float32"), exact_sum(exchange(plain), 5, "float32")
+    assert adder.message.dtype == whole.message.dtype == dtype
+    assert adder.places[0].form.limbs == limbs
+    for seed in range(3):  # again and again, so that nothing is left of the last time
+        each = singles(seed, bound)
+        whole.begin(5)
+        whole.add(dense(each), np.arange(5))
+        for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]], [[0, 1], [2], [3, 4]]):
+            adder.begin(5)
+            for who in groups:
+                adder.add(together([each[i] for i in who]), np.array(who))
+            assert adder.message.tobytes() == whole.message.tobytes()
+        ranks = []  # of which some have nobody
+        for who in ([3], [], [0, 1, 2, 4]):
+            adder.begin(len(who))
+            if who:
+                adder.add(together([each[i] for i in who]), np.array(who))
+            ranks.append(adder.message.copy())
+        assert np.sum(ranks, axis=0, dtype=dtype).tobytes() == whole.message.tobytes()
+        for (_, mine), (_, theirs) in zip(
+            leaves(adder.total(whole.message)), leaves(whole.total(whole.message)), strict=True
+        ):
+            assert mine.tobytes() == theirs.tobytes()
+            assert mine.dtype == np.float32
+
+
+def test_values_of_single_clients_are_exact_to_the_grid() -> None:
+    each = singles(0, 2.0**10)
+    adder = exact_sum(exchange(single({})), 5, "float64")
+    adder.begin(5)
+    adder.add(together(each), np.arange(5))
+    total = adder.total(adder.message)
+    for at, one in zip(COLUMNS, each, strict=True):
+        expected = [Fraction(float(x)) for x in one.placed.values[0].ravel()]
+        found = [Fraction(float(x)) for x in total.placed[:, at].ravel()]
+        assert found == [round(x * 2**40) * Fraction(1, 2**40) for x in expected]
+    assert total.of_one.tolist() == each[SENDER].of_one[0].tolist()  # float32 below 2^10: multiples of 2^-40 or near
+    np.testing.assert_allclose(total.of_all, sum(one.of_all[0].astype("f8") for one in each), rtol=0, atol=1e-11)
+
+
+def test_float_sums_of_values_of_single_clients() -> None:
+    each = singles(1, 2.0**10)
+    for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]]):
+        adder = float_sum(exchange(single({})), 5, "float32")
+        for _ in range(2):
+            adder.begin(5)
+            for who in groups:
+                adder.add(together([each[i] for i in who]), np.array(who))
+        total, whole = adder.total(adder.message), dense(each)
+        np.testing.assert_array_equal(total.placed, whole.placed.sum(axis=0))  # added to zeros
+        np.testing.assert_array_equal(total.of_one, each[SENDER].of_one[0])
+        np.testing.assert_allclose(total.of_all, whole.of_all.sum(axis=0), rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [exact_sum, float_sum])
+def test_nobody_who_has_values(kind: Any) -> None:
+    adder = kind(exchange(single({})), 5, "float32")
+    for who in ([0, 1, 2, 3, 4], [0, 1]):
+        adder.begin(len(who))
+        adder.add(together([singles(2, 1.0)[i] for i in who]), np.array(who))
+    total = adder.total(adder.message)
+    assert not total.of_one.any()
+    assert not total.placed[:, [3, 4, 6, 7]].any() and total.placed[:, [0, 1, 2, 5, 8]].all()
+
+
+@forms
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 2.0**60])
+@pytest.mark.parametrize(("leaf", "client"), [("placed", 1), ("placed", 3), ("of_one", SENDER)])
+def test_a_bad_value_of_a_single_client_names_it(form: str, bad: float, leaf: str, client: int) -> None:
+    adder, each = exact_sum(exchange(single(FORMS[form][0])), 5, "float32"), singles(0, 1.0)
+    values = each[client].placed.values[0] if leaf == "placed" else each[client].of_one
+    values[..., -1] = bad
+    adder.begin(5)
+    with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} has .*raise the bound"):
+        adder.add(together(each), np.arange(5))
+    adder.begin(5)
+    adder.add(together(singles(0, 1.0)), np.arange(5))  # as good as new
+
+
+def test_bad_values_that_nobody_asked_for_do_no_harm() -> None:
+    adder, each = exact_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
+    expected = each[SENDER].of_one[0].copy()
+    each[0].of_one[:] = np.nan
+    adder.begin(5)
+    adder.add(together(each), np.arange(5))
+    np.testing.assert_allclose(adder.total(adder.message).of_one, expected, rtol=0, atol=2.0**-40)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
+    adder, each = float_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
+    each[1].placed.values[0][0, 0, 0] = bad
+    adder.begin(5)
+    with pytest.raises(NumericalError, match=r"^up\.placed: the sum over clients 0, 1, 2, 3, 4 is not finite"):
+        adder.add(together(each), np.arange(5))
+
+
+@pytest.mark.parametrize("kind", [exact_sum, float_sum])
+@pytest.mark.parametrize(
+    ("shape", "at", "said"),
+    [
+        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for 2 columns, .* \(2, 2, 2\)"),
+        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for 3 columns"),
+        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for 2 columns"),
+        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for 2 columns"),
+    ],
+)
+def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: str) -> None:
+    adder = kind(exchange(single({})), 5, "float64")
+    adder.begin(1)
+    answer = Single(Placed([np.zeros(shape)], [at], 9, axis=1), np.zeros((1, 4)), np.zeros((1, 3)))
+    with pytest.raises(UsageError, match=rf"up\.placed: {said}"):
+        adder.add(answer, np.array([1]))
+
+
+@pytest.mark.parametrize("kind", [exact_sum, float_sum])
+def test_a_senders_answer_of_another_shape(kind: Any) -> None:
+    adder = kind(exchange(single({})), 5, "float64")
+    adder.begin(1)
+    answer = Single(Placed([np.zeros((2, 2, 2))], [slice(0, 2)], 9, axis=1), np.zeros((1, 5)), np.zeros((1, 3)))
+    with pytest.raises(UsageError, match=r"up\.of_one: the answer of 1 clients has shape \(1, 5\)"):
+        adder.add(answer, np.array([SENDER]))
+
+
+@forms
+def test_bytes_of_each_client(form: str) -> None:
+    """Of a field by columns its own, of a sender's field all or nothing."""
+    grid, dtype, limbs = FORMS[form]
+    widths = np.array([2, 3, 1, 2, 1])
+    each = np.dtype(dtype).itemsize * limbs
+    expected = each * (2 * widths * 2 + 4 * (np.arange(5) == SENDER) + 3)
+    assert exact_sum(exchange(single(grid)), 5, "float32").sent(widths, 9).tolist() == expected.tolist()
+    floats = float_sum(exchange(single(grid)), 5, "float32").sent(widths, 9)
+    assert floats.tolist() == (4 * expected // each).tolist()
+
+
+def test_placed_answers_are_arrays_where_they_must_be() -> None:
+    placed = Placed([np.ones((2, 2), "f4"), np.full((2, 1), 2, "f4")], [slice(1, 3), np.array([0])], 4, axis=1)
+    assert len(placed) == 2
+    whole = np.asarray(placed)
+    assert whole.dtype == np.float32
+    assert whole.tolist() == [[[0, 1, 1, 0], [0, 1, 1, 0]], [[2, 0, 0, 0], [2, 0, 0, 0]]]
+    assert np.asarray(placed, dtype="f8").dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", [exact_sum, float_sum])
+@pytest.mark.parametrize("grid", [{}, {"scale": 2.0**-20, "bound": WIDE}])
+def test_a_single_number_of_one_client(kind: Any, grid: Any) -> None:
+    adder = kind(exchange(Answer(Field((), sender=1, **grid), Field((), sender=0, **grid), ())), 5, "float64")
+    for _ in range(2):
+        adder.begin(2)
+        adder.add(Answer(np.array([1.5, 2.5]), np.array([3.5, np.nan]), ()), np.array([0, 1]))
+    total = adder.total(adder.message)
+    assert (float(total.v), float(total.count)) == (2.5, 3.5)

@@ -6,39 +6,73 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime
+from scipy.optimize import approx_fprime, minimize
 from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import product, sigmoid, softmax, transposed_product
-from mpifed.maths.objectives import OBJECTIVES, Network, Parameters, gradient, penalty
+from mpifed.maths.objectives import (
+    OBJECTIVES,
+    BiasedOutput,
+    LeastSquares,
+    Logistic,
+    Network,
+    Output,
+    Parameters,
+    Softmax,
+    gradient,
+    penalty,
+)
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
-CLASSIFIERS = [name for name in OBJECTIVES if name != "least-squares"]
-every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
+CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
+    "network": ("network", {"hidden": 3}),
+    "network, bias": ("network", {"hidden": 3, "bias": True}),
+}
+CLASSIFIERS = [name for name in CASES if name != "least-squares"]
+every_objective = pytest.mark.parametrize("name", list(CASES))
 
 
 def make(name: str, **settings: Any) -> Any:
     """Small, where a size can be chosen."""
-    return OBJECTIVES[name](**({"hidden": 3} if name == "network" else {}), **settings)
+    kind, own = CASES[name]
+    return OBJECTIVES[kind](**own, **settings)
+
+
+def outputs_of(objective: Any) -> int:
+    return {LeastSquares: 1, Logistic: 2}.get(type(objective), OUTPUTS)
 
 
 def model_of(objective: Any, seed: int = 0, scale: float = 1.0) -> Parameters:
     """A model whose entries are random, not at the objective's start."""
     rng = np.random.default_rng(seed)
-    start = objective.start(FEATURES, 1 if is_regression(objective) else OUTPUTS, rng, "float64")
+    start = objective.start(FEATURES, outputs_of(objective), rng, "float64")
     return map_leaves(lambda leaf: scale * rng.standard_normal(leaf.shape), start)
 
 
-def is_regression(objective: Any) -> bool:
-    return isinstance(objective, OBJECTIVES["least-squares"])
-
-
 def data(objective: Any, lead: tuple[int, ...], seed: int = 1) -> tuple[Any, Any, Any]:
-    rng = np.random.default_rng(seed)
-    y = rng.standard_normal((*lead, S)) if is_regression(objective) else rng.integers(0, OUTPUTS, (*lead, S))
-    return rng.standard_normal((*lead, S, FEATURES)), y, rng.uniform(-0.5, 2, (*lead, S))
+    rng, shape = np.random.default_rng(seed), (*lead, S)
+    y = rng.integers(0, outputs_of(objective), shape) if objective.classifies else rng.standard_normal(shape)
+    return rng.standard_normal((*shape, FEATURES)), y, rng.uniform(-0.5, 2, shape)
+
+
+def logits_of(objective: Any, model: Parameters, X: Any) -> Any:
+    """[s, L] written out: those of class 0 are 0 where there is one score."""
+    z = X @ model.first
+    if isinstance(objective, Logistic):
+        return np.concatenate([0 * z, z], axis=1)
+    if not isinstance(objective, Network):
+        return z
+    z = z + (model.head.hidden_bias if objective.bias else 0)
+    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if objective.bias else 0)
+
+
+def probabilities_of(objective: Any, model: Parameters, X: Any) -> Any:
+    """[s, L] written out."""
+    logits = logits_of(objective, model, X)
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 
 
 def flat(record: Any) -> Any:
@@ -125,6 +159,21 @@ def test_scores_and_pull_are_adjoint(name: str) -> None:
 
 
 @every_objective
+def test_clients_with_other_columns_add_their_scores(name: str) -> None:
+    """The seam between the splits: the loss and its derivatives from sums over blocks of columns."""
+    objective = make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, ())
+    blocks = [np.array(columns) for columns in ([3], [0, 4], [1, 2])]
+    scores = sum(objective.scores(model.first[at], X[:, at]) for at in blocks)
+    slope = objective.slope(model.head, scores, y, weights)
+    first = np.empty_like(model.first)
+    for at in blocks:
+        first[at] = objective.pull(X[:, at], slope.scores)
+    whole = gradient(objective, model, X, y, weights)
+    np.testing.assert_allclose(flat(Parameters(first, slope.head)), flat(whole), rtol=1e-10, atol=1e-13)
+
+
+@every_objective
 def test_sparse_is_dense(name: str) -> None:
     objective = make(name)
     X, y, weights = data(objective, (N,))
@@ -150,14 +199,12 @@ def test_loss_is_that_of_scikit_learn(name: str) -> None:
     objective = make(name)
     model, (X, y, _) = model_of(objective), data(objective, ())
     loss = objective.loss(model.head, objective.scores(model.first, X), y)
-    logits = X @ model.first
-    if isinstance(objective, Network):
-        logits = (logits / (1 + np.exp(-logits))) @ model.head.second
-    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    probabilities = probabilities_of(objective, model, X)
     assert loss.shape == (S,)
-    assert loss.mean() == pytest.approx(log_loss(y, probabilities, labels=np.arange(OUTPUTS)), rel=1e-12)
+    assert loss.mean() == pytest.approx(log_loss(y, probabilities, labels=np.arange(outputs_of(objective))), rel=1e-12)
     predicted = objective.predict(model.head, objective.scores(model.first, X))
     np.testing.assert_array_equal(predicted, probabilities.argmax(axis=1))
+    assert predicted.dtype == y.dtype
 
 
 def test_least_squares_loss() -> None:
@@ -184,8 +231,9 @@ def test_huge_logits(dtype: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_huge_scores_of_the_network(dtype: str) -> None:
-    objective = make("network")
+@pytest.mark.parametrize("name", ["network", "network, bias"])
+def test_huge_scores_of_the_network(name: str, dtype: str) -> None:
+    objective = make(name)
     model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
     scores = np.array([[1e4, -1e4, 0.0]] * S, dtype=dtype)
     slope = objective.slope(model.head, scores, data(objective, ())[1], np.ones(S))
@@ -224,17 +272,35 @@ def test_inputs_stand(name: str) -> None:
 
 
 @every_objective
+def test_one_sample_alone(name: str) -> None:
+    """Its loss and slope are those that it has among others, and its scores stand."""
+    objective = make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, ())
+    scores = objective.scores(model.first, X)
+    losses = objective.loss(model.head, scores, y)
+    for i in range(S):
+        one = scores[[i]]
+        slope = objective.slope(model.head, one, y[[i]], weights[[i]])
+        np.testing.assert_array_equal(one, scores[[i]])
+        np.testing.assert_allclose(slope.loss, losses[[i]], rtol=1e-12)
+        np.testing.assert_allclose(objective.loss(model.head, one, y[[i]]), losses[[i]], rtol=1e-12)
+        np.testing.assert_array_equal(one, scores[[i]])
+
+
+@every_objective
 def test_start(name: str) -> None:
     objective = make(name)
-    outputs = 1 if is_regression(objective) else OUTPUTS
+    outputs = outputs_of(objective)
     one, two, other = (objective.start(FEATURES, outputs, np.random.default_rng(s), "float32") for s in (1, 1, 2))
     assert one.first.shape[0] == FEATURES
     assert {leaf.dtype for _, leaf in leaves(one)} == {np.dtype("f4")}
     np.testing.assert_array_equal(flat(one), flat(two))
-    if name == "network":
+    if isinstance(objective, Network):
         limit = np.sqrt(6 / (FEATURES + 3))
         assert abs(one.first).max() <= limit
-        assert (flat(one) != flat(other)).all()
+        assert (one.first != other.first).all()
+        assert (one.head.second != other.head.second).all()
+        assert not any(bias.any() for bias in one.head[1:])
     else:
         assert not flat(one).any()
 
@@ -245,3 +311,91 @@ def test_penalty(name: str) -> None:
     model = model_of(objective)
     assert penalty(objective, model) == pytest.approx(0.3 * sum(v * v for v in flat(model)), rel=1e-12)
     assert penalty(make(name), model) == 0
+
+
+# --- biases ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_biases_the_head_has_none() -> None:
+    plain = make("network").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
+    biased = make("network, bias").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
+    assert isinstance(plain.head, Output)
+    assert isinstance(biased.head, BiasedOutput)
+    assert [bias.shape for bias in biased.head[1:]] == [(3,), (OUTPUTS,)]
+    np.testing.assert_array_equal(plain.first, biased.first)  # the same draws
+    np.testing.assert_array_equal(plain.head.second, biased.head.second)
+
+
+@pytest.mark.parametrize("lead", [(), (N,)])
+def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
+    plain, biased = make("network"), make("network, bias")
+    model, arguments = model_of(plain), data(plain, lead)
+    with_zeros = model._replace(head=BiasedOutput(model.head.second, np.zeros(3), np.zeros(OUTPUTS)))
+    one, two = gradient(plain, model, *arguments), gradient(biased, with_zeros, *arguments)
+    np.testing.assert_array_equal(one.first, two.first)
+    np.testing.assert_array_equal(one.head.second, two.head.second)
+
+
+def test_a_hidden_bias_is_the_weight_of_a_column_of_ones() -> None:
+    plain, biased = make("network"), make("network, bias")
+    model, (X, y, weights) = model_of(biased), data(biased, (N,))
+    model = model._replace(head=model.head._replace(output_bias=np.zeros(OUTPUTS)))
+    ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
+    with_ones = Parameters(np.concatenate([model.first, model.head.hidden_bias[None]]), Output(model.head.second))
+    one, two = gradient(plain, with_ones, ones, y, weights), gradient(biased, model, X, y, weights)
+    np.testing.assert_allclose(two.first, one.first[:, :-1], rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(two.head.hidden_bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(two.head.second, one.head.second, rtol=1e-10, atol=1e-13)
+
+
+def test_an_output_bias_of_all_classes_alike_changes_nothing() -> None:
+    objective = make("network, bias")
+    model, (X, y, weights) = model_of(objective), data(objective, (N,))
+    other = model._replace(head=model.head._replace(output_bias=model.head.output_bias + 5))
+    found, same = (gradient(objective, at, X, y, weights) for at in (model, other))
+    np.testing.assert_allclose(flat(same), flat(found), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.head.output_bias.sum(axis=-1), 0, atol=1e-12)
+
+
+# --- logistic -------------------------------------------------------------------------------------------------------
+
+
+def test_logistic_reaches_the_optimum_of_scikit_learn() -> None:
+    """LogisticRegression minimizes C * sum of losses + ||w||^2 / 2, so C = 1 / (2 * samples * penalty)."""
+    rng, samples = np.random.default_rng(0), 60
+    X = rng.standard_normal((samples, FEATURES))
+    y = (X @ rng.standard_normal(FEATURES) + rng.standard_normal(samples) > 0).astype(np.int64)
+    objective, weights = make("logistic", penalty=0.01), np.full(samples, 1 / samples)
+    like = objective.start(FEATURES, 2, rng, "float64")
+
+    def value(w: Any) -> tuple[float, Any]:
+        model = unflat(like, w)
+        loss = objective.loss((), objective.scores(model.first, X), y).mean()
+        return loss + penalty(objective, model), flat(gradient(objective, model, X, y, weights)) + 0.02 * w
+
+    found = minimize(value, np.zeros(FEATURES), jac=True, method="BFGS", options={"gtol": 1e-9}).x
+    reference = LogisticRegression(C=1 / (0.02 * samples), fit_intercept=False, tol=1e-10, solver="newton-cholesky")
+    np.testing.assert_allclose(found, reference.fit(X, y).coef_[0], rtol=1e-6)
+    np.testing.assert_array_equal(objective.predict((), objective.scores(found[:, None], X)), reference.predict(X))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [50.0, 1e3, 1e6, 1e30])
+@pytest.mark.parametrize("classes", ["int64", "uint8"])
+def test_logistic_with_huge_scores(dtype: str, size: float, classes: str) -> None:
+    objective = make("logistic")
+    scores, y = np.array([[size], [-size], [size], [-size], [0]], dtype), np.array([0, 0, 1, 1, 1], classes)
+    slope = objective.slope((), scores, y, np.full(5, 2.0))
+    np.testing.assert_allclose(slope.loss, [size, 0, 0, size, np.log(2)], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(slope.scores[:, 0], [2, 0, 0, -2, -1], atol=1e-6)
+    assert slope.loss.dtype == slope.scores.dtype == dtype
+    assert objective.predict((), scores).tolist() == [1, 0, 1, 0, 0]
+
+
+def test_what_fits_which_data() -> None:
+    assert make("logistic").check(2) == []
+    assert make("logistic").check(10) == [
+        '[objective] name = "logistic": is for two classes, and the data have 10; '
+        'take name = "softmax", or data of two classes'
+    ]
+    assert Softmax().check(10) == Network().check(2) == LeastSquares().check(1) == []

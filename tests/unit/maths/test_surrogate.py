@@ -1,4 +1,4 @@
-"""Surrogates against a direct minimization of the quadratic they stand for, and step sizes."""
+"""Surrogates against the explicit weighted sums of quadratics that they stand for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import check_grad, minimize
 
+from mpifed.core.record import leaves, map_leaves
+from mpifed.maths import surrogate as module
 from mpifed.maths.schedules import StepSize
-from mpifed.maths.surrogate import Start, move, start_surrogate, track
+from mpifed.maths.surrogate import (
+    Start,
+    Surrogate,
+    forms,
+    gram,
+    level_at,
+    move,
+    slope_at,
+    start_again,
+    start_surrogate,
+    track,
+)
 
-TAU, PENALTY = 0.3, 0.02
+TAU, K, D = 0.3, 3, 7
+PENALTIES = [0.02, 0.0, 0.5]
+AIMS = [0.0, 1.5, -0.25]  # F_0 has none; the levels that are tracked have them taken off already
+WEIGHT = 2.5  # what the estimates are multiples of
+
+starts = pytest.mark.parametrize("start", ["exact", "paper"])
 
 
 class Model(NamedTuple):
@@ -24,69 +42,206 @@ def model(seed: int) -> Model:
     return Model(rng.standard_normal((2, 2)), rng.standard_normal(3))
 
 
+def gradients(seed: int, functions: int = K) -> Model:
+    rng = np.random.default_rng(seed + 1000)
+    return Model(rng.standard_normal((functions, 2, 2)), rng.standard_normal((functions, 3)))
+
+
 def flat(record: Model) -> Any:
     return np.concatenate([record.a.reshape(-1), record.b])
 
 
-def quadratic(w: Any, gradient: Any, at: Any) -> float:
-    """(6), and the penalty linearized at w_t."""
-    return float(gradient @ (w - at) + TAU * ((w - at) ** 2).sum() + 2 * PENALTY * at @ w)
+def flat_each(record: Model) -> Any:
+    """[K, 7]"""
+    return np.concatenate([record.a.reshape(len(record.a), -1), record.b], axis=1)
 
 
-@pytest.mark.parametrize("start", ["exact", "paper"])
+def record(w: Any) -> Model:
+    return Model(w[:4].reshape(2, 2), w[4:])
+
+
+class Taken(NamedTuple):
+    """One round's quadratics, with what is left of their weight."""
+
+    weight: float
+    gradient: Any  # [K, 7]
+    level: Any  # [K] F_k - aim_k
+    at: Any  # [7]
+
+    def value(self, k: int, w: Any) -> float:
+        """(6), (11), and the penalty linearized at w_t."""
+        away = w - self.at
+        exact = self.level[k] + self.gradient[k] @ away + TAU * away @ away
+        return float(exact + 2 * PENALTIES[k] * self.at @ w)
+
+
+def tracked(rounds: int, rho_1: float) -> tuple[Surrogate, list[Taken]]:
+    """(the surrogates, what they are the sum of) after some rounds at random points."""
+    found, taken = start_surrogate(model(0), K), []
+    for t in range(1, rounds + 1):
+        rho, gradient, at = StepSize(rho_1, 0.4).at(t), gradients(t), model(t)
+        level = np.random.default_rng(t).standard_normal(K) * 3
+        scaled = map_leaves(lambda leaf: leaf * WEIGHT, gradient)
+        found = track(found, rho, scaled, level * WEIGHT, at, TAU, PENALTIES, WEIGHT)
+        taken = [one._replace(weight=one.weight * (1 - rho)) for one in taken]
+        taken.append(Taken(rho, flat_each(gradient), level, flat(at)))
+    return found, taken
+
+
+def explicit(k: int, taken: list[Taken], start: Start) -> Any:
+    """The k-th surrogate as a function of w [7]."""
+    missing = 1 - sum(one.weight for one in taken)
+
+    def value(w: Any) -> float:
+        there = sum(one.weight * one.value(k, w) for one in taken)
+        # curvature and limit in full from the first round on
+        return float(there + missing * (TAU * w @ w - AIMS[k]) if start == "paper" else there)
+
+    return value
+
+
+def quadratics(found: Surrogate, start: Start) -> list[Any]:
+    """The surrogates of F_0 to F_2 as `forms` describes them."""
+    constants, curvatures, rows = forms(found, AIMS, [True] * K, TAU, start)
+    linear = flat_each(found.linear)
+    constants = [float(found.constant[0]), *constants]  # that of F_0 is left out
+    return [
+        lambda w, k=k, row=row: constants[k] + linear[row] @ w + curvatures[k] * w @ w for k, row in enumerate(rows)
+    ]
+
+
+@starts
 @pytest.mark.parametrize("rho_1", [0.4, 1.0])
-def test_against_explicit_minimization(start: Start, rho_1: float) -> None:
-    at, gamma = model(100), 0.35
-    surrogate = start_surrogate(at, TAU, start)
-    terms: list[tuple[float, Any, Any]] = []  # weight of each round's quadratic
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_they_are_weighted_sums_of_quadratics(start: Start, rho_1: float, rounds: int) -> None:
+    found, taken = tracked(rounds, rho_1)
+    assert float(found.weight) == pytest.approx(sum(one.weight for one in taken))
+    rng = np.random.default_rng(0)
+    for k, quadratic in enumerate(quadratics(found, start)):
+        expected = explicit(k, taken, start)
+        for w in rng.standard_normal((4, D)) * 2:
+            assert quadratic(w) == pytest.approx(expected(w), rel=1e-12, abs=1e-12)
+
+
+@starts
+@pytest.mark.parametrize("rho_1", [0.4, 1.0])
+@pytest.mark.parametrize("nu", [[0.0, 0.0], [0.7, 0.0], [0.3, 12.0]])
+def test_moving_is_towards_the_minimum(start: Start, rho_1: float, nu: list[float]) -> None:
+    """Of F-bar_0 + sum nu_m F-bar_m, found by scipy."""
+    (found, taken), at, gamma = tracked(5, rho_1), model(100), 0.35
+    each = [explicit(k, taken, start) for k in range(K)]
+    multipliers = np.array([1.0, *nu])
+    best = minimize(lambda w: sum(f(w) * m for f, m in zip(each, multipliers, strict=True)), np.zeros(D), tol=1e-12).x
+    curvatures = forms(found, AIMS, [True] * K, TAU, start).curvatures
+    factors = (multipliers / (2 * multipliers @ curvatures)).tolist()
+    np.testing.assert_allclose(flat(move(found, factors, 1.0, at)), best, rtol=0, atol=1e-5)  # scipy's differences
+    expected = (1 - gamma) * flat(at) + gamma * flat(move(found, factors, 1.0, at))
+    np.testing.assert_allclose(flat(move(found, factors, gamma, at)), expected, rtol=1e-12)
+
+
+@starts
+def test_a_round_of_the_unconstrained_problem(start: Start) -> None:
+    """One function, from round to round at the points that it leads to: Algorithm 1."""
+    at, found, taken = model(100), start_surrogate(model(100), 1), []
     for t in range(1, 6):
-        rho, gradient = StepSize(rho_1, 0.4).at(t), model(t)
-        surrogate = track(surrogate, rho, gradient, at, TAU, PENALTY)
-        terms = [(w * (1 - rho), g, v) for w, g, v in terms] + [(rho, flat(gradient), flat(at))]
-        left = 1 - sum(w for w, _, _ in terms)  # what is still missing of 1, where rho_1 is less
-
-        def tracked(w: Any, terms: Any = terms, left: float = left) -> float:
-            extra = left * TAU * (w**2).sum() if start == "paper" else 0.0  # curvature tau from the first round on
-            return sum(weight * quadratic(w, g, v) for weight, g, v in terms) + extra
-
-        best = minimize(tracked, np.zeros(7), method="BFGS", options={"gtol": 1e-8}).x
-        new = move(surrogate, gamma, at)
+        rho, gamma, gradient = StepSize(0.4, 0.4).at(t), 0.35, gradients(t, 1)
+        found = track(found, rho, gradient, (), at, TAU, [PENALTIES[0]])
+        taken = [one._replace(weight=one.weight * (1 - rho)) for one in taken]
+        taken.append(Taken(rho, flat_each(gradient), [0.0], flat(at)))
+        best = minimize(explicit(0, taken, start), np.zeros(D), method="BFGS", options={"gtol": 1e-8}).x
+        (curvature,) = forms(found, [0.0], [True], TAU, start).curvatures
+        assert curvature == pytest.approx(TAU * (1.0 if start == "paper" else sum(one.weight for one in taken)))
+        new = move(found, [1 / (2 * curvature)], gamma, at)
         np.testing.assert_allclose(flat(new), (1 - gamma) * flat(at) + gamma * best, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(flat(move(surrogate, 1.0, at)), best, rtol=0, atol=1e-6)
-        assert float(surrogate.curvature) == pytest.approx(TAU * (1.0 if start == "paper" else 1 - left))
         at = new
+    assert found.constant.tolist() == [0.0]  # nobody asked for it
 
 
 def test_the_starts_are_alike_when_the_first_step_is_whole() -> None:
-    at = model(0)
+    found, _ = tracked(1, 1.0)
+    one, other = (forms(found, AIMS, [True] * K, TAU, start) for start in ("exact", "paper"))
+    assert one.constants.tolist() == other.constants.tolist()
+    assert one.curvatures.tolist() == other.curvatures.tolist() == [TAU] * K
+    at, first = model(0), map_leaves(lambda leaf: leaf[:1], gradients(1))
+    alone = track(start_surrogate(at, 1), 1.0, first, (), at, TAU, [0.0])
+    expected = flat(at) - flat_each(first)[0] / (2 * TAU)
+    np.testing.assert_allclose(flat(move(alone, [1 / (2 * TAU)], 1.0, at)), expected, rtol=1e-12)
+
+
+def test_the_norm_is_itself() -> None:
+    """It is not tracked: no constant but its limit, no linear part, curvature 1, whatever the round."""
+    found, _ = tracked(2, 0.4)
     for start in ("exact", "paper"):
-        tracked = track(start_surrogate(at, TAU, start), 1.0, model(1), at, TAU, 0.0)
-        np.testing.assert_allclose(flat(move(tracked, 1.0, at)), flat(at) - flat(model(1)) / (2 * TAU), rtol=1e-12)
+        curvature = TAU if start == "paper" else TAU * float(found.weight)
+        among = forms(found, [0.0, 6.0, 1.5, -0.25], [True, False, True, True], TAU, start)
+        assert among.rows == (0, None, 1, 2)
+        assert among.constants[0] == -6.0
+        np.testing.assert_allclose(among.curvatures, [curvature, 1, curvature, curvature])
+        plain = forms(found, AIMS, [True] * K, TAU, start)
+        np.testing.assert_array_equal(among.constants[1:], plain.constants)
+        minimized = forms(found, [9.9, 0.0, 1.5, -0.25], [False, True, True, True], TAU, start)
+        assert minimized.rows == (None, 0, 1, 2)
+        np.testing.assert_allclose(minimized.curvatures, [1, curvature, curvature, curvature])
+        np.testing.assert_array_equal(minimized.constants[1:], plain.constants)
+
+
+@pytest.mark.parametrize("together", [1, 3, 2**14])
+def test_the_gram_matrix(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", together)
+    found, _ = tracked(3, 0.4)
+    linear = flat_each(found.linear)
+    np.testing.assert_allclose(gram(found, (0, 1, 2)), linear @ linear.T, rtol=1e-12)
+    with_norm = gram(found, (None, 0, None, 1, 2))
+    assert with_norm.dtype == np.float64
+    there = [1, 3, 4]
+    np.testing.assert_allclose(with_norm[np.ix_(there, there)], linear @ linear.T, rtol=1e-12)
+    assert not with_norm[[0, 2]].any() and not with_norm[:, [0, 2]].any()
+
+
+def test_the_gram_matrix_is_summed_in_float64() -> None:
+    linear = Model(np.full((2, 2, 2), 1e4, "f4"), np.array([[1.0, 0, 0], [0.5, 0, 0]], "f4"))
+    found = Surrogate(np.zeros(2), linear, np.float64(1))
+    assert gram(found, (0, 1)).tolist() == [[4e8 + 1, 4e8 + 0.5], [4e8 + 0.5, 4e8 + 0.25]]
+
+
+def test_slopes_and_levels_at_a_point() -> None:
+    (found, taken), w = tracked(4, 0.4), model(50)
+    curvature = TAU * float(found.weight)
+    values = level_at(found, curvature, w)
+    slopes = flat_each(slope_at(found, curvature, w))
+    for k in range(K):
+        value = explicit(k, taken, "exact")
+        assert values[k] == pytest.approx(value(flat(w)), rel=1e-12)
+        assert check_grad(value, lambda _, k=k: slopes[k], flat(w)) < 1e-5
+
+
+def test_starting_again() -> None:
+    found, _ = tracked(4, 0.4)
+    before = [leaf.copy() for _, leaf in leaves(found)]
+    again = start_again(found)
+    fresh = start_surrogate(model(0), K)
+    for (_, one), (_, other) in zip(leaves(again), leaves(fresh), strict=True):
+        assert (np.shape(one), np.asarray(one).dtype) == (np.shape(other), np.asarray(other).dtype)
+        assert not np.any(one) and not np.any(other)
+    for (_, leaf), old in zip(leaves(found), before, strict=True):
+        np.testing.assert_array_equal(leaf, old)
 
 
 def test_inputs_stand_and_dtypes_stay() -> None:
-    at = Model(*(leaf.astype("f4") for leaf in model(0)))
-    gradient = Model(*(leaf.astype("f4") for leaf in model(1)))
-    before = flat(at).copy(), flat(gradient).copy()
-    first = track(start_surrogate(at, TAU, "exact"), 0.5, gradient, at, TAU)
-    linear = flat(first.linear).copy()
-    second = track(first, 0.5, gradient, at, TAU)
-    new = move(second, 0.5, at)
-    np.testing.assert_array_equal(flat(first.linear), linear)
-    np.testing.assert_array_equal(flat(at), before[0])
-    np.testing.assert_array_equal(flat(gradient), before[1])
-    assert {leaf.dtype for leaf in (*new, *second.linear)} == {np.dtype("f4")}
+    def single(one: Model) -> Model:
+        return Model(*(leaf.astype("f4") for leaf in one))
 
-
-@pytest.mark.parametrize(
-    ("scale", "decay", "t", "expected"), [(0.5, 0.0, 9, 0.5), (0.4, 0.5, 4, 0.2), (1.0, 1.0, 8, 0.125)]
-)
-def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None:
-    assert StepSize(scale, decay).at(t) == pytest.approx(expected)
-
-
-def test_step_sizes_do_not_decay_unless_told_to() -> None:
-    assert StepSize(0.3).at(1) == StepSize(0.3).at(1000) == 0.3
-    steps = [StepSize(0.9, 0.3).at(t) for t in range(1, 50)]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[0] == 0.9
+    at, gradient, level = single(model(0)), single(gradients(1)), np.array([1, 2, 3], "f4")
+    first = track(start_surrogate(at, K), 0.5, gradient, level, at, TAU, PENALTIES)
+    arguments = (first, gradient, level, at)
+    before = [leaf.copy() for part in arguments for _, leaf in leaves(part)]
+    second = track(first, 0.5, gradient, level, at, TAU, PENALTIES)
+    new = move(second, [0.5, 0.25, 0.0], 0.5, at)
+    slope = slope_at(second, TAU, at)
+    assert level_at(second, TAU, at).dtype == np.float64
+    gram(second, (0, 1, 2))
+    forms(second, AIMS, [True] * K, TAU, "paper")
+    for leaf, old in zip((leaf for part in arguments for _, leaf in leaves(part)), before, strict=True):
+        np.testing.assert_array_equal(leaf, old)
+    assert {leaf.dtype for leaf in (*new, *second.linear, *slope)} == {np.dtype("f4")}
+    assert (second.constant.dtype, np.asarray(second.weight).dtype) == (np.float64, np.float64)

@@ -57,7 +57,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     starts = (
         "rounds = 0: ", "seeed: unknown key; known are name, rounds, data,", "[data] path: missing",
         '[data] block = "two": ', '[sum] numbers = "exactly": ', "[objective] hidden = -1: ",
-        "[objective] hiden: unknown key; known are hidden, penalty", "[algorithm] batch = 2.5: ",
+        "[objective] hiden: unknown key; known are hidden, bias, penalty", "[algorithm] batch = 2.5: ",
         "[algorithm] step: missing", "[algorithm] local_epochs = 0: ",
     )  # fmt: skip
     for start in starts:
@@ -91,8 +91,8 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"compute": {"dtype": "float16"}}, '[compute] dtype = "float16"'),
         ({"stop": {"seconds": 0}}, "[stop] seconds = 0"),
         ({"objective": {"penalty": 1.0}}, "[objective] name: missing"),
-        ({"objective": {"name": "soft"}}, "network, softmax, least-squares"),
-        ({"algorithm": {"name": "sgd"}}, "ssca-horizontal, fedavg"),
+        ({"objective": {"name": "soft"}}, "network, softmax, logistic, least-squares"),
+        ({"algorithm": {"name": "sgd"}}, "ssca-horizontal, ssca-vertical, fedavg, vertical-sgd"),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [-0.1]}}, "[algorithm] step"),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1, 0.2, 0.3]}}, "[algorithm] step"),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "problem": 1}}, "problem: unknown key"),
@@ -156,7 +156,10 @@ def test_all_defaults_are_written_out() -> None:
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
     assert written["sum"]["numbers"] == "exact"
-    assert written["record"] == {"every": 10, "checkpoint_every": 100}
+    assert written["record"] == {"every": 10, "checkpoint_every": 100, "certify_every": 0}
+    assert written["minimize"] == {"name": "loss"}
+    assert written["constraint"] == []
+    assert written["stop"] == {}
     assert written["server"] == {"dedicated": False}
     assert written["compute"]["dtype"] == "float32"
     assert written["objective"] == {"name": "softmax", "penalty": 0.0}
@@ -164,16 +167,30 @@ def test_all_defaults_are_written_out() -> None:
     assert list(written["algorithm"]["step"]) == [0.1, 0.0]
 
 
+STEPS = {
+    "ssca-horizontal": {"rho": [0.5], "gamma": [0.5]},
+    "ssca-vertical": {"rho": [0.5], "gamma": [0.5]},
+    "fedavg": {"step": [0.5]},
+    "vertical-sgd": {"step": [0.5]},
+}
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_checks_what_fits(name: str) -> None:
-    hyper = {"ssca-horizontal": {"rho": [0.5], "gamma": [0.5]}, "fedavg": {"step": [0.5]}}[name]
-    job = Job.check(table(algorithm={"name": name, "batch": 11, **hyper}, participation={"clients_per_round": 4}))
+    vertical = getattr(ALGORITHMS[name], "needs_everybody", False)
+    right, wrong, batch = ("columns", "rows", 61) if vertical else ("rows", "columns", 11)
+    job = Job.check(
+        table(algorithm={"name": name, "batch": batch, **STEPS[name]}, participation={"clients_per_round": 4})
+    )
     with pytest.raises(UsageError) as caught:
-        job.make_algorithm(problem(split="columns"))
+        job.make_algorithm(problem(split=wrong))
     said = str(caught.value)
-    assert "needs data split by rows, and the folder is split by columns" in said
-    assert "[algorithm] batch = 11: the smallest shard (client 0) has 10 samples" in said
+    assert f"needs data split by {right}, and the folder is split by {wrong}" in said
+    too_large = "there are 60 samples" if vertical else "the smallest shard (client 0) has 10 samples"
+    assert f"[algorithm] batch = {batch}: {too_large}" in said
     assert "[participation] clients_per_round = 4: somewhere has 3 clients" in said
+    fits = Job.check(table(algorithm={"name": name, "batch": 10, **STEPS[name]}))
+    assert fits.make_algorithm(problem(split=right)).check() == []
 
 
 def test_local_work_is_counted_one_way() -> None:
@@ -275,7 +292,7 @@ def test_own_classes() -> None:
 def test_own_classes_are_checked_alike() -> None:
     found = complaints(table(algorithm={"name": here("Mine"), "batch": 4, "step": [0.1], "extra": "x", "more": 1}))
     assert [line.split(":")[0] for line in found] == ['[algorithm] extra = "x"', "[algorithm] more"]
-    assert "known are batch, step, local_steps, local_epochs, extra" in found[1]
+    assert "known are batch, step, local_steps, local_epochs, momentum, extra" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
+import weakref
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.core.errors import UsageError
-from mpifed.run.history import SUMMARY, read_json
-from mpifed.run.sweep import points
+from mpifed.core.errors import NotCertified, NumericalError, UsageError
+from mpifed.run import command
+from mpifed.run.history import SUMMARY, read_json, write_json
+from mpifed.run.shelf import Shelf
+from mpifed.run.sweep import finished, points, worst
+from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
@@ -135,12 +142,189 @@ def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, 
     assert rows(tmp_path / "out")[1]["exit"] == "0"
 
 
-def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
-    import json
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([], 0), ([0, 0], 0), ([0, 5, 0], 5), ([5, 6], 6), ([5, 4, 6, 0], 4), ([1, 4, 2], 4), ([3, 75, 4], 75),
+        ([5, 75], 75),
+    ],
+)  # fmt: skip
+def test_the_order_of_exit_codes(codes: list[int], expected: int) -> None:
+    assert worst(codes) == expected
+    assert worst(codes[::-1]) == expected
 
+
+def test_what_is_finished(tmp_path: Path) -> None:
+    assert not finished(tmp_path)
+    for code, expected in {None: False, 0: True, 5: True, 4: False, 75: False}.items():
+        write_json(tmp_path / "run.json", {"exit": code})
+        assert finished(tmp_path) is expected
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Counter[int]:
+    """Runs of that batch size end with `error`, after their results are written; the batches that ran are counted."""
+    run, ran = command.run, Counter()
+
+    def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
+        ran[job.algorithm["batch"]] += 1
+        result = run(job, *arguments, **more)
+        if job.algorithm["batch"] == batch:
+            raise error
+        return result
+
+    monkeypatch.setattr(command, "run", run_and_fail)
+    return ran
+
+
+def test_a_point_without_its_certificate_is_finished(job: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    out, ran = tmp_path / "out", failing(monkeypatch, 2, NotCertified("not reached"))
+    ended = mpifed("run", job, "--out", out)
+    assert ended.exit_code == 5
+    assert ended.output.count("model SHA-256") == 4  # its result stands, and is told
+    assert [row["exit"] for row in rows(out)] == ["5", "5", "0", "0"]
+    assert mpifed("run", job, "--out", out, "--resume").exit_code == 5
+    assert ran == {2: 2, 3: 2}  # none again
+
+
+def test_a_point_that_failed_numerically_is_not_tried_again(job: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    out, ran = tmp_path / "out", failing(monkeypatch, 3, NumericalError("not finite"))
+    assert mpifed("run", job, "--out", out).exit_code == 4
+    ended = mpifed("run", job, "--out", out, "--resume")
+    assert ended.exit_code == 4
+    assert f"{out / 'point-0002'} failed numerically before" in ended.output
+    assert ran == {2: 2, 3: 2}
+
+
+def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert mpifed("run", job, "--out", out).exit_code == 0
+    ended = mpifed("run", job, "--out", out, "--resume", "--set", 'sweep={"algorithm.batch" = [2, 4], seeds = 2}')
+    assert ended.exit_code == 2
+    assert "algorithm.batch: 3 before, 4 now" in ended.output
+    ended = mpifed("run", job, "--out", out, "--resume", "--set", "rounds=3")
+    assert ended.exit_code == 0, ended.output
+    assert {row["rounds"] for row in rows(out)} == {"3"}
+
+
+# --- shared data -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often what is opened, from now on."""
+    found: Counter[str] = Counter()
+
+    def counted(where: Any, name: str) -> None:
+        whole = getattr(where, name)
+
+        def count(*arguments: Any, **more: Any) -> Any:
+            found[name] += 1
+            return whole(*arguments, **more)
+
+        monkeypatch.setattr(where, name, count)
+
+    counted(store, "open_federation")
+    for name in ("shard", "test_shard", "verify"):
+        counted(store.Federation, name)
+    return found
+
+
+def test_points_share_the_data(job: Path, tmp_path: Path, opened: Counter[str]) -> None:
+    assert mpifed("run", job, "--out", tmp_path / "out").exit_code == 0
+    assert opened == {"open_federation": 1, "shard": 8, "test_shard": 1, "verify": 8}
+
+
+def test_what_could_not_be_opened_is_tried_again(job: Path, tmp_path: Path) -> None:
+    absent = mpifed("run", job, "--out", tmp_path / "out", "--set", f"data.path={tmp_path / 'none'}")
+    assert absent.exit_code == 3
+    assert absent.output.count("mpifed: error") == 4
+
+
+def test_sharing_changes_no_bit(
+    digits: Path, skewed: Path, write_job: Any, tmp_path: Path, opened: Counter[str]
+) -> None:
+    data = [
+        {"path": str(folder), **more}
+        for folder, more in ((digits, {}), (digits, {"block": 3}), (digits, {"memory_gib": 0.0}), (skewed, {}))
+    ]
+    job = write_job(
+        tmp_path / "job.toml", table(digits, **{"data": data, "compute.dtype": ["float32", "float64"], "seed": [5, 6]})
+    )
+    shared = mpifed("run", job, "--out", tmp_path / "all")
+    assert shared.exit_code == 0, shared.output
+    assert opened["open_federation"] == 8  # each second of 16 points takes the data of the one before
+    for point in range(1, 16, 2):
+        assert mpifed("run", job, "--out", tmp_path / "single", "--point", point).exit_code == 0
+    whole, single = (rows(tmp_path / folder) for folder in ("all", "single"))
+    for point in range(1, 16, 2):
+        for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
+            assert whole[point][name] == single[point][name]
+    assert all(len(row["model_sha256"]) == 64 for row in whole)
+
+
+@pytest.mark.launch
+def test_a_dedicated_server_between_points(
+    digits: Path, write_job: Any, tmp_path: Path, launch: Callable[..., Any]
+) -> None:
+    job = write_job(tmp_path / "job.toml", table(digits, **{"server.dedicated": [False, True, True, False]}))
+    ended = launch(3, "run", job, "--out", tmp_path / "out")
+    assert ended.code == 0, ended.text
+    assert mpifed("run", job, "--out", tmp_path / "alone", "--point", 0).exit_code == 0
+    (expected, *_) = (row["model_sha256"] for row in rows(tmp_path / "alone"))
+    assert [row["model_sha256"] for row in rows(tmp_path / "out")] == 4 * [expected]
+
+
+def test_the_data_of_one_folder_go_before_those_of_another_come(
+    digits: Path, skewed: Path, write_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Any] = []  # shards of all points so far
+    opens, shard = store.open_federation, store.Federation.shard
+    there = []  # how many of them are in memory when a folder is opened
+
+    def open_federation(path: Any) -> Any:
+        there.append(sum(one() is not None for one in held))
+        return opens(path)
+
+    def open_shard(*arguments: Any, **more: Any) -> Any:
+        found = shard(*arguments, **more)
+        held.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(store, "open_federation", open_federation)
+    monkeypatch.setattr(store.Federation, "shard", open_shard)
+    grid = {"data.path": [str(digits), str(skewed)], "sum.bounds": [{}, {"nothing": 1.0}]}  # an error with data open
+    assert mpifed("run", write_job(tmp_path / "job.toml", table(**grid)), "--out", tmp_path / "out").exit_code == 2
+    assert there == [0, 0]
+    assert len(held) == 8 + 11
+
+
+def test_a_shelf() -> None:
+    shelf = Shelf()
+    shelf.keep("a")
+    assert shelf.take("x", lambda: [1]) is shelf.take("x", lambda: [2])
+    shelf.keep("a")
+    assert shelf.take("x", lambda: [3]) == [1]
+    with pytest.raises(ZeroDivisionError):
+        shelf.take("y", lambda: 1 // 0)
+    assert shelf.take("y", lambda: None) is None
+    assert shelf.take("y", lambda: 4) is None  # nothing is a thing as well
+    shelf.keep("b")
+    assert shelf.take("x", lambda: [5]) == [5]
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ended = mpifed("run", job, "--out", out)
+    assert ended.exit_code == 0
     listed = json.loads(mpifed("show", out, "--json").output)
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
-    assert "point-0003" in mpifed("show", out).output
+    assert [one["settings"] for one in listed] == [
+        {"algorithm.batch": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
+    ]
+    shown = mpifed("show", out).output
+    assert "point-0003" in shown
+    assert ended.output.endswith(shown)

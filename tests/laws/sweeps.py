@@ -1,0 +1,12 @@
+"""Several sweeps in one launch: `sweeps.py FOLDER JOB...` runs each into a folder of its name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mpifed.run.command import How, run_command
+
+if __name__ == "__main__":
+    folder, *jobs = map(Path, sys.argv[1:])
+    sys.exit(max([run_command(job, (), folder / job.stem, None, How(progress="none")) for job in jobs]))

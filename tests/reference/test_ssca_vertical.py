@@ -1,0 +1,197 @@
+"""Algorithms 3 and 4 of SSCA against the component formulas, against Algorithms 1 and 2, and as heavy-ball SGD.
+
+Y. Cui, Y. Li, C. Ye: arXiv:2104.06011: (13)-(23), (30)-(42).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper import (
+    Function,
+    all_digits,
+    close,
+    combine,
+    constrained,
+    draw,
+    estimate,
+    first_model,
+    in_all_variables,
+    job,
+    model_flat,
+    omega,
+    play,
+    read,
+    softmax,
+    step_size,
+    unconstrained,
+)
+
+ROUNDS, HIDDEN = 6, 4
+RULE: dict[str, Any] = {"batch": 16, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15}
+VERTICAL, HORIZONTAL = {"name": "ssca-vertical", **RULE}, {"name": "ssca-horizontal", **RULE}
+NETWORK = {"name": "network", "hidden": HIDDEN, "penalty": 2e-3}
+BIAS: dict[bool, dict[str, bool]] = {False: {}, True: {"bias": True}}
+HOLDERS: list[dict[str, int]] = [{}, {"label_holder": 3}, {"label_holder": 0, "head_client": 0}, {"head_client": 2}]
+
+
+def norm_under(limit: float) -> dict[str, Any]:
+    """(37)"""
+    return {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": limit}]}
+
+
+# --- against the component formulas ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["exact", "paper"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("holder", HOLDERS, ids=str)
+def test_algorithm_3(shared_path: Path, tmp_path: Path, start: str, bias: bool, holder: dict[str, int]) -> None:
+    """Whether all clients have the labels or one, and whoever speaks for the head."""
+    folder = all_digits(shared_path, "columns", 5)
+    task = job(folder, {**VERTICAL, "start": start, **holder}, {**NETWORK, **BIAS[bias]}, ROUNDS)
+    data = read(folder)
+    assert len({len(columns) for columns in data.columns}) > 1
+    expected = unconstrained(task, data, start)
+    assert len(expected) == (4 if bias else 2)
+    close(play(task, tmp_path / "run").model, expected)
+
+
+@pytest.mark.parametrize("start", ["exact", "paper"])
+@pytest.mark.parametrize("limit, c", [(2.2, 1e5), (1.4, 0.5), (1.4, 1e5), (6.0, 1e5)])
+@pytest.mark.parametrize("holder, bias", [({}, False), ({}, True), ({"label_holder": 3}, False)])
+def test_algorithm_4(
+    shared_path: Path, tmp_path: Path, start: str, limit: float, c: float, holder: dict[str, int], bias: bool
+) -> None:
+    folder = all_digits(shared_path, "columns", 5)
+    objective = {"name": "network", "hidden": HIDDEN, **BIAS[bias]}
+    rule = {**VERTICAL, "start": start, "slack_cost": c, **holder}
+    task = job(folder, rule, objective, ROUNDS, **norm_under(limit))
+    expected = constrained(task, read(folder), limit, lambda t: c, start)
+    nu = np.array(expected.nu)
+    assert {2.2: (nu > 0) & (nu < c), 1.4: nu == c, 6.0: nu == 0}[limit][1:].any()
+    result = play(task, tmp_path / "run")
+    close(result.model, expected.w)
+    assert result.columns["multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6, abs=1e-9)
+    assert result.columns["slack"] == pytest.approx(expected.slack[-1], abs=1e-8)
+
+
+def test_several_constraints(shared_path: Path, tmp_path: Path) -> None:
+    """Two groups of classes and the norm, every round solved in all variables by SLSQP."""
+    folder = all_digits(shared_path, "columns", 7)
+    groups = [Function("loss", (0, 1, 2), 1.9), Function("loss", (5, 8), 2.0), Function("norm", None, 1.0)]
+    task = job(
+        folder, {**VERTICAL, "tau": 0.5, "batch": 60, "slack_cost": 30.0, "label_holder": 2},
+        {"name": "softmax", "penalty": 1e-3}, 5,
+        constraint=[
+            {"name": "loss", "classes": [0, 1, 2], "limit": 1.9},
+            {"name": "loss", "classes": [5, 8], "limit": 2.0},
+            {"name": "norm", "limit": 1.0},
+        ],
+    )  # fmt: skip
+    expected = in_all_variables(task, read(folder), softmax, [Function("loss"), *groups], 30.0)
+    assert (abs(expected.level) < 1e-6).any(axis=0).all()  # each of them binds
+    assert (expected.level < -1e-3).any()
+    result = play(task, tmp_path / "run")
+    np.testing.assert_allclose(model_flat(result.model), expected.w, rtol=0, atol=1e-7)  # SLSQP's
+
+
+# --- vertical is horizontal --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("constrains", [False, True])
+@pytest.mark.parametrize("batch", [1797, 25])
+def test_any_split_of_the_columns_is_one_client_with_all_rows(
+    shared_path: Path, tmp_path: Path, clients: int, constrains: bool, batch: int
+) -> None:
+    """Full batch, and minibatches too: both draw for client 0 of N rows."""
+    rows, columns = all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", clients)
+    more = norm_under(2.1) if constrains else {}
+    objective = {"name": "network", "hidden": HIDDEN, "bias": True} if constrains else NETWORK
+    one = play(job(rows, {**HORIZONTAL, "batch": batch}, objective, 5, **more), tmp_path / "rows")
+    two = play(job(columns, {**VERTICAL, "batch": batch}, objective, 5, **more), tmp_path / "columns")
+    close(two.model, omega(one.model))
+    assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-8)
+    assert two.columns["objective"] == pytest.approx(one.columns["objective"], rel=1e-8)
+    if constrains:
+        assert one.columns["multiplier_1"] > 0
+        for name in ("constraint_1", "margin_1", "multiplier_1", "slack"):
+            assert two.columns[name] == pytest.approx(one.columns[name], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("numbers, block", [("exact", 1), ("exact", 2), ("float", 5)])
+def test_the_labels_may_be_with_anybody(shared_path: Path, tmp_path: Path, numbers: str, block: int) -> None:
+    """However sums are made, and clients computed together."""
+    folder = all_digits(shared_path, "columns", 5)
+    more = {"sum": {"numbers": numbers}, "data": {"path": str(folder), "block": block}, **norm_under(2.1)}
+    objective = {"name": "network", "hidden": HIDDEN}
+    one, *others = (
+        play(job(folder, {**VERTICAL, **holder}, objective, 3, **more), tmp_path / str(n)).model
+        for n, holder in enumerate(HOLDERS)
+    )
+    for other in others:
+        close(other, omega(one))
+
+
+# --- Algorithms 1 and 3 are heavy-ball SGD -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+@pytest.mark.parametrize("start", ["exact", "paper"])
+def test_it_is_heavy_ball_sgd(skewed: Path, shared_path: Path, tmp_path: Path, split: str, start: str) -> None:
+    """Step gamma_t rho_t/(2 tau), momentum (1 - rho_t)(1 - gamma_{t-1}) gamma_t/gamma_{t-1} (errata).
+
+    With a curvature of tau from the first round on (`paper`) this holds from the second round on whatever rho_1;
+    the first step begins at (1 - gamma_1 (1 - rho_1)) w_1, since w-bar_0 = 0. With `exact` it holds from the first
+    on with rho_t/Q_t in place of rho_t. The penalty's slope belongs to the gradient.
+    """
+    folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
+    tau, penalty = 0.6, 4e-3
+    rule = {**(HORIZONTAL if split == "rows" else VERTICAL), "tau": tau, "start": start, "batch": 4}
+    task, data = job(folder, rule, {**NETWORK, "penalty": penalty}, 7), read(folder)
+    w = before = omega(first_model(task))
+    Q = 0.0
+    for t in range(1, task.rounds + 1):
+        rho, gamma = step_size(rule["rho"], t), step_size(rule["gamma"], t)
+        assert rho < 1
+        gradient = combine((1.0, estimate(w, data, draw(task, data, t)).slopes), (2 * penalty, w))
+        Q = (1 - rho) * Q + rho
+        if start == "exact":
+            rho = rho / Q
+        if t == 1:
+            shrunk = 1 - gamma * (1 - rho)
+            new = combine((shrunk, w), (-gamma * rho / (2 * tau), gradient))
+            assert (shrunk == 1) == (start == "exact")
+        else:
+            last = step_size(rule["gamma"], t - 1)
+            momentum = (1 - rho) * (1 - last) * gamma / last
+            new = combine((1 + momentum, w), (-momentum, before), (-gamma * rho / (2 * tau), gradient))
+        before, w = w, new
+    close(play(task, tmp_path / "run").model, w)
+
+
+@pytest.mark.parametrize("holder", [{}, {"label_holder": 1}], ids=str)
+@pytest.mark.parametrize("more", [{}, norm_under(2.1)], ids=["loss", "norm"])
+def test_columns_that_do_not_lie_side_by_side(
+    scattered: Path, tmp_path: Path, holder: dict[str, int], more: dict[str, Any]
+) -> None:
+    """Clients with 1, 8, 19 and 36 columns."""
+    objective = {"name": "network", "hidden": HIDDEN, "bias": True} if more else NETWORK
+    task, data = job(scattered, {**VERTICAL, **holder}, objective, ROUNDS, **more), read(scattered)
+    assert any((np.diff(columns) > 1).any() for columns in data.columns)
+    expected = constrained(task, data, 2.1, lambda t: 1e5).w if more else unconstrained(task, data)
+    close(play(task, tmp_path / "run").model, expected)
+
+
+def test_the_references_see_the_digits(shared_path: Path, scattered: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    for folder in (all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", 5), scattered):
+        data = read(folder)
+        assert (data.X == X / 16).all()
+        assert (data.y == y).all()

@@ -1,0 +1,167 @@
+"""SSCA with recursive estimates against a loop: d_t = g(w_t) + (1 - rho_t) (d_{t-1} - g(w_{t-1})), on the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper import (
+    Data,
+    Function,
+    Omega,
+    all_digits,
+    close,
+    combine,
+    draw,
+    estimate,
+    first_model,
+    in_all_variables,
+    inner,
+    job,
+    lemma_1,
+    model_flat,
+    omega,
+    play,
+    read,
+    softmax,
+    step_size,
+    unconstrained,
+)
+
+from mpifed.run.config import Job
+
+ROUNDS = 7
+RULE: dict[str, Any] = {
+    "batch": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.3, "variance_reduction": "recursive",
+}  # fmt: skip
+NETWORK = {"name": "network", "hidden": 4}
+
+
+@pytest.fixture(scope="session", params=["rows", "columns"])
+def split_digits(request: Any, shared_path: Path, skewed: Path) -> Path:
+    """11 clients of very different sizes, or 5 with all rows."""
+    if request.param == "rows":
+        return skewed
+    return all_digits(shared_path, "columns", 5)
+
+
+def rule(data: Data, **more: Any) -> dict[str, Any]:
+    return {"name": f"ssca-{'horizontal' if data.split == 'rows' else 'vertical'}", **RULE, **more}
+
+
+def recursive(
+    task: Job, data: Data, limit: float | None = None, costs: tuple[float, ...] = (1e5,), stage: int = 10**6
+) -> tuple[Omega, list[float]]:
+    """(w, nu of every round); without a limit the loss and the penalty are minimized, otherwise ||w||^2.
+
+    After every `stage` rounds the next of `costs` is taken, and t is 1 again.
+
+    A. Cutkosky, F. Orabona: "Momentum-Based Variance Reduction in Non-Convex SGD" (NeurIPS 2019).
+    """
+    penalty, tau = task.objective.get("penalty", 0.0), task.algorithm["tau"]
+    w = before = omega(first_model(task))
+    multipliers = []
+    for now in range(1, task.rounds + 1):
+        j = min((now - 1) // stage, len(costs) - 1)
+        t = now - j * stage
+        rho, gamma = step_size(task.algorithm["rho"], t), step_size(task.algorithm["gamma"], t)
+        drawn = draw(task, data, now)
+        cost, slopes = estimate(w, data, drawn)
+        if t == 1:
+            value, d = cost, slopes
+        else:
+            old_cost, old_slopes = estimate(before, data, drawn)  # the same rows
+            value = cost + (1 - rho) * (value - old_cost)
+            d = combine((1.0, slopes), (1 - rho, d), (rho - 1, old_slopes))
+        if limit is None:
+            w_bar = combine((1.0, w), (-1 / (2 * tau), d), (-penalty / tau, w))
+        else:
+            A = value - inner(d, w) + tau * inner(w, w)
+            w_bar, nu = lemma_1(combine((1.0, d), (-2 * tau, w)), A, limit, tau, costs[j])
+            multipliers.append(nu)
+        before, w = w, combine((1 - gamma, w), (gamma, w_bar))
+    return w, multipliers
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_without_constraints(split_digits: Path, tmp_path: Path, bias: bool) -> None:
+    data = read(split_digits)
+    task = job(split_digits, rule(data), {**NETWORK, "penalty": 2e-3, **({"bias": True} if bias else {})}, ROUNDS)
+    close(play(task, tmp_path / "run").model, recursive(task, data)[0])
+
+
+@pytest.mark.parametrize("limit, c", [(2.2, 1e5), (1.7, 0.5), (9.0, 1e5)])
+def test_with_a_constraint(split_digits: Path, tmp_path: Path, limit: float, c: float) -> None:
+    data = read(split_digits)
+    task = job(
+        split_digits, rule(data, slack_cost=c), NETWORK, ROUNDS, minimize={"name": "norm"},
+        constraint=[{"name": "loss", "limit": limit}],
+    )  # fmt: skip
+    w, nu = recursive(task, data, limit, (c,))
+    assert {2.2: max(nu) > 0, 1.7: max(nu) == c, 9.0: max(nu) == 0}[limit]
+    result = play(task, tmp_path / "run")
+    close(result.model, w)
+    assert result.columns["multiplier_1"] == pytest.approx(nu[-1], rel=1e-6, abs=1e-9)
+
+
+def test_a_penalty_sequence_begins_again(split_digits: Path, tmp_path: Path) -> None:
+    """With a plain estimate."""
+    data = read(split_digits)
+    task = job(
+        split_digits, rule(data, slack_cost=[0.5, 2.0], stage_rounds=3), NETWORK, ROUNDS, minimize={"name": "norm"},
+        constraint=[{"name": "loss", "limit": 1.7}],
+    )  # fmt: skip
+    w, nu = recursive(task, data, 1.7, (0.5, 2.0), 3)
+    assert nu[2] == 0.5 and nu[3] == 2.0
+    close(play(task, tmp_path / "run").model, w)
+
+
+def test_one_holder_of_the_labels(shared_path: Path, tmp_path: Path) -> None:
+    folder = all_digits(shared_path, "columns", 5)
+    data = read(folder)
+    task = job(folder, rule(data, label_holder=2), {**NETWORK, "penalty": 2e-3}, ROUNDS)
+    close(play(task, tmp_path / "run").model, recursive(task, data)[0])
+
+
+@pytest.mark.parametrize("numbers", ["exact", "float"])
+def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> None:
+    """Those present take both gradients, weighted over them; float sums come from one product."""
+    data = read(skewed)
+    task = job(
+        skewed, rule(data), {**NETWORK, "penalty": 2e-3}, ROUNDS, participation={"clients_per_round": 4},
+        sum={"numbers": numbers}, data={"path": str(skewed), "block": 3},
+    )  # fmt: skip
+    close(play(task, tmp_path / "run").model, recursive(task, data)[0])
+
+
+def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
+    """Loss and penalty under two constraints by class and one on the norm, each round solved by SLSQP."""
+    data = read(split_digits)
+    groups = [Function("loss", (0, 1), 1.9), Function("loss", (5, 8, 9), 2.0), Function("norm", None, 0.3)]
+    task = job(
+        split_digits, rule(data, batch=10 if data.split == "rows" else 60, tau=0.8, slack_cost=20.0),
+        {"name": "softmax", "penalty": 1e-3}, 5,
+        constraint=[
+            {"name": "loss", "classes": [0, 1], "limit": 1.9},
+            {"name": "loss", "classes": [5, 8, 9], "limit": 2.0},
+            {"name": "norm", "limit": 0.3},
+        ],
+    )  # fmt: skip
+    expected = in_all_variables(task, data, softmax, [Function("loss"), *groups], 20.0)
+    assert (abs(expected.level) < 1e-6).any(axis=0).all()  # each of them binds
+    assert (expected.level < -1e-3).any()
+    np.testing.assert_allclose(model_flat(play(task, tmp_path / "run").model), expected.w, rtol=0, atol=1e-7)  # SLSQP's
+
+
+def test_without_memory_it_is_the_plain_algorithm(split_digits: Path, tmp_path: Path) -> None:
+    """rho = 1"""
+    data, objective = read(split_digits), {**NETWORK, "penalty": 2e-3}
+    reduced = job(split_digits, rule(data, rho=[1.0]), objective, 3)
+    plain = job(split_digits, rule(data, rho=[1.0], variance_reduction="none"), objective, 3)
+    expected = unconstrained(plain, data)
+    for one, other in zip(expected, recursive(reduced, data)[0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+    close(play(reduced, tmp_path / "reduced").model, expected)
+    close(play(plain, tmp_path / "plain").model, expected)

@@ -1,0 +1,80 @@
+"""SGD on data split by columns, and federated averaging with server momentum, against plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paper import (
+    all_digits,
+    close,
+    combine,
+    draw,
+    estimate,
+    first_model,
+    job,
+    omega,
+    play,
+    read,
+    step_size,
+)
+
+ROUNDS, PENALTY = 6, 3e-3
+STEP = [0.4, 0.25]
+NETWORK = {"name": "network", "hidden": 4, "penalty": PENALTY}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("holder", [{}, {"label_holder": 3}, {"head_client": 4}], ids=str)
+def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dict[str, int]) -> None:
+    """w - step (mean gradient of the rows drawn + 2 penalty w)."""
+    folder = all_digits(shared_path, "columns", 5)
+    rule = {"name": "vertical-sgd", "batch": 16, "step": STEP, **holder}
+    task, data = job(folder, rule, {**NETWORK, **({"bias": True} if bias else {})}, ROUNDS), read(folder)
+    w = omega(first_model(task))
+    for t in range(1, ROUNDS + 1):
+        step = step_size(STEP, t)
+        w = combine((1 - 2 * step * PENALTY, w), (-step, estimate(w, data, draw(task, data, t)).slopes))
+    close(play(task, tmp_path / "run").model, w)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 7, 64])
+def test_any_split_of_the_columns_is_one_client_with_all_rows(shared_path: Path, tmp_path: Path, clients: int) -> None:
+    """FedSGD on all rows."""
+    rows, columns = all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", clients)
+    one = play(job(rows, {"name": "fedavg", "batch": 1797, "step": STEP}, NETWORK, 4), tmp_path / "rows")
+    two = play(job(columns, {"name": "vertical-sgd", "batch": 1797, "step": STEP}, NETWORK, 4), tmp_path / "columns")
+    close(two.model, omega(one.model))
+    assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-9)
+
+
+def test_least_squares(columns: Path, tmp_path: Path) -> None:
+    rule = {"name": "vertical-sgd", "batch": 11, "step": [0.1]}
+    task, data = job(columns, rule, {"name": "least-squares", "penalty": PENALTY}, ROUNDS), read(columns)
+    w = first_model(task).first[:, 0]
+    for t in range(1, ROUNDS + 1):
+        ((weight, rows),) = draw(task, data, t)
+        X, y = data.X[rows], data.y[rows]
+        w = w - 0.1 * (weight * X.T @ (X @ w - y) + 2 * PENALTY * w)
+    np.testing.assert_allclose(play(task, tmp_path / "run").model.first[:, 0], w, rtol=0, atol=1e-10)
+
+
+# --- server momentum ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_round", [None, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.6, 0.9])
+def test_momentum_with_one_step_is_heavy_ball(
+    skewed: Path, tmp_path: Path, per_round: int | None, momentum: float
+) -> None:
+    """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1})"""
+    rule = {"name": "fedavg", "batch": 4, "step": STEP, "momentum": momentum, "local_steps": 1}
+    participation = {} if per_round is None else {"clients_per_round": per_round}
+    task, data = job(skewed, rule, NETWORK, ROUNDS, participation=participation), read(skewed)
+    w = before = omega(first_model(task))
+    for t in range(1, ROUNDS + 1):
+        step = step_size(STEP, t)
+        gradient = combine((1.0, estimate(w, data, draw(task, data, t)).slopes), (2 * PENALTY, w))
+        before, w = w, combine((1 + momentum, w), (-momentum, before), (-step, gradient))
+    close(play(task, tmp_path / "run").model, w)

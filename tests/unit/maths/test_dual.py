@@ -1,0 +1,412 @@
+"""SSCA's convex problem through its dual: against SLSQP on the primal, by duality, and in closed forms."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import check_grad, minimize, minimize_scalar
+
+from mpifed.core.errors import NumericalError
+from mpifed.maths.dual import lemma_1, levels, multipliers
+
+REGIMES = ["inactive", "feasible", "mixed", "far"]
+
+
+class Problem(NamedTuple):
+    """Surrogates a_m + f_m.w + tau_m ||w||^2; those of index 0 are the objective's."""
+
+    a: Any  # [M]
+    f: Any  # [M + 1, d]
+    tau: Any  # [M + 1]
+    c: float
+
+    def values(self, w: Any) -> Any:
+        return self.a + self.f[1:] @ w + self.tau[1:] * (w @ w)
+
+    def objective(self, w: Any) -> float:
+        """With the best s for this w, so that every w is feasible."""
+        free = self.f[0] @ w + self.tau[0] * (w @ w)
+        return float(free + self.c * np.maximum(self.values(w), 0).sum())
+
+
+class Solution(NamedTuple):
+    nu: Any
+    w: Any
+    s: Any
+
+
+def solved(problem: Problem) -> Solution:
+    gram = problem.f @ problem.f.T
+    nu = multipliers(problem.a, gram, problem.tau, problem.c)
+    assert nu.dtype == np.float64
+    assert ((nu >= 0) & (nu <= problem.c)).all()
+    w = -(problem.f[0] + nu @ problem.f[1:]) / (2 * (problem.tau[0] + nu @ problem.tau[1:]))
+    return Solution(nu, w, np.maximum(levels(nu, problem.a, gram, problem.tau), 0))
+
+
+def random_problem(
+    seed: int, regime: str, dims: int, constraints: int, decades: float = 0.0, costs: tuple[float, float] = (-2, 3)
+) -> Problem:
+    """Functions whose sizes differ by up to 10^(2 decades); some are zero, `norm`, linear, or copies."""
+    rng = np.random.default_rng((seed, REGIMES.index(regime)))
+    d, M = int(rng.integers(1, dims + 1)), int(rng.integers(1, constraints + 1))
+    f = rng.standard_normal((M + 1, d)) * 10 ** rng.uniform(-decades, decades, (M + 1, 1))
+    tau = np.r_[1.0, rng.random(M) * (rng.random(M) < 0.7)] * 10 ** rng.uniform(-decades / 2, decades / 2, M + 1)
+    kinds = rng.choice(["", "copy", "norm", "zero", "same curvature"], M + 1, p=[0.55, 0.15, 0.1, 0.05, 0.15])
+    for m in range(1, M + 1):
+        if kinds[m] == "copy":
+            f[m], tau[m] = f[m - 1], tau[m - 1]
+        elif kinds[m] == "same curvature":
+            tau[m] = tau[0]
+        elif kinds[m]:
+            f[m], tau[m] = 0, float(kinds[m] == "norm")
+    f[0] *= rng.random() > 0.2
+    best = -f[0] / (2 * tau[0])  # of the objective alone
+    there = rng.standard_normal(d) * (np.linalg.norm(best) + 0.1)
+    size = np.abs(f[1:] @ best) + tau[1:] * (best @ best) + 0.1 * np.linalg.norm(f[1:], axis=1)
+    at = there if regime == "feasible" else best
+    noise = {
+        "inactive": -0.5 * rng.random(M),
+        "feasible": -0.3 * rng.random(M) * rng.integers(0, 2),
+        "mixed": rng.standard_normal(M),
+        "far": 10 * rng.standard_normal(M),
+    }
+    a = noise[regime] * size - (f[1:] @ at + tau[1:] * (at @ at))
+    return Problem(a, f, tau, 10 ** rng.uniform(*costs))
+
+
+def sizes(problem: Problem, nu: Any) -> Any:
+    """[M] of the terms that a surrogate's value at w(nu) is a sum of, if none cancelled: rounding is eps of that."""
+    norms = np.linalg.norm(problem.f, axis=1)
+    reach = (norms[0] + nu @ norms[1:]) / (2 * (problem.tau[0] + nu @ problem.tau[1:]))
+    size = np.abs(problem.a) + norms[1:] * reach + problem.tau[1:] * reach**2
+    return np.where(size > 0, size, 1)
+
+
+def residual(problem: Problem, nu: Any) -> float:
+    """The largest relative error in the KKT conditions.
+
+    With s = max(0, value), they ask: value <= 0 where nu = 0, value >= 0 where nu = c, value = 0 between.
+    """
+    w = -(problem.f[0] + nu @ problem.f[1:]) / (2 * (problem.tau[0] + nu @ problem.tau[1:]))
+    value = problem.values(w)
+    below, above = np.where(nu > 0, np.maximum(-value, 0), 0), np.where(nu < problem.c, np.maximum(value, 0), 0)
+    return float((np.maximum(below, above) / sizes(problem, nu)).max())
+
+
+def dual(problem: Problem, nu: Any) -> float:
+    pull = problem.f[0] + nu @ problem.f[1:]
+    return float(problem.a @ nu - pull @ pull / (4 * (problem.tau[0] + nu @ problem.tau[1:])))
+
+
+def by_slsqp(problem: Problem, start: Any) -> Any:
+    """The best w [d] that SLSQP finds for Problem 5 in (w, s), everything divided by what makes it of order one."""
+    d, M = problem.f.shape[1], len(problem.a)
+    unit = max(1.0, problem.c)
+
+    def objective(x: Any) -> Any:
+        w, s = x[:d], x[d:]
+        return (problem.f[0] @ w + problem.tau[0] * (w @ w) + problem.c * s.sum()) / unit
+
+    def slope(x: Any) -> Any:
+        return np.r_[problem.f[0] + 2 * problem.tau[0] * x[:d], np.full(M, problem.c)] / unit
+
+    below = {
+        "type": "ineq",
+        "fun": lambda x: x[d:] - problem.values(x[:d]),
+        "jac": lambda x: np.hstack((-(problem.f[1:] + 2 * np.outer(problem.tau[1:], x[:d])), np.eye(M))),
+    }
+    found = minimize(
+        objective,
+        np.r_[start, np.maximum(problem.values(start), 0)],
+        jac=slope,
+        bounds=[(None, None)] * d + [(0, None)] * M,
+        constraints=[below],
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-14},
+    )
+    return found.x[:d]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_against_slsqp_on_the_primal(regime: str) -> None:
+    for seed in range(150):
+        problem = random_problem(seed, regime, dims=4, constraints=5)
+        _, w, s = solved(problem)
+        ours = problem.objective(w)
+        theirs = by_slsqp(problem, np.zeros(len(w)))
+        # the objective with the best s is strongly convex: any w is worse than ours by its distance squared
+        excess = problem.objective(theirs) - ours
+        assert excess >= problem.tau[0] * ((w - theirs) ** 2).sum() - 1e-12 * (1 + abs(ours))
+        # SLSQP is right to 1e-8 in w and s, which c <= 1e3 multiplies; twice it stops early, at 3e-6
+        assert excess <= 1e-5 * (1 + abs(ours))
+        np.testing.assert_allclose(theirs, w, rtol=0, atol=1e-5 * (1 + np.abs(w).max()))
+        np.testing.assert_allclose(np.maximum(problem.values(theirs), 0), s, rtol=0, atol=1e-6 * (1 + s.max()))
+
+
+# Copies at a price of 1e6 or gradients that differ by 1e8 in length: no solver of the primal does these. But a w and
+# a nu of equal value are optimal, both of them, whoever found them.
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize(("decades", "constraints"), [(0.0, 8), (1.0, 8), (4.0, 8), (0.0, 20)])
+def test_conditions_and_duality(regime: str, decades: float, constraints: int) -> None:
+    for seed in range(60):
+        problem = random_problem(seed, regime, 6, constraints, decades, costs=(-2, 6))
+        nu, w, s = solved(problem)
+        assert residual(problem, nu) <= 1e-12
+        # the terms that both values are sums of
+        terms = abs(problem.f[0] @ w) + problem.tau[0] * (w @ w) + (nu + problem.c * (s > 0)) @ sizes(problem, nu)
+        primal = problem.f[0] @ w + problem.tau[0] * (w @ w) + problem.c * s.sum()
+        assert abs(primal - dual(problem, nu)) <= 1e-12 * terms
+        assert (problem.values(w) <= s + 1e-12 * sizes(problem, nu)).all()
+
+
+numbers = st.one_of(st.just(0.0), st.floats(1e-4, 1e4), st.floats(-1e4, -1e-4))
+sums = st.one_of(st.just(0.0), st.floats(1e-3, 1e3))
+
+
+@st.composite
+def problems(draw: Any) -> Problem:
+    """Any numbers, equal ones and zeros among them."""
+    d, M = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    vectors = st.lists(numbers, min_size=d, max_size=d)
+    f = np.array(draw(st.lists(vectors, min_size=M + 1, max_size=M + 1)))
+    tau = np.array([draw(st.floats(1e-3, 1e3)), *draw(st.lists(sums, min_size=M, max_size=M))])
+    a = np.array(draw(st.lists(numbers, min_size=M, max_size=M)))
+    return Problem(a, f, tau, draw(st.floats(1e-2, 1e6)))
+
+
+@settings(max_examples=500, deadline=None)
+@given(problems())
+def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
+    assert residual(problem, solved(problem).nu) <= 1e-11
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(), st.integers(-20, 20), st.integers(-20, 20), st.randoms(use_true_random=False))
+def test_units_and_order_do_not_matter(problem: Problem, value: int, length: int, random: Any) -> None:
+    """Other units of values and of w, another order of constraints; w is compared, since nu need not be unique."""
+    nu, w, _ = solved(problem)
+    unit, other = 2.0**value, 2.0**length
+    order = list(range(1, len(problem.tau)))
+    random.shuffle(order)
+    k = [0, *order]
+    a = problem.a[np.array(order) - 1] * unit
+    moved = solved(Problem(a, problem.f[k] * unit * other, problem.tau[k] * unit * other**2, problem.c))
+    # at best the square root of rounding, of the terms that w is a sum of: a value's change is that of w squared
+    reach = np.linalg.norm(problem.f, axis=1) @ np.r_[1, nu] / (2 * (problem.tau[0] + nu @ problem.tau[1:]))
+    np.testing.assert_allclose(moved.w * other, w, rtol=0, atol=1e-6 * reach + 1e-300)
+
+
+def single(seed: int) -> tuple[float, float, float, float]:
+    """Constant, square, curvature and cost for Lemma 1: slack, to be met, or out of reach."""
+    rng = np.random.default_rng(seed)
+    square, curvature, cost = 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 5)
+    least = square / (4 * curvature)  # no w makes the surrogate less than constant - least
+    return float(least * rng.uniform(-0.5, 1.5)), square, curvature, cost
+
+
+def test_lemma_1() -> None:
+    cut = between = 0
+    for seed in range(200):
+        a, b, tau, c = single(seed)
+        nu = lemma_1(a, b, tau, c)
+        depth = b - 4 * tau * a
+        printed = np.clip((np.sqrt(b / depth) - 1) / tau, 0, c) if depth > 0 else c  # (42) as it stands
+        assert nu == pytest.approx(printed, rel=1e-9, abs=1e-12 / tau)  # that subtracts 1
+        problem = Problem(np.array([a]), np.array([[0.0], [np.sqrt(b)]]), np.array([1.0, tau]), c)
+        assert nu == pytest.approx(solved(problem).nu[0], rel=1e-9)
+        # w = -t f_1, on a line
+        found = minimize_scalar(
+            lambda t, a=a, b=b, tau=tau, c=c: t * t * b + c * max(0.0, a - t * b + tau * t * t * b),
+            bounds=(0, 1 / (2 * tau)),
+            method="bounded",
+            options={"xatol": 1e-12 / tau},
+        )
+        assert nu / (2 * (1 + nu * tau)) == pytest.approx(found.x, abs=1e-6 / tau)  # sqrt(eps) of the interval, or so
+        cut, between = cut + (nu == c), between + (0 < nu < c)
+    assert min(cut, between) > 30
+
+
+def test_lemma_1_where_the_printed_form_fails() -> None:
+    assert lemma_1(0.5, 1.0, 0.0, 10.0) == 1.0  # a half-space, 2 a / b, the limit for tau = 0
+    assert lemma_1(0.5, 1.0, 1e-20, 10.0) == 1.0
+    assert lemma_1(0.0, 0.0, 1.0, 10.0) == 0.0  # 0 / 0: w = 0 meets the limit
+    assert lemma_1(-1.0, 0.0, 1.0, 10.0) == 0.0
+    assert lemma_1(1.0, 0.0, 1.0, 10.0) == 10.0
+
+
+def test_one_constraint_against_the_dual_on_a_line() -> None:
+    for seed in range(100):
+        problem = random_problem(seed, "mixed", dims=4, constraints=1)
+        nu, w, _ = solved(problem)
+        found = minimize_scalar(
+            lambda t, problem=problem: -dual(problem, np.array([t])), bounds=(0, problem.c), method="bounded"
+        )
+        best = max(-found.fun, dual(problem, np.zeros(1)), dual(problem, np.array([problem.c])))
+        assert dual(problem, nu) >= best - 1e-13 * (1 + abs(best))
+        assert problem.objective(w) == pytest.approx(dual(problem, nu), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-6, 0.3, 5.0])
+def test_norm_as_constraint_is_a_projection_on_a_ball(limit: float) -> None:
+    f = np.array([[3.0, -4.0, 12.0], [0.0, 0.0, 0.0]])
+    problem = Problem(np.array([-limit]), f, np.array([0.5, 1.0]), 1e4)
+    center = -f[0] / (2 * 0.5)
+    # at most: a cost of 1e4 leaves w = center / (1 + 2e4)
+    expected = center * max(np.sqrt(limit) / np.linalg.norm(center), 1 / (1 + 1e4 / 0.5))
+    np.testing.assert_allclose(solved(problem).w, expected, rtol=1e-12)
+
+
+def test_copies_of_a_constraint_are_one_that_costs_more() -> None:
+    for seed in range(60):
+        once = random_problem(seed, "mixed", dims=4, constraints=3)
+        for copies in (2, 4):
+            k = np.r_[0, np.repeat(np.arange(1, len(once.tau)), copies)]
+            many = solved(once._replace(a=once.a[k[1:] - 1], f=once.f[k], tau=once.tau[k]))
+            one = solved(once._replace(c=copies * once.c))
+            atol = 1e-9 * (1 + np.abs(one.w).max() + sizes(once, one.nu).max())
+            np.testing.assert_allclose(many.w, one.w, rtol=0, atol=atol)
+            np.testing.assert_allclose(many.s, np.repeat(one.s, copies), rtol=0, atol=atol)
+
+
+def test_gradients_that_are_nearly_alike() -> None:
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(seed, "feasible", dims=4, constraints=1, costs=(-2, 6))
+        M, norm = 6, np.linalg.norm(problem.f[1])
+        near = problem.f[1] + 10 ** rng.uniform(-12, -4) * norm * rng.standard_normal((M, problem.f.shape[1]))
+        a = problem.a[0] + 10 ** rng.uniform(-12, -4) * abs(problem.a[0]) * rng.standard_normal(M)
+        alike = Problem(a, np.vstack((problem.f[:1], near)), np.r_[problem.tau, [problem.tau[1]] * (M - 1)], problem.c)
+        assert residual(alike, solved(alike).nu) <= 1e-12
+
+
+def test_a_feasible_set_that_is_one_point_or_none() -> None:
+    """Half-spaces and their opposites, which meet in a plane or miss each other by 1e-10."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        f, there = rng.standard_normal((4, 5)), rng.standard_normal(5)
+        a = np.r_[-(f[1:] @ there), f[1:] @ there] + rng.integers(0, 2) * 1e-10 * rng.standard_normal(6)
+        problem = Problem(a, np.vstack((f, -f[1:])), np.r_[1.0, np.zeros(6)], 10 ** rng.uniform(2, 6))
+        nu, w, s = solved(problem)
+        assert residual(problem, nu) <= 1e-12
+        atol = 1e-9 + 1e-14 * problem.c  # opposites' multipliers may both be c, and cancel
+        assert s.max() <= atol
+        expected, *_ = np.linalg.lstsq(f[1:], f[1:] @ there + f[1:] @ f[0] / 2)  # the projection of -f_0 / 2
+        np.testing.assert_allclose(w, expected - f[0] / 2, rtol=0, atol=30 * atol)  # the condition of f is up to 30
+
+
+def test_more_constraints_than_dimensions() -> None:
+    """The sides of a polygon around 0, and a pull to its corner."""
+    angles = np.arange(7) * 2 * np.pi / 7
+    sides = np.stack((np.cos(angles), np.sin(angles)), axis=1)
+    corner = np.linalg.solve(sides[:2], np.ones(2))
+    problem = Problem(-np.ones(7), np.vstack((-20 * corner, sides)), np.r_[1.0, np.zeros(7)], 1e3)
+    nu, w, s = solved(problem)
+    np.testing.assert_allclose(w, corner, rtol=1e-13)
+    np.testing.assert_allclose(s, 0, atol=1e-14)
+    assert (nu[:2] > 1).all()
+    assert (nu[2:] == 0).all()
+
+
+def test_no_constraint_binds() -> None:
+    for seed in range(40):
+        problem = random_problem(seed, "inactive", dims=5, constraints=8, decades=2.0, costs=(-2, 6))
+        assert (solved(problem).nu == 0).all()
+    assert multipliers(np.zeros(0), np.ones((1, 1)), np.ones(1), 1.0).shape == (0,)
+
+
+def test_out_of_reach_is_cut_by_the_cost() -> None:
+    a, f = np.array([1.0, 1.0, -9.0]), np.array([[0.0, 0.2], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
+    for c in (1e-2, 1.0, 1e3, 1e6):
+        problem = Problem(a, f, np.ones(4), c)
+        nu, w, s = solved(problem)
+        assert nu.tolist() == [c, c, 0.0]  # exactly
+        np.testing.assert_allclose(w, [0, -0.1 / (1 + 2 * c)], rtol=1e-9, atol=1e-10)  # f_1 and f_2 cancel at c
+        np.testing.assert_allclose(s, problem.values(w).clip(0), rtol=1e-12)
+        assert (s[:2] > 0.9).all()
+
+
+def test_the_penalty_is_exact_above_the_multiplier() -> None:
+    """min ||w||^2 with 300 - w <= 0: nu = 600; c below that leaves a slack, c above does not change a thing."""
+    problem = Problem(np.array([300.0, -1.0]), np.array([[0.0], [-1.0], [0.0]]), np.array([1.0, 0.0, 0.0]), 1e5)
+    for c in (601.0, 1e3, 1e5):
+        nu, w, s = solved(problem._replace(c=c))
+        np.testing.assert_allclose((nu[0], w[0], s[0]), (600, 300, 0), rtol=1e-13, atol=1e-12)
+    nu, w, s = solved(problem._replace(c=100.0))
+    np.testing.assert_allclose((nu[0], w[0], s[0]), (100, 50, 250), rtol=1e-13)
+
+
+def test_a_hundred_thousand_parameters_through_their_inner_products() -> None:
+    rng = np.random.default_rng(0)
+    d, M = 10**5, 4
+    common = rng.standard_normal(d)
+    f = np.vstack([common + rng.standard_normal(d) for _ in range(M + 1)]) / np.sqrt(d)
+    f[0] = 0
+    tau = np.r_[1.0, np.full(M, 0.1)]
+    problem = Problem(np.array([0.4, 0.5, 0.2, 0.6]), f, tau, 1e5)
+    nu, w, s = solved(problem)
+    assert residual(problem, nu) <= 1e-13
+    assert (nu > 0).sum() >= 2
+    np.testing.assert_allclose(s, 0, atol=1e-13)
+    assert problem.objective(w) == pytest.approx(dual(problem, nu), rel=1e-9)  # rounding, times a cost of 1e5
+    # the same in the five dimensions that matter
+    basis, _ = np.linalg.qr(f[1:].T)
+    small = Problem(problem.a, f @ basis, tau, 1e5)
+    np.testing.assert_allclose(basis @ by_slsqp(small, np.zeros(M)), w, rtol=0, atol=1e-6 * np.abs(w).max())
+
+
+def test_levels_are_the_slope_of_the_dual() -> None:
+    for seed in range(20):
+        problem = random_problem(seed, "mixed", dims=4, constraints=5)
+        gram, at = problem.f @ problem.f.T, np.random.default_rng(seed).uniform(0, 2, len(problem.a))
+
+        def slope(nu: Any, problem: Any = problem, gram: Any = gram) -> Any:
+            return levels(nu, problem.a, gram, problem.tau)
+
+        assert check_grad(lambda nu, p=problem: dual(p, nu), slope, at) <= 1e-5 * sizes(problem, at).max()
+
+
+def test_same_bits_and_inputs_stand() -> None:
+    problem = random_problem(3, "mixed", dims=6, constraints=8)
+    inputs = problem.a, problem.f @ problem.f.T, problem.tau
+    before = [array.copy() for array in inputs]
+    first = multipliers(*inputs, problem.c)
+    assert (multipliers(*inputs, problem.c) == first).all()
+    levels(first, *inputs)
+    for array, copy in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf])
+def test_numbers_that_are_not_finite(bad: float) -> None:
+    gram = np.eye(3)
+    with pytest.raises(NumericalError, match=r"constant of constraint 2: .* expected finite numbers; lower the step"):
+        multipliers(np.array([0.0, bad]), gram, np.ones(3), 1.0)
+    with pytest.raises(NumericalError, match="inner products of the objective"):
+        multipliers(np.ones(2), np.where(np.arange(9).reshape(3, 3) == 0, bad, gram), np.ones(3), 1.0)
+    with pytest.raises(NumericalError, match="inner products of constraint 2"):
+        multipliers(np.ones(2), gram + np.outer([0, 0, bad], np.ones(3)), np.ones(3), 1.0)
+    with pytest.raises(NumericalError, match="curvature of constraint 1"):
+        levels(np.zeros(2), np.ones(2), gram, np.array([1.0, bad, 1.0]))
+    with pytest.raises(NumericalError, match="constant of constraint 1"):
+        lemma_1(bad, 1.0, 1.0, 1.0)
+    with pytest.raises(NumericalError, match="inner products of constraint 1"):
+        lemma_1(1.0, bad, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("curvatures", "cost"), [([0, 1], 1.0), ([-1, 1], 1.0), ([1.0, -1e-9], 1.0), ([1, 1], 0.0), ([1, 1], inf)]
+)
+def test_signs(curvatures: list[float], cost: float) -> None:
+    with pytest.raises(NumericalError, match="expected a positive curvature"):
+        multipliers(np.ones(1), np.eye(2), np.array(curvatures), cost)
+
+
+def test_numbers_that_overflow_end_in_an_error() -> None:
+    with pytest.raises(NumericalError, match=r"optimality conditions hold up to .* scale the objective"):
+        multipliers(np.ones(2), np.full((3, 3), 1e300), np.full(3, 1e-300), 1.0)

@@ -1,0 +1,47 @@
+"""Step sizes, and the conditions of the convergence theorems."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpifed.maths.schedules import StepSize, unmet
+
+ALL = [
+    "rho -> 0", "sum rho = infinity", "sum rho^2 < infinity", "gamma -> 0", "sum gamma = infinity",
+    "sum gamma^2 < infinity", "gamma / rho -> 0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scale", "decay", "t", "expected"), [(0.5, 0.0, 9, 0.5), (0.4, 0.5, 4, 0.2), (1.0, 1.0, 8, 0.125)]
+)
+def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None:
+    assert StepSize(scale, decay).at(t) == pytest.approx(expected)
+
+
+def test_step_sizes_do_not_decay_unless_told_to() -> None:
+    assert StepSize(0.3).at(1) == StepSize(0.3).at(1000) == 0.3
+    steps = [StepSize(0.9, 0.3).at(t) for t in range(1, 50)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "missing"),
+    [
+        (0.6, 0.8, []),
+        (0.51, 1.0, []),
+        (0.9, 1.0, []),
+        (0.3, 0.35, [ALL[2], ALL[5]]),  # the paper's
+        (0.5, 0.8, [ALL[2]]),  # sum 1/t
+        (0.5, 0.5, [ALL[2], ALL[5], ALL[6]]),
+        (0.8, 0.6, [ALL[6]]),
+        (0.7, 0.7, [ALL[6]]),
+        (0.6, 1.1, [ALL[4]]),
+        (1.1, 1.2, [ALL[1], ALL[4]]),
+        (0.0, 0.0, [ALL[0], ALL[2], ALL[3], ALL[5], ALL[6]]),
+        (0.0, 0.7, [ALL[0], ALL[2]]),
+    ],
+)
+def test_conditions(alpha: float, beta: float, missing: list[str]) -> None:
+    assert unmet(StepSize(0.9, alpha), StepSize(0.4, beta)) == missing

@@ -1,0 +1,325 @@
+"""Terms: slopes against finite differences, values against written-out probabilities; the README's own term too."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_objectives import (
+    CASES,
+    CLASSIFIERS,
+    FEATURES,
+    OUTPUTS,
+    N,
+    S,
+    data,
+    flat,
+    make,
+    model_of,
+    outputs_of,
+    probabilities_of,
+    unflat,
+)
+
+import mpifed
+from mpifed.core.record import leaves, map_leaves
+from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.terms import TERMS, ErrorRate, Loss, Norm, Sampled
+from mpifed.run import parts
+
+ROOT = Path(mpifed.__file__).resolve().parents[1]
+PositiveRate = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_constraint.py"))["PositiveRate"]
+PAIRS = [
+    *((Loss, name) for name in CASES),
+    *((ErrorRate, name) for name in CLASSIFIERS),
+    (PositiveRate, "logistic"),
+]  # fmt: skip
+every_pair = pytest.mark.parametrize(("kind", "name"), PAIRS, ids=[f"{k.__name__}, {name}" for k, name in PAIRS])
+
+
+def gradient_of(term: Any, objective: Any, model: Parameters, X: Any, y: Any, weights: Any) -> Parameters:
+    slope = term.slope(objective, model.head, objective.scores(model.first, X), y, weights)
+    return Parameters(objective.pull(X, slope.scores), slope.head)
+
+
+def central(function: Any, values: Any, h: float = 1e-6) -> Any:
+    return np.array([(function(values + h * e) - function(values - h * e)) / (2 * h) for e in np.eye(values.size)])
+
+
+@every_pair
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_is_that_of_the_weighted_mean(kind: Any, name: str, seed: int) -> None:
+    """With the weights N_i / (B N) of clients of unequal sizes, B rows of each, as one number for each client."""
+    term, objective = kind(), make(name)
+    model, (X, y, _) = model_of(objective, seed), data(objective, (N,), seed)
+    sizes = np.array([10, 55, 200])
+    weights = sizes[:, None] / (S * sizes.sum())
+
+    def mean(values: Any) -> float:
+        at = unflat(model, values)
+        each = term.loss(objective, at.head, objective.scores(at.first, X), y)
+        return float(sizes @ each.mean(axis=1) / sizes.sum())
+
+    found = map_leaves(lambda leaf: leaf.sum(axis=0), gradient_of(term, objective, model, X, y, weights))
+    np.testing.assert_allclose(flat(found), central(mean, flat(model)), rtol=1e-6, atol=1e-9)  # h^2, rounding / h
+    assert abs(flat(found)).max() > 1e-3
+
+
+@every_pair
+@pytest.mark.parametrize("lead", [(1,), (N,), (2, N)])
+@pytest.mark.parametrize("own", [False, True])
+def test_leading_axes_are_clients(kind: Any, name: str, lead: tuple[int, ...], own: bool) -> None:
+    """Every client's gradient and losses are what they would be alone; with models of their own too."""
+    term, objective = kind(), make(name)
+    X, y, weights = data(objective, lead)
+    alone = {i: model_of(objective, seed=sum(i) if own else 7) for i in np.ndindex(lead)}
+    model = next(iter(alone.values()))
+    if own:
+        model = map_leaves(lambda *rows: np.stack(rows).reshape(*lead, *rows[0].shape), *alone.values())
+    scores = objective.scores(model.first, X)
+    slope = term.slope(objective, model.head, scores, y, weights)
+    assert slope.loss.shape == y.shape
+    assert slope.scores.shape == scores.shape
+    together = gradient_of(term, objective, model, X, y, weights)
+    for i, at in alone.items():
+        single = gradient_of(term, objective, at, X[i], y[i], weights[i])
+        assert [leaf.shape for _, leaf in leaves(single)] == [leaf.shape for _, leaf in leaves(at)]
+        found = flat(map_leaves(lambda leaf, i=i: leaf[i], together))
+        np.testing.assert_allclose(found, flat(single), rtol=1e-11, atol=1e-14)
+        expected = term.loss(objective, at.head, objective.scores(at.first, X[i]), y[i])
+        np.testing.assert_allclose(slope.loss[i], expected, rtol=1e-12, atol=1e-15)
+
+
+@every_pair
+def test_weights_scale_and_add(kind: Any, name: str) -> None:
+    term, objective = kind(), make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, ())
+    rows = [flat(gradient_of(term, objective, model, X[[i]], y[[i]], weights[[i]])) for i in range(S)]
+    np.testing.assert_allclose(
+        flat(gradient_of(term, objective, model, X, y, weights)), sum(rows), rtol=1e-11, atol=1e-13
+    )
+    assert not flat(gradient_of(term, objective, model, X, y, 0 * weights)).any()
+
+
+@every_pair
+def test_clients_with_other_columns_add_their_scores(kind: Any, name: str) -> None:
+    term, objective = kind(), make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, ())
+    blocks = [np.array([2, 0]), np.array([1, 3, 4])]
+    scores = sum(objective.scores(model.first[at], X[:, at]) for at in blocks)
+    slope = term.slope(objective, model.head, scores, y, weights)
+    first = np.empty_like(model.first)
+    for at in blocks:
+        first[at] = objective.pull(X[:, at], slope.scores)
+    whole = gradient_of(term, objective, model, X, y, weights)
+    np.testing.assert_allclose(flat(Parameters(first, slope.head)), flat(whole), rtol=1e-10, atol=1e-13)
+
+
+@every_pair
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_stable_and_of_the_model_s_dtype(kind: Any, name: str, dtype: str, size: float) -> None:
+    term, objective = kind(), make(name)
+    model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
+    X, y, weights = data(objective, (N,))
+    scores = size * np.sign(objective.scores(model.first, X.astype(dtype)))
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        slope = term.slope(objective, model.head, scores, y, weights)
+        loss = term.loss(objective, model.head, scores, y)
+    np.testing.assert_allclose(slope.loss, loss, rtol=np.finfo(dtype).eps)
+    assert {leaf.dtype for _, leaf in leaves(slope)} == {np.dtype(dtype)}
+    if objective.classifies:  # else it has that of the targets
+        assert loss.dtype == dtype
+    assert all(np.isfinite(leaf).all() for _, leaf in leaves(slope))
+    if kind is not Loss:
+        assert (loss >= 0).all()
+        assert (loss <= 1).all()
+    if kind.nonnegative:
+        assert loss.min() >= -np.finfo(dtype).eps
+
+
+@every_pair
+def test_inputs_stand(kind: Any, name: str) -> None:
+    term, objective = kind(), make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, (N,))
+    scores = objective.scores(model.first, X)
+    given = [*(leaf for _, leaf in leaves(model)), scores, y, weights]
+    copies = [one.copy() for one in given]
+    term.slope(objective, model.head, scores, y, weights)
+    term.loss(objective, model.head, scores, y)
+    for before, after in zip(copies, given, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_loss_is_the_objective_s(name: str) -> None:
+    objective = make(name, penalty=0.3)  # which is no part of it
+    model, (X, y, weights) = model_of(objective), data(objective, (N,))
+    found = gradient_of(Loss(), objective, model, X, y, weights)
+    np.testing.assert_array_equal(flat(found), flat(gradient(objective, model, X, y, weights)))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_error_rate_is_the_probability_of_the_wrong_classes(name: str) -> None:
+    objective = make(name)
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    probabilities = probabilities_of(objective, model, X)
+    wrong = [sum(q for c, q in enumerate(row) if c != label) for row, label in zip(probabilities, y, strict=True)]
+    found = ErrorRate().loss(objective, model.head, objective.scores(model.first, X), y)
+    np.testing.assert_allclose(found, wrong, rtol=1e-11)
+
+
+def test_error_rate_of_a_sure_model_is_exact() -> None:
+    """Neither 1 - p with p near 1 nor p near 0 loses its digits, in float32 too."""
+    objective = make("logistic")
+    scores, y = np.array([[-20.0], [20.0]], "f4"), np.array([0, 0])  # sure and right; sure and wrong
+    slope = ErrorRate().slope(objective, (), scores, y, np.ones(2))
+    np.testing.assert_allclose(slope.loss, [np.exp(-20), 1], rtol=1e-5)
+    assert slope.scores[1, 0] == pytest.approx(np.exp(-20), rel=1e-5)
+
+
+def test_positive_rate() -> None:
+    objective = make("logistic")
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    found = PositiveRate().loss(objective, (), objective.scores(model.first, X), y)
+    np.testing.assert_allclose(found, probabilities_of(objective, model, X)[:, 1], rtol=1e-12)
+
+
+# --- some classes alone ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Loss, ErrorRate, PositiveRate, Sampled])
+def test_counted(kind: Any) -> None:
+    y = np.array([[0, 3, 1], [2, 2, 3]])
+    assert kind().counted(y) is None
+    np.testing.assert_array_equal(kind(classes=(3, 0)).counted(y), [[True, True, False], [False, False, True]])
+    assert not kind(classes=(9,)).counted(y).any()
+    assert kind(classes=(3,)).counted(y.astype("uint8")).sum() == 2
+
+
+@pytest.mark.parametrize("kind", [Loss, ErrorRate])
+@pytest.mark.parametrize("name", ["network, bias", "softmax"])
+def test_the_mean_over_some_classes_is_that_over_their_rows(kind: Any, name: str) -> None:
+    term, objective = kind(classes=(1, 2)), make(name)
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    counted = term.counted(y)
+    assert 0 < counted.sum() < S
+    share = counted.mean()
+    found = gradient_of(term, objective, model, X, y, np.where(counted, 1 / (S * share), 0))
+    only = np.isin(y, [1, 2])
+    expected = gradient_of(kind(), objective, model, X[only], y[only], np.full(only.sum(), 1 / only.sum()))
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-12, atol=1e-15)
+
+
+# --- norm -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_norm(name: str) -> None:
+    objective = make(name)
+    model = model_of(objective)
+    value, slope = Norm().server(model)
+    assert isinstance(value, float)
+    assert value == pytest.approx(sum(v * v for v in flat(model)), rel=1e-13)
+    expected = central(lambda values: Norm().server(unflat(model, values))[0], flat(model))
+    np.testing.assert_allclose(flat(slope), expected, rtol=1e-6, atol=1e-8)
+    assert type(slope.head) is type(model.head)
+    single = map_leaves(lambda leaf: leaf.astype("f4"), model)
+    assert {leaf.dtype for _, leaf in leaves(Norm().server(single)[1])} == {np.dtype("f4")}
+    assert Norm().server(map_leaves(lambda leaf: 1e20 + 0 * leaf, single))[0] > 1e40  # above what float32 holds
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_samples_have_no_part_in_the_norm(name: str) -> None:
+    objective = make(name)
+    model, (X, y, weights) = model_of(objective), data(objective, (N,))
+    scores = objective.scores(model.first, X)
+    slope = Norm().slope(objective, model.head, scores, y, weights)
+    assert not any(leaf.any() for _, leaf in leaves(slope))
+    assert slope.scores.shape == scores.shape
+    np.testing.assert_array_equal(Norm().loss(objective, model.head, scores, y), np.zeros((N, S)))
+    assert Norm().counted(y) is None
+    assert not Norm.sampled
+
+
+# --- in a job -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_terms() -> None:
+    assert {"loss": Loss, "error-rate": ErrorRate, "norm": Norm} == TERMS
+    assert Loss.sampled and ErrorRate.sampled
+    assert Loss().server(model_of(make("softmax"))) is None
+    assert not Sampled.nonnegative
+    assert Loss.nonnegative and ErrorRate.nonnegative and Norm.nonnegative
+
+
+def test_a_job_names_classes() -> None:
+    kind, table = parts.MINIMIZE, {"name": "loss", "classes": [2, 0]}
+    assert parts.wrong_with(kind, table) == []
+    assert parts.make(kind, table) == Loss(classes=(2, 0))
+    assert parts.written_out(kind, table) == table
+    assert parts.make(kind, {"name": "error-rate"}) == ErrorRate(classes=None)
+    assert parts.make(kind, {"name": "norm"}) == Norm()
+    for wrong in ("a", [1.5], [True], 3):
+        assert len(parts.wrong_with(kind, table | {"classes": wrong})) == 1
+    assert "unknown key" in parts.wrong_with(kind, table | {"name": "norm"})[0]
+
+
+def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    kind, table = parts.constraint(1), {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0]}
+    assert parts.wrong_with(kind, table) == []
+    term = parts.make(kind, table)
+    assert type(term).__name__ == "PositiveRate"
+    assert term.classes == (0,)
+    assert hash(term) == hash(parts.make(kind, table))
+
+
+@pytest.mark.parametrize(
+    ("term", "name", "expected"),
+    [
+        (Loss(), "softmax", []),
+        (Loss(), "least-squares", []),
+        (Loss((0, OUTPUTS - 1)), "network, bias", []),
+        (Loss((3, 4, 7)), "softmax", ["classes = [3, 4, 7]: the data have classes 0 to 3; take out 4, 7"]),
+        (Loss((-1,)), "softmax", ["classes = [-1]: the data have classes 0 to 3; take out -1"]),
+        (ErrorRate((1, 0, 1)), "logistic", ["classes = [1, 0, 1]: names a class more than once; name each once"]),
+        (Loss(()), "softmax", ["classes = []: counts no sample; name some classes, or leave the key out to count all"]),
+        (
+            Loss((0,)),
+            "least-squares",
+            ["classes = [0]: the targets are real numbers and of no class; leave the key out, and all samples count"],
+        ),
+        (ErrorRate((2,)), "logistic", ["classes = [2]: the data have classes 0 to 1; take out 2"]),
+        (
+            ErrorRate(),
+            "least-squares",
+            ['name = "error-rate": is for classes, and the targets are real numbers; take name = "loss"'],
+        ),
+        (Norm(), "least-squares", []),
+        (PositiveRate((0,)), "logistic", []),
+        (PositiveRate(), "softmax", ['PositiveRate: is for one score; take [objective] name = "logistic"']),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit(term: Any, name: str, expected: list[str]) -> None:
+    objective = make(name)
+    assert term.check(objective, outputs_of(objective)) == expected
+
+
+def test_a_term_of_ones_own_may_have_a_part_without_samples() -> None:
+    """`Sampled` leaves little to write: here the loss and half of the norm."""
+
+    class Ridge(Loss):
+        def server(self, model: Parameters) -> tuple[float, Any]:
+            value, slope = Norm().server(model)
+            return value / 2, map_leaves(lambda leaf: leaf / 2, slope)
+
+    model = model_of(make("softmax"))
+    value, slope = Ridge().server(model)
+    assert value == pytest.approx((flat(model) ** 2).sum() / 2)
+    np.testing.assert_allclose(flat(slope), flat(model), rtol=1e-14)
+    assert model.first.shape[0] == FEATURES
