@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-PANELS = {"train_loss": "training loss", "test_accuracy": "test accuracy"}  # from top to bottom
+PANELS = {  # from top to bottom
+    "train_loss": "training loss",
+    "excess": "largest excess over a limit",
+    "kkt_residual": "KKT residual",
+    "test_accuracy": "test accuracy",
+}
 HORIZONTAL = {"round": "round", "elapsed_s": "training time", "bytes": "sent, up and down"}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
@@ -59,7 +64,7 @@ class Run(NamedTuple):
 
     name: str
     job: dict[str, Any]  # by dotted key, without the seed
-    history: dict[str, Floats]  # by column, [measured rounds]; `bytes` is up + down
+    history: dict[str, Floats]  # by column, [measured rounds]; `bytes` is up + down, `excess` max(F_m - limit_m)
 
 
 class Curve(NamedTuple):
@@ -117,7 +122,12 @@ def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(
         for row in PANELS
         for column in x
     }
-    drawn = {panel: curves for panel, curves in drawn.items() if any(len(curve.x) for curve in curves.values())}
+    least = {"kkt_residual": 2}  # points that a panel needs: a certificate of the end alone is none
+    drawn = {
+        panel: curves
+        for panel, curves in drawn.items()
+        if max(len(curve.x) for curve in curves.values()) >= least.get(panel[0], 1)
+    }
     if not drawn:
         raise DataError(f"{', '.join(map(str, run_dirs))}: nothing was measured; run with [record] every = 1 or more")
     rows = [row for row in PANELS if any(row == panel[0] for panel in drawn)]
@@ -129,6 +139,8 @@ def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(
     grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
     for (row, column), curves in drawn.items():
         _draw(axes := grid[rows.index(row), columns.index(column)], curves)
+        if row == "excess":
+            axes.axhline(0, color="black", linewidth=0.8)
     for row, axes_of_row in zip(rows, grid, strict=True):
         curves_of_row = [curves for panel, curves in drawn.items() if panel[0] == row]
         _finish_vertical(axes_of_row[0], row, [curve.y for curves in curves_of_row for curve in curves.values()])
@@ -168,6 +180,11 @@ def _read(run_dir: Path) -> Run:
     if not history:
         raise DataError(f"{run_dir / 'history.csv'}: the run ended before its first measured round; resume it")
     history["bytes"] = history["up_bytes"] + history["down_bytes"]
+    constraints = {str(m): one for m, one in enumerate(job.get("constraint", []), 1)}
+    if constraints:
+        above = [history[f"constraint_{m}"] - float(one["limit"]) for m, one in constraints.items()]
+        history["excess"] = np.max(above, axis=0)
+        job["constraint"] = constraints
     return Run(read_json(run_dir / "run.json")["name"], dict(dotted(job)), history)
 
 
@@ -191,6 +208,8 @@ def _curve(runs: Sequence[Run], x: str, y: str) -> Curve:
     """The mean and range of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
     rounds = functools.reduce(np.intersect1d, [run.history["round"] for run in runs])
     at = [np.isin(run.history["round"], rounds) for run in runs]
+    if not all(y in run.history for run in runs):
+        return Curve(*np.empty((4, 0)))
     xs, ys = (np.stack([run.history[name][here] for run, here in zip(runs, at, strict=True)]) for name in (x, y))
     finite = np.isfinite(xs).all(axis=0) & np.isfinite(ys).all(axis=0)
     xs, ys = xs[:, finite], ys[:, finite]
@@ -211,7 +230,9 @@ def _finish_vertical(axes: Axes, quantity: str, values: Sequence[Floats]) -> Non
 
     axes.set_ylabel(PANELS[quantity])
     shown = np.concatenate(values)
-    if quantity == "test_accuracy":
+    if quantity == "excess":
+        axes.set_yscale("symlog", linthresh=0.01)
+    elif quantity == "test_accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     elif _log_helps(shown):
         axes.set_yscale("log")

@@ -18,6 +18,7 @@ from mpifed.algorithms.functions import (
     terms,
 )
 from mpifed.core.block import Block
+from mpifed.core.errors import DataError
 from mpifed.core.exchange import Algorithm, Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
@@ -99,6 +100,9 @@ def count_samples(problem: Problem, absorb: Any, columns: bool = False, sender: 
         return clients, Counts(counts)
 
     def shares(server: Any, total: Counts, now: Round) -> Any:
+        empty = [one.term for one, count in zip(which, total.counted, strict=True) if not count]
+        if empty:
+            raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
         return absorb(server, total.counted.astype(np.float64) / problem.samples)
 
     field = Field((len(which),), 1.0, most, sender=sender if columns else None)

@@ -51,8 +51,8 @@ class SSCA:
     """What Algorithms 1-4 have in common: hyper-parameters, and everything that the server does.
 
     In the paper B = `batch`, c = `slack_cost`; `rho` and `gamma` are the step sizes a1/t^alpha and a2/t^(alpha + 0.05).
-    A list of slack costs is the paper's sequence c_j: after `stage_rounds` rounds with one, the next is taken if
-    ||s|| is above `slack_tolerance`; the surrogates and step sizes then start again and the model stays.
+    A list of slack costs is the paper's sequence c_j: after every `stage_rounds` rounds the next is taken if ||s|| is
+    above `slack_tolerance`; the surrogates and step sizes then start again and the model stays.
 
     `variance_reduction = "recursive"`: the estimates d_t = g(w_t) + (1 - rho_t) (d_{t-1} - g(w_{t-1})), both gradients
     from one minibatch (STORM: A. Cutkosky, F. Orabona, NeurIPS 2019, arXiv:1905.10018), and alike for the values of
@@ -226,9 +226,9 @@ class SSCA:
         return Solution(tuple(factors), nu, np.maximum(levels(nu, constants, products, curvatures), 0))
 
     def _next_stage(self, server: Server) -> Server:
-        """After a stage: the next penalty c_j if ||s|| is not small yet."""
+        """At the end of a stage: the next penalty c_j, or another stage with the same if ||s|| is small."""
         last = int(server.stage) == len(self.costs) - 1
-        if last or int(server.steps) < (self.stage_rounds or 0):
+        if last or int(server.steps) % (self.stage_rounds or 1):
             return server
         if float(np.linalg.norm(server.slack)) <= self.slack_tolerance:
             return server

@@ -199,8 +199,8 @@ class ExactSum(_Message):
                 self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
             encoder, coded = self._parts[place.name, flat.size]
             encoder.add(flat, coded, 1)
-            for limb, part in zip(whole, coded.reshape(place.form.limbs, *values.shape), strict=True):
-                limb[at] += part
+            for limb, part in enumerate(coded.reshape(place.form.limbs, *values.shape)):
+                whole[limb, ...][at] += part  # a view even of a single number
 
     def total(self, message: NDArray[np.signedinteger]) -> Record:
         """Decoded, in the job's dtype; single numbers in float64."""

@@ -57,7 +57,7 @@ def sigmoid(z: Array) -> Array:
 def softmax(z: Array) -> tuple[Array, Array]:
     """(probabilities [..., L], logarithms of the normalizers [...]) of logits z [..., L]."""
     xp = namespace(z)
-    power = xp.ascontiguousarray(z.reshape(-1, z.shape[-1]).T)  # maxima and sums over a short last axis are slow
+    power = xp.array(z.reshape(-1, z.shape[-1]).T, order="C")  # a copy; maxima and sums over a short last axis are slow
     top = power.max(axis=0)
     power -= top
     xp.exp(power, out=power)

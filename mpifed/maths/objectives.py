@@ -62,9 +62,10 @@ class Objective(Protocol):
 
 
 class Linear:
-    """What objectives share unless they say otherwise: scores = X @ first, classes as targets, and any number of them."""
+    """What objectives share unless they say otherwise: scores = X @ first, and any number of classes as targets."""
 
     classifies: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = True  # whether no loss is below zero: a limit <= 0 can then not be met
 
     def scores(self, first: Array, X: Any) -> Array:
         """[..., s, h] = X @ first."""
@@ -221,7 +222,7 @@ class Softmax(Linear):
 class Logistic(Linear):
     """Logistic regression of two classes, 0 and 1, by one score z: loss log(1 + exp(-(2y - 1) z)).
 
-    Softmax with the same two classes has one model more than it needs, and with a penalty another optimum.
+    Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
     """
 
     penalty: Annotated[float, Ge(0)] = 0.0
@@ -233,7 +234,7 @@ class Logistic(Linear):
     def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
         z = scores[..., 0]
-        return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y).astype(z.dtype) * z)
+        return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y.astype(z.dtype)) * z)
 
     def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
         """The probability of class 1 minus y."""

@@ -66,7 +66,7 @@ class Sampled:
         if not self.classes:
             wrong.append(f"{came}: counts no sample; name some classes, or leave the key out to count all")
         if outside := sorted({one for one in self.classes if not 0 <= one < outputs}):
-            wrong.append(f"{came}: the data have the classes 0 to {outputs - 1}; take out {', '.join(map(str, outside))}")
+            wrong.append(f"{came}: the data have classes 0 to {outputs - 1}; take out {', '.join(map(str, outside))}")
         if len(set(self.classes)) < len(self.classes):
             wrong.append(f"{came}: names a class more than once; name each once")
         return wrong
@@ -98,19 +98,22 @@ class ErrorRate(Sampled):
 
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
         """[..., s] the probability of an error."""
-        loss = objective.loss(head, scores, y)
-        return -namespace(loss).expm1(-loss)
+        return _error(objective.loss(head, scores, y))
 
     def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
         """exp(-loss) times the derivative of the loss."""
-        error = self.loss(objective, head, scores, y)
-        return objective.slope(head, scores, y, weights * (1 - error))._replace(loss=error)
+        loss = objective.loss(head, scores, y)
+        return objective.slope(head, scores, y, weights * namespace(loss).exp(-loss))._replace(loss=_error(loss))
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
         """Real targets have no error rate."""
         if not objective.classifies:
             return ['name = "error-rate": is for classes, and the targets are real numbers; take name = "loss"']
         return super().check(objective, outputs)
+
+
+def _error(loss: Array) -> Array:
+    return -namespace(loss).expm1(-loss)
 
 
 @dataclass(frozen=True)

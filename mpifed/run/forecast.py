@@ -204,8 +204,14 @@ def _field_line(what: str, field: dict[str, Any]) -> str:
     line = f"  {what:10}{field['field']:22}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
     if "limbs" in field:
         wide = f", {field['limbs']} limbs" if field["limbs"] > 1 else ""
-        line += f"  2^{int(np.log2(field['scale']))}, within {field['bound']:.4g}{wide}"
+        line += f"  2^{int(np.log2(field['scale']))}, within {_bound(field['bound'])}{wide}"
     return f"{line}  ({field['of']})" if "of" in field else line
+
+
+def _bound(value: float) -> str:
+    """1024 -> '1024', 2.0**28 -> '2^28', 1e15 -> '1e+15'."""
+    power = np.log2(value)
+    return f"2^{power:.0f}" if value > 2**13 and power == round(power) else f"{value:.4g}"
 
 
 def _both(found: dict[str, Any], when: str) -> str:

@@ -138,6 +138,7 @@ class _Run:
             self.server, self.clients = play(
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
             )
+            self.progress = Progress(0, 0.0, federation.up_bytes, federation.down_bytes)
         self._open_results(resume)
         gc.collect()
         gc.freeze()  # what there is now stays to the end: no need to look through it again and again

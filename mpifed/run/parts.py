@@ -74,7 +74,7 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     table, *keys = [str(part) for part in place]
     where = f"[{table}] {'.'.join(keys)}" if keys else table
     if found["type"] == "extra_forbidden":
-        return f"{where}: unknown key; known are {', '.join(known)}"
+        return f"{where}: unknown key; known are {', '.join(known) or 'none'}"
     if found["type"] == "missing":
         return f"{where}: missing"
     return f"{where} = {json.dumps(found['input'], default=str)}: {found['msg']}"

@@ -139,3 +139,36 @@ def test_the_terminal_shows_the_loss_in_eighty_columns(tmp_path: Path) -> None:
     assert max(map(len, picture)) <= 80 and "\x1b" not in "".join(picture)
     drawn = [line for line in picture if any("\u2800" < character <= "\u28ff" for character in line)]
     assert len(drawn) > 8, picture
+
+
+def write_constrained(run: Path, limit: float, certified: Sequence[int]) -> Path:
+    """A run with two constraints, of which the first is limit + 2^-round, and certificates in some rounds."""
+    run.mkdir()
+    tables = f'[[constraint]]\nname = "loss"\nlimit = {limit}\n[[constraint]]\nname = "norm"\nlimit = 9\n'
+    (run / "job.toml").write_text(f'name = "job"\nseed = 1\n{tables}')
+    write_json(run / "run.json", {"name": "job"})
+    history = History(run)
+    for index in ROUNDS:
+        row = {"round": index, "elapsed_s": index, "train_loss": 1.0, "up_bytes": index, "down_bytes": index}
+        found = {"constraint_1": limit + 2.0**-index, "constraint_2": 4.0}
+        history.append({**row, **found, "kkt_residual": 1.0 / (1 + index) if index in certified else None})
+    return run
+
+
+def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
+    runs = [write_constrained(tmp_path / "one", 0.1, ROUNDS), write_constrained(tmp_path / "two", 0.2, [30])]
+    picture = figure(runs, x=["round"])
+    assert [axes.get_ylabel() for axes in picture.axes] == [
+        "training loss", "largest excess over a limit", "KKT residual",
+    ]  # fmt: skip
+    excess, residual = lines(picture.axes[1]), lines(picture.axes[2])
+    assert {"job, limit = 0.1", "job, limit = 0.2"} < excess.keys()
+    for label in ("job, limit = 0.1", "job, limit = 0.2"):
+        np.testing.assert_allclose(excess[label][1], 2.0 ** -np.array(ROUNDS))
+    np.testing.assert_allclose(residual["job, limit = 0.1"][1], 1 / (1 + np.array(ROUNDS)))
+    assert residual["job, limit = 0.2"].shape == (2, 1)
+
+
+def test_a_certificate_of_the_end_alone_gets_no_panel(tmp_path: Path) -> None:
+    picture = figure([write_constrained(tmp_path / "run", 0.1, [30])], x=["round"])
+    assert "KKT residual" not in [axes.get_ylabel() for axes in picture.axes]
