@@ -7,7 +7,7 @@ pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.0
    everybody's partial scores. # differs from the paper: there each client sends its products weight x feature one by
    one, or its partial scores to all others; the sum is all that enters.
 2. `slopes`, only where one client alone has the labels: it alone hears the scores, and the others hear the loss's
-   derivatives by the scores from it.
+   derivatives by the scores from it. (Whoever hears a sample's derivatives can often tell its label.)
 3. `gradients`: the server hears each client's gradient in its own columns, and the head's gradient and the constraints'
    values from one client, who could be any.
 """

@@ -26,11 +26,13 @@ Floats = NDArray[np.float64]
 
 _EPS = 2.0**-52
 _ROUNDS = 60  # of the interior point; 5 to 20 are usual
-_START = 100.0  # the first complementarity products, in units of the multipliers' and levels' own sizes
+# the first complementarity products, in units of the multipliers' and levels' own sizes; the others are for when
+# Newton's method goes astray, in one of some thousands of problems made to be difficult
+_STARTS = 100.0, 1e4, 1.0, 1e-2, 1e6
 _CLOSE = 1e-13  # the relative error at which the polish takes over
 _BOUND = 0.9  # the least part of the way to the boundary that a step may go
-_STEPS = 5  # of the polish; none or one are usual
-_SOLVED = 1e-9  # the relative error above which a problem counts as unsolved
+_STEPS = 10  # of the polish
+_GOOD, _SOLVED = 1e-13, 1e-9  # the relative errors at which no other attempt is made, and that are tolerated
 _SIDES = np.array([[1.0], [-1.0]])  # how nu and c - nu follow nu
 
 
@@ -89,14 +91,18 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: float
     """
     with np.errstate(all="ignore"):  # what overflows ends in the error below
         problem = _problem(constants, gram, curvatures, cost)
-        alone = problem.at(np.zeros(len(problem.a)))
-        slopes = np.sqrt((alone.slopes**2).sum(axis=1))
-        nu = _single(problem, alone.levels, slopes)
-        if ((alone.levels <= 0) | (slopes == 0)).all():
-            return nu  # no constraint that is not met moves w
-        if len(nu) > 1:
-            nu = _interior(problem, nu)
-        nu, error = _polish(problem, nu)
+        free = problem.at(np.zeros(len(problem.a)))
+        slopes = np.sqrt((free.slopes**2).sum(axis=1))
+        alone = _single(problem, free.levels, slopes)
+        if ((free.levels <= 0) | (slopes == 0)).all():
+            return alone  # no constraint that is not met moves w
+        nu, error = _polish(problem, alone)  # often enough, and always for M = 1
+        for start in _STARTS:
+            if error <= _GOOD:
+                break
+            other, less = _polish(problem, _interior(problem, alone, start))
+            if less < error:
+                nu, error = other, less
     if not error <= _SOLVED:
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
@@ -183,13 +189,13 @@ def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
     return np.where(level <= 0, 0.0, np.minimum(problem.c, nu))
 
 
-def _start(problem: _Problem, nu: Floats) -> tuple[Floats, Floats, Floats]:
+def _start(problem: _Problem, nu: Floats, start: float) -> tuple[Floats, Floats, Floats]:
     """(u, v, w) well inside, with u * v all alike; large, since small ones cost more rounds than they save."""
     slopes = problem.norms[1:] + problem.norms[0] * problem.tau[1:] / problem.tau[0]
     usual = np.where(slopes > 0, 0.2 * problem.norms[0] / slopes, problem.c)  # moves w by a tenth of its length
     nu = np.clip(nu, np.maximum(usual, 1e-12 * problem.c), problem.c / 2)
     sizes = problem.at(nu).sizes
-    product = _START * (nu * sizes).max()
+    product = start * (nu * sizes).max()
     nu = np.clip(product / sizes, nu, problem.c / 2)
     u = np.stack((nu, problem.c - nu))
     return u, product / u, problem.at(nu).w
@@ -226,7 +232,7 @@ def _furthest(u: Floats, v: Floats, du: Floats, dv: Floats) -> float:
     return 1 / max(float((-du / u).max()), float((-dv / v).max()), 1e-300)
 
 
-def _interior(problem: _Problem, nu: Floats) -> Floats:
+def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
     """[M] multipliers near the best, and 0 or c where they tend there: Mehrotra's predictor and corrector.
 
     The unknowns are w, u = (nu, c - nu) [2, M] and v = (s - level, s) [2, M], all of u and v positive; the equations
@@ -234,7 +240,7 @@ def _interior(problem: _Problem, nu: Floats) -> Floats:
     terms of second order are exact.
     """
     tau = problem.tau[1:]
-    u, v, w = _start(problem, nu)
+    u, v, w = _start(problem, nu, start)
     least = np.inf
     for _ in range(_ROUNDS):
         at = problem.at(u[0], w)
@@ -266,9 +272,10 @@ def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
         wrong = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
         wrong = np.where(nu >= problem.c, np.maximum(-at.levels, 0), wrong) / at.sizes
         error = float(wrong.max())
-        if error < least:
-            best, least = nu, error
-        if error <= 4 * _EPS * (len(nu) + 4) or not np.isfinite(error) or not free.size:
+        if not error < least:
+            break
+        best, least = nu, error
+        if error <= 4 * _EPS * (len(nu) + 4) or not free.size:
             break
         lengths = np.sqrt((at.slopes[free] ** 2).sum(axis=1))
         units = np.where(lengths > 0, 1 / lengths, 0)

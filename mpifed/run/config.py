@@ -268,21 +268,24 @@ def put_key(table: dict[str, Any], key: str, value: Any) -> None:
         raise UsageError(f"{key}: no key of TOML, as in algorithm.batch ({error})") from error
     ((part, rest),) = parts.items()
     while isinstance(rest, dict):
-        table = _inner(table, part, key)
+        inner: Any = table.setdefault(part, {})
+        if isinstance(inner, list) and all(isinstance(one, dict) for one in inner):
+            ((number, rest),) = rest.items()
+            inner = _numbered(inner, number, rest, key)
+        if not isinstance(inner, dict):
+            raise UsageError(f"{key}: {part} is a value and no table")
+        table = inner
         ((part, rest),) = rest.items()
     table[part] = value
 
 
-def _inner(table: dict[str, Any], part: str, key: str) -> dict[str, Any]:
-    """The table within a table; of an array of tables `part` is the name, and a number from 1 leads on."""
-    inner: Any = table.setdefault(part, {})
-    if isinstance(inner, list):
-        return {str(number): one for number, one in enumerate(inner, 1)}
-    if not isinstance(inner, dict) and part.isdigit():
-        raise UsageError(f"{key}: there is no number {part}; they are counted from 1")
-    if not isinstance(inner, dict):
-        raise UsageError(f"{key}: {part} is a value and no table")
-    return inner
+def _numbered(tables: list[dict[str, Any]], number: str, rest: Any, key: str) -> dict[str, Any]:
+    """One of an array of tables, which are told by their numbers from 1."""
+    if not (number.isdecimal() and 1 <= int(number) <= len(tables)):
+        raise UsageError(f"{key}: there is no number {number}; they are counted from 1 to {len(tables)}")
+    if not isinstance(rest, dict):
+        raise UsageError(f"{key}: number {number} is a table; set one of its keys")
+    return tables[int(number) - 1]
 
 
 def _known(place: Sequence[int | str]) -> list[str]:

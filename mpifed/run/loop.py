@@ -160,7 +160,7 @@ class _Run:
             )
         if not self.serves:
             return None
-        return Result(self.out, self.progress.round, self.row, self.ready.algorithm.model(self.server))
+        return Result(self.out, self.progress.round, self.row | self.late, self.ready.algorithm.model(self.server))
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record = self.ready.federation, self.job.record

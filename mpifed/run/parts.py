@@ -23,6 +23,7 @@ class Kind(NamedTuple):
     table: str
     known: dict[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
+    beside: tuple[str, ...] = ()  # keys of the table that are no fields
 
 
 OBJECTIVE = Kind("objective", OBJECTIVES, ())
@@ -32,7 +33,7 @@ MINIMIZE = Kind("minimize", TERMS, ())
 
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
-    return Kind(f"constraint {number}", TERMS, ())
+    return Kind(f"constraint {number}", TERMS, (), ("limit", "margin"))
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
@@ -45,6 +46,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
         _fields(kind, part, table)
     except ValidationError as error:
         keys = [field.name for field in dataclasses.fields(part) if field.name not in kind.given]
+        keys += kind.beside
         return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
     return []
 
