@@ -20,11 +20,11 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi check smoke format bench clean
+.PHONY: help run test serial mpi check smoke format bench reproduce-ssca clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -70,6 +70,13 @@ format: .venv/dev.done ## mend what ruff can
 
 bench: .venv/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py
+
+# FULL=1: 1000 rounds, 10 seeds, the large grid; or SEEDS, ROUNDS, GRID=large, ONLY='alg1 alg2', RANKS (2)
+reproduce-ssca: RANKS = 2
+reproduce-ssca: .venv/data,plot.done ## Figures 2-4 of the SSCA paper and what reproduces, reduced; FULL=1 for all
+	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.ssca.reproduce \
+	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv data/digits runs

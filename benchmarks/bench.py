@@ -2,10 +2,10 @@
 
     python benchmarks/bench.py [--quick]
 
-Prints a table and writes results.json beside this file, with every repetition. The data are MNIST from
-$MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one
-BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, and not rounds per
-second.
+Prints a table, what is accepted, and the time of SSCA's server step. Every repetition is written to results.json
+beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from $MPIFED_DATA/mnist,
+or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC
+names another launcher. Let nothing else run meanwhile; ratios are what lasts, and not rounds per second.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from server_step import PARAMETERS, server_steps
 
 from mpifed.run.environment import commit, versions
 from mpifed.run.history import read_json, summary, write_json
@@ -47,12 +48,21 @@ SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --cl
 
 
 class Case(NamedTuple):
-    """How much of a case is run; what it is stands in its job file and in handwritten.py."""
+    """How much of a case is run; what it is stands in its job file and in the hand-written loops."""
 
     clients: int
     rounds: int
     sum: str  # the name of the exchange
     variants: tuple[str, ...] = ("hand", "float", "exact")
+    job: str = ""  # the job file; case[name].toml where it is left out
+    changes: tuple[str, ...] = ()  # to the job
+    floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
+
+
+def columns(algorithm: str, batch: int, *more: str) -> Case:
+    """10 clients with some of the columns each."""
+    variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch={batch}"
+    return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
 
 
 NUMBERS = {
@@ -64,10 +74,23 @@ NUMBERS = {
 GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
 CASES = {
     "1": Case(10, 300, "gradients", ("hand", "float", "exact", "exact32", "products")),
+    "1-recursive": Case(
+        10, 300, "gradients", ("float", "exact", "products"),
+        "case1.toml", ('--set=algorithm.variance_reduction="recursive"',),
+    ),
     "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
     "2": Case(100, 60, "changes"),
     "3": Case(1000, 60, "changes"),
-}
+    "alg2": Case(10, 300, "gradients", ("hand", "float", "exact", "products"), "alg2.toml"),
+    "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml"),
+    "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
+    "alg4-b1000": columns("alg4", 1000, "rows"),
+    "alg3-b100": columns("alg3", 100),
+    "alg4-b100": columns("alg4", 100),
+}  # fmt: skip
+BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
+
+Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
 
 
 def run(command: Sequence[str]) -> str:
@@ -84,15 +107,15 @@ def launched(ranks: int, *command: str) -> str:
     return run([*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks), sys.executable, *command])
 
 
-def prepared(clients: int) -> Path:
-    """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loop."""
+def prepared(clients: int, split: str) -> Path:
+    """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loops."""
     mnist = Path(os.environ.get("MPIFED_DATA", ""), "mnist")
     source = ["mnist", str(mnist)] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
-    folder = CACHE / f"{source[0]}-{clients}"
+    folder = CACHE / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
     if not (folder / "npz").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        split = f"--split rows --clients {clients} --scale unit --seed 1 --out".split()
-        run([sys.executable, "-m", "mpifed", "data", *source, *split, str(folder)])
+        how = f"--split {split} --clients {clients} --scale unit --seed 1 --out".split()
+        run([sys.executable, "-m", "mpifed", "data", *source, *how, str(folder)])
         convert(folder, folder / "npz.new")
         (folder / "npz.new").rename(folder / "npz")
     return folder
@@ -109,20 +132,24 @@ def convert(data: Path, out: Path) -> None:
         np.savez(out / f"shard-{client:05d}.npz", x=x, y=shard.y)
 
 
-def by_hand(case: str, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
-    """One repetition of handwritten.py."""
-    result: dict[str, Any] = json.loads(launched(ranks, str(HERE / "handwritten.py"), case, str(rounds), f"{data}/npz"))
+def by_hand(case: str, products: bool, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
+    """One repetition of a hand-written loop, or of its matrix products alone."""
+    loop = [str(HERE / "handwritten.py"), f"{case}-products" if products else case]
+    if floor := CASES[case].floor:
+        loop = [str(HERE / "handwritten_columns.py"), "products" if products else floor[0], *floor[1:]]
+    result: dict[str, Any] = json.loads(launched(ranks, *loop, str(rounds), f"{data}/npz"))
     return result
 
 
 def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
     """One repetition of `mpifed run`."""
-    changes = [f"--set=rounds={rounds}", f"--set=data.path={data}"]
+    changes = [*CASES[case].changes, f"--set=rounds={rounds}", f"--set=data.path={data}"]
     form = {"sum": CASES[case].sum, **GRIDS[data.name.split("-")[0]]}
     changes += [change.format(**form) for change in NUMBERS[numbers]]
+    job = HERE / (CASES[case].job or f"case{case}.toml")
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
-        launched(ranks, "-m", "mpifed", "run", str(HERE / f"case{case}.toml"), *changes, "--out", str(out))
+        launched(ranks, "-m", "mpifed", "run", str(job), *changes, "--out", str(out))
         found = summary(out)
         return {
             "seconds_per_round": found["seconds_per_round"],
@@ -131,36 +158,55 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
         }
 
 
+def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
+    """One repetition of one variant."""
+    data = prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
+    if variant in ("hand", "products"):
+        result = by_hand(case, variant == "products", ranks, rounds, data)
+    elif variant == "rows":
+        data = prepared(CASES[case].clients, "rows")
+        result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "float")
+    else:
+        result = by_mpifed(case, ranks, rounds, data, variant)
+    return result | {"case": case, "ranks": ranks, "variant": variant, "rounds": rounds, "data": data.name}
+
+
 def repetitions(cases: Iterable[str], ranks: Iterable[int], times: int, share: float) -> Iterable[dict[str, Any]]:
     """Every repetition of every variant, those that are compared one right after the other."""
     for case in cases:
-        clients, full, _, variants = CASES[case]
-        data, rounds = prepared(clients), max(int(full * share), 1)
+        rounds = max(int(CASES[case].rounds * share), 1)
         for size in ranks:
-            for repetition in range(times):
-                for variant in variants:
-                    if variant in NUMBERS:
-                        result = by_mpifed(case, size, rounds, data, variant)
-                    else:
-                        loop = case if variant == "hand" else f"{case}-{variant}"
-                        result = by_hand(loop, size, rounds, data)
-                    about = {"case": case, "ranks": size, "repetition": repetition, "variant": variant}
-                    yield result | about | {"rounds": rounds, "data": data.name}
+            for number in range(times):
+                for variant in CASES[case].variants:
+                    yield repetition(case, size, rounds, variant) | {"repetition": number}
 
 
-def table(results: Iterable[dict[str, Any]]) -> Table:
-    """Medians over the repetitions; the ratio is taken within each repetition first."""
-    groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+def grouped(results: Iterable[dict[str, Any]]) -> Grouped:
+    """The repetitions, in order."""
+    groups: Grouped = defaultdict(lambda: defaultdict(list))
     for result in results:
         groups[result["case"], result["ranks"]][result["variant"]].append(result)
+    return groups
+
+
+def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> float | None:
+    """The median of the ratios of times taken within each repetition; None where one of the two was not run."""
+    if above not in variants or below not in variants:
+        return None
+    times = ([one["seconds_per_round"] for one in variants[name]] for name in (above, below))
+    return median(first / second for first, second in zip(*times, strict=True))
+
+
+def table(groups: Grouped) -> Table:
+    """Medians over the repetitions."""
     shown = Table("case", "ranks", "variant", box=box.SIMPLE_HEAD, collapse_padding=True)
-    shown.caption = "ratio: time by hand / time of this variant"
-    for heading in ("rounds/s", "ms/round", "spread", "CPU ms", "MiB", "ratio"):
+    shown.caption = "hand, floor: time by hand, and of the bare products, / time of this variant"
+    for heading in ("rounds/s", "ms/round", "spread", "CPU ms", "MiB", "hand", "floor"):
         shown.add_column(heading, justify="right")
     for (case, ranks), variants in groups.items():
-        hand = [one["seconds_per_round"] for one in variants["hand"]]
         for variant, runs in variants.items():
             taken = [one["seconds_per_round"] for one in runs]
+            ratios = [ratio(variants, floor, variant) for floor in ("hand", "products")]
             shown.add_row(
                 case,
                 str(ranks),
@@ -170,10 +216,22 @@ def table(results: Iterable[dict[str, Any]]) -> Table:
                 f"{(max(taken) - min(taken)) / median(taken):.0%}",
                 f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
                 f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
-                f"{median(theirs / ours for theirs, ours in zip(hand, taken, strict=True)):.2f}",
+                *("" if one is None else f"{one:.2f}" for one in ratios),
             )
         shown.add_section()
     return shown
+
+
+def accepted(groups: Grouped) -> list[str]:
+    """The ratios that have a bound, one line each."""
+    lines = []
+    for case in ("1", "alg2"):
+        if (found := ratio(groups[case, 1], "products", "float")) is not None:
+            lines.append(f"{case}, 1 rank, float sums: {found:.2f} of the speed of its bare products; at least 0.7")
+    for case, rows in BY_ROWS.items():
+        if (found := ratio(groups[case, 2], "float", "rows")) is not None:
+            lines.append(f"{case}, 2 ranks, float sums: {found:.2f} times the time of {rows} by rows; at most 2")
+    return lines
 
 
 def machine() -> dict[str, Any]:
@@ -188,7 +246,7 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 repetitions of a fifth of the rounds")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     given = parser.parse_args()
     times, share = (2, 0.2) if given.quick else (5, 1.0)
@@ -199,8 +257,18 @@ def main() -> None:
             results.append(result)
             status.update("case {case}, ranks {ranks}, repetition {repetition}: {variant} done".format_map(result))
     about = {"started": started, "machine": machine(), "versions": versions(), "commit": commit()}
-    write_json(HERE / "results.json", about | {"results": results})
-    Console().print(table(results))
+    steps = server_steps(times)
+    whole = not given.quick and given.cases == list(CASES) and given.ranks == [1, 2]
+    written = (HERE if whole else CACHE) / "results.json"
+    written.parent.mkdir(exist_ok=True)
+    write_json(written, about | {"results": results, "server_step_s": steps})
+    groups, console = grouped(results), Console(highlight=False, soft_wrap=True)
+    console.print(table(groups))
+    for line in accepted(groups):
+        console.print(line)
+    beyond = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
+    console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {beyond}")
+    console.print(f"every repetition: {written}")
 
 
 if __name__ == "__main__":

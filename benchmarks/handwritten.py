@@ -4,30 +4,25 @@
 
 Network 784-128-10 without biases, swish and softmax cross-entropy, penalty 1e-5 ||w||^2, all in float32 and in memory.
 Every rank repeats the server's update, so that a round has one Allreduce of one flat buffer. The cases are those of
-case1.toml ... beside this file; DATA holds one shard-*.npz a client (x [s, p], y [s]), all of one size. Rank 0 prints
-one line of JSON. No code is shared with mpifed.
+case1.toml, alg2.toml ... beside this file; DATA holds one shard-*.npz a client (x [s, p], y [s]), all of one size;
+those split by columns are in handwritten_columns.py. Rank 0 prints one line of JSON. No code is shared with mpifed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
-import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from floor import Array, Network, Server, descend, glorot, layers, mean_loss, timed
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
-
-HIDDEN, CLASSES, PENALTY = 128, 10, 1e-5
-TAU, RHO, GAMMA = 0.1, (0.9, 0.3), (0.9, 0.35)  # SSCA: (a, alpha) of a / t^alpha
 CHUNK = 1000  # most rows of one product: more leave the cache, fewer make poor products
-WARM_UP = 10  # rounds that are not timed
 
 
 class Case(NamedTuple):
@@ -37,14 +32,21 @@ class Case(NamedTuple):
     batch: int
     step: tuple[float, float] = (0.5, 0.1)  # (a, alpha) of a / t^alpha
     clients_per_round: int = 0  # 0: all of them
+    limited: bool = False  # SSCA: minimize ||w||^2 subject to loss <= LIMIT; otherwise the loss and its penalty
+    points: int = 1  # products: models at which they are taken
+    groups: tuple[float, ...] = (1.0,)  # products: shares of the rows that each function counts
 
 
 CASES = {
     "1": Case("ssca", batch=100),
     "1-products": Case("products", batch=100),  # the matrix products of case 1 and nothing else
+    "1-recursive-products": Case("products", batch=100, points=2),
     "1-fedsgd": Case("fedsgd", batch=100),
     "2": Case("fedavg", batch=30, step=(0.1, 0.0), clients_per_round=5),
     "3": Case("fedsgd", batch=10),
+    "alg2": Case("ssca", batch=100, limited=True),
+    "alg2-products": Case("products", batch=100),
+    "alg2-groups-products": Case("products", batch=100, groups=(0.3, 0.3, 0.4)),
 }
 
 
@@ -57,59 +59,6 @@ class Shards(NamedTuple):
     clients: int  # n
     samples: int  # s, of each client
     all_clients: int  # N, over all ranks
-
-
-class Network:
-    """Loss and gradient at `rows` samples at once, in buffers that are reused."""
-
-    def __init__(self, rows: int, features: int) -> None:
-        self.x = np.empty((rows, features), np.float32)
-        self.z, self.s, self.h, self.dh = np.empty((4, rows, HIDDEN), np.float32)
-        self.q = np.empty((CLASSES, rows), np.float32)  # classes first: reductions over them run along memory
-        self.columns = np.arange(rows)
-
-    def forward(self, w1: Array, w2: Array, x: Array) -> Array:
-        """The probabilities [classes, rows] of `x`; leaves z, S(z) and the sigmoid for the gradient."""
-        np.matmul(x, w1, out=self.z)
-        np.multiply(self.z, 0.5, out=self.s)
-        np.tanh(self.s, out=self.s)
-        self.s += 1
-        self.s *= 0.5
-        np.multiply(self.z, self.s, out=self.h)
-        np.matmul(w2.T, self.h.T, out=self.q)
-        self.q -= self.q.max(axis=0)
-        np.exp(self.q, out=self.q)
-        self.q /= self.q.sum(axis=0)
-        return self.q
-
-    def gradient(
-        self, w: tuple[Array, Array], x: Array, y: NDArray[np.int64], factor: float, out: tuple[Array, Array]
-    ) -> None:
-        """Puts `factor` times the summed gradient of the cross-entropy of `x`, `y` into `out`."""
-        q = self.forward(*w, x)
-        q[y, self.columns] -= 1
-        q *= factor
-        np.matmul(self.h.T, q.T, out=out[1])
-        np.matmul(q.T, w[1].T, out=self.dh)
-        np.subtract(1, self.s, out=self.z)  # S'(z) = s + S(z) (1 - s)
-        self.z *= self.h
-        self.z += self.s
-        self.dh *= self.z
-        np.matmul(x.T, self.dh, out=out[0])
-
-
-def layers(flat: Array, features: int) -> tuple[Array, Array]:
-    """The two weight matrices as views of one flat buffer."""
-    first, second, _ = np.split(flat, [features * HIDDEN, (features + CLASSES) * HIDDEN])
-    return first.reshape(features, HIDDEN), second.reshape(HIDDEN, CLASSES)
-
-
-def glorot(features: int) -> Array:
-    """The start [d], alike on every rank."""
-    rng, w = np.random.default_rng(1), np.empty((features + CLASSES) * HIDDEN, np.float32)
-    for layer in layers(w, features):
-        layer[:] = rng.uniform(-1, 1, layer.shape) * (6 / sum(layer.shape)) ** 0.5
-    return w
 
 
 def networks(rows: int, most: int, features: int) -> dict[int, Network]:
@@ -145,46 +94,32 @@ def minibatch(rng: np.random.Generator, here: Shards, batch: int) -> NDArray[np.
     return (chosen + here.samples * np.arange(here.clients)[:, None]).ravel()
 
 
-def ssca(t: int, w: Array, g: Array, f: Array, scratch: Array) -> None:
-    """The update of Algorithm 1 from the summed gradient `g`; `f` is the surrogate's tracked linear term."""
-    rho, gamma = RHO[0] / t ** RHO[1], GAMMA[0] / t ** GAMMA[1]
-    f *= 1 - rho  # (14), (15) and beta of (12) in one term
-    g *= rho
-    f += g
-    np.multiply(w, 2 * rho * (PENALTY - TAU), out=scratch)
-    f += scratch
-    np.multiply(f, -gamma / (2 * TAU), out=scratch)  # (16), (17)
-    w *= 1 - gamma
-    w += scratch
-
-
-def descend(w: Array, change: Array, step: float) -> None:
-    """A gradient step; `change` is -step times the gradient of the data term."""
-    w *= 1 - 2 * PENALTY * step
-    w += change
-
-
 def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[int], None]:
-    """Rounds of one minibatch gradient at every client: SSCA Algorithm 1 or FedSGD; w is updated in place."""
+    """Rounds of one minibatch gradient at every client: SSCA Algorithm 1 or 2, or FedSGD; w is updated in place."""
     features = here.X.shape[1]
     rng = np.random.default_rng([2, comm.rank])
     sized = networks(here.clients * case.batch, CHUNK, features)
-    g, f, scratch = np.zeros((3, w.size), np.float32)  # gradient; tracked linear term; scratch
-    weights, slopes, further = (layers(flat, features) for flat in (w, g, scratch))
-    factor = 1 / (case.batch * here.all_clients)  # N_i / (B N)
+    message, scratch = np.zeros((2, w.size + 1), np.float32)  # gradient, and loss where it is limited
+    g, server = message[:-1], Server(w)
+    weights, slopes, further = layers(w, features), layers(message, features), layers(scratch, features)
+    everybody = case.batch * here.all_clients
+    factor = 1 / everybody  # N_i / (B N)
 
     def play(t: int) -> None:
         rows = minibatch(rng, here, case.batch)
+        message[-1] = 0
         for first in range(0, len(rows), CHUNK):
             part = rows[first : first + CHUNK]
             network = sized[len(part)]
             np.take(here.X, part, axis=0, out=network.x, mode="clip")
-            network.gradient(weights, network.x, here.y[part], factor, out=further if first else slopes)
+            right = network.gradient(weights, network.x, here.y[part], factor, out=further if first else slopes)
             if first:
-                np.add(g, scratch, out=g)
-        comm.Allreduce(MPI.IN_PLACE, g)
+                np.add(g, scratch[:-1], out=g)
+            if case.limited:
+                message[-1] += mean_loss(right, everybody)
+        comm.Allreduce(MPI.IN_PLACE, message)
         if case.algorithm == "ssca":
-            ssca(t, w, g, f, scratch)
+            server.step(t, g, float(message[-1]) if case.limited else None)
         else:
             step = case.step[0] / t ** case.step[1]
             np.multiply(g, -step, out=g)
@@ -194,19 +129,24 @@ def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
 
 
 def products(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[int], None]:
-    """Rounds of the matrix products of `one_step` alone."""
-    network = Network(here.clients * case.batch, here.X.shape[1])
+    """Rounds of the matrix products of a step alone, each function's over the rows that it counts."""
+    rows, features = here.clients * case.batch, here.X.shape[1]
+    network = Network(rows, features)
     for buffer in (network.x, network.h, network.dh, network.q):
         buffer[:] = 0.5
-    w1, w2 = layers(w, here.X.shape[1])
-    slopes = np.empty_like(w1), np.empty_like(w2)
+    w1, w2 = layers(w, features)
+    ends = np.round(rows * np.cumsum((0, *case.groups))).astype(int).tolist()
+    parts = [slice(*some) for some in pairwise(ends)]
+    slopes = [(np.empty_like(w1), np.empty_like(w2)) for _ in parts]
 
     def play(t: int) -> None:
-        np.matmul(network.x, w1, out=network.z)
-        np.matmul(w2.T, network.h.T, out=network.q)
-        np.matmul(network.h.T, network.q.T, out=slopes[1])
-        np.matmul(network.q.T, w2.T, out=network.dh)
-        np.matmul(network.x.T, network.dh, out=slopes[0])
+        for _ in range(case.points):
+            np.matmul(network.x, w1, out=network.z)
+            np.matmul(w2.T, network.h.T, out=network.q)
+            for part, (first, second) in zip(parts, slopes, strict=True):
+                np.matmul(network.h[part].T, network.q[:, part].T, out=second)
+                np.matmul(network.q[:, part].T, w2.T, out=network.dh[part])
+                np.matmul(network.x[part].T, network.dh[part], out=first)
 
     return play
 
@@ -256,39 +196,14 @@ def train_loss(here: Shards, w: Array, comm: MPI.Comm) -> float:
     return float(comm.allreduce(summed) / (here.all_clients * here.samples))
 
 
-def peak_rss_bytes() -> int:
-    """The largest resident memory of this process so far."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def measure(case: Case, rounds: int, folder: Path, comm: MPI.Comm) -> dict[str, Any]:
-    """Plays warm-up and `rounds` timed rounds; the results, over all ranks."""
+    """The results of a case, with the losses before and after."""
     here = load(folder, comm)
     w = glorot(here.X.shape[1])
     start_loss = train_loss(here, w, comm)
     start = {"products": products, "fedavg": local_epoch}.get(case.algorithm, one_step)
-    play = start(case, here, w, comm)
-    for t in range(1, WARM_UP + 1):
-        play(t)
-    comm.Barrier()
-    marks, cpu_s = [time.perf_counter()], -time.process_time()
-    for t in range(WARM_UP + 1, WARM_UP + rounds + 1):
-        play(t)
-        marks.append(time.perf_counter())
-    cpu_s += time.process_time()
-    median_s = float(np.median(np.diff(marks)))
-    return {
-        "rounds_per_second": 1 / median_s,
-        "seconds_per_round": median_s,
-        "cpu_s_per_round": comm.allreduce(cpu_s) / rounds,
-        "peak_rss_bytes": comm.allreduce(peak_rss_bytes(), MPI.MAX),
-        "start_loss": start_loss,
-        "train_loss": train_loss(here, w, comm),
-    }
+    found = timed(start(case, here, w, comm), rounds, comm)
+    return found | {"start_loss": start_loss, "train_loss": train_loss(here, w, comm)}
 
 
 def main() -> None:
@@ -299,7 +214,7 @@ def main() -> None:
     given = parser.parse_args()
     result = measure(CASES[given.case], given.rounds, given.data, MPI.COMM_WORLD)
     if MPI.COMM_WORLD.rank == 0:
-        print(json.dumps({"case": given.case, "ranks": MPI.COMM_WORLD.size, "rounds": given.rounds} | result))
+        print(json.dumps({"case": given.case} | result))
 
 
 if __name__ == "__main__":

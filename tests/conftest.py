@@ -255,6 +255,15 @@ def classes(shared_path: Path) -> Path:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def by_columns(shared_path: Path) -> Path:
+    """3 clients with 2 columns each of 240 rows of 3 classes."""
+    return _make_data(
+        shared_path / "by-columns", "synthetic", "--split", "columns", "--clients", "3", "--samples", "240",
+        "--features", "6", "--task", "classification", "--classes", "3", "--noise", "0.5",
+    )  # fmt: skip
+
+
 class ArrayShard:
     """A client's rows given as an array; see `mpifed.core.block.Shard`."""
 

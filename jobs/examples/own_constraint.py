@@ -6,6 +6,8 @@ is the rate of false positives that is capped:
     [[constraint]]
     name = "jobs.examples.own_constraint:PositiveRate"
     limit = 0.1
+
+The score has no intercept: let the data be of `--scale minmax`, or have a column of ones, so that a low rate exists.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from mpifed.maths.terms import Sampled
 
 @dataclass(frozen=True)
 class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the job; Sampled has `classes`
-    nonnegative: ClassVar[bool] = True  # so that a limit below 0 is refused
+    nonnegative: ClassVar[bool] = True  # so that a limit <= 0 is refused
 
     def loss(self, objective, head, scores, y):  # [..., s] of each sample; the constraint is their mean
         return sigmoid(scores[..., 0])  # the probability of class 1
@@ -29,5 +31,7 @@ class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the
         return Slope(rate, head=(), scores=down[..., None].astype(scores.dtype))
 
     def check(self, objective, outputs):  # what does not fit, in words
-        fits = isinstance(objective, Logistic)
-        return super().check(objective, outputs) + ([] if fits else ["PositiveRate needs the objective logistic"])
+        wrong = super().check(objective, outputs)
+        if not isinstance(objective, Logistic):
+            wrong.append('PositiveRate: is for one score; take [objective] name = "logistic"')
+        return wrong

@@ -18,7 +18,7 @@ GROUPS = {
         {"name": "loss", "classes": [0, 1, 2], "limit": 1.2, "margin": 0.1},
         {"name": "loss", "classes": [3, 4, 5], "limit": 1.0},
         {"name": "error-rate", "classes": [6, 7, 8, 9], "limit": 0.4},
-    ]
+    ],
 }
 SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
 

@@ -106,6 +106,13 @@ def with_pure_answers(exchange: Exchange, block: Block, now: Round) -> Any:
     return both
 
 
+def with_pure_absorbing(exchange: ToClients, block: Block, now: Round) -> Any:
+    """`absorb` as a function of two records."""
+    hear = lambda states, total: exchange.absorb(states, total, block, now)  # noqa: E731
+    hear.__qualname__ = f"{exchange.name}: {exchange.absorb}"
+    return hear
+
+
 def asked_together(exchange: Exchange, block: Block) -> list[Any]:
     """Positions of the clients who are asked at once."""
     everyone = np.arange(len(block.clients))
@@ -130,9 +137,7 @@ def play_twice(
         for i, block in enumerate(federation.blocks):
             who = np.flatnonzero((exchange.hearer is None) | (block.clients == exchange.hearer))
             if len(who):
-                hear = lambda c, t, b=block.only(who), e=exchange: e.absorb(c, t, b, now)  # noqa: E731
-                hear.__qualname__ = f"{exchange.name}: {exchange.absorb}"
-                heard = twice(hear, take(clients[i], who), total)
+                heard = twice(with_pure_absorbing(exchange, block.only(who), now), take(clients[i], who), total)
                 if exchange.alike:  # what one finds is what all find
                     alone = exchange.absorb(take(clients[i], who[:1]), total, block.only(who[:1]), now)
                     assert bits(map_leaves(lambda leaf: leaf[:1], heard)) == bits(alone)
@@ -278,9 +283,7 @@ def test_blocks_do_not_change_who_draws_what(case: Case, block: int, uneven: Pat
 
 @every_algorithm
 def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: Path) -> None:
-    memory, streamed = (
-        model(uneven, case, data={"path": str(uneven), "memory_gib": gib}) for gib in (4.0, 0.0)
-    )
+    memory, streamed = (model(uneven, case, data={"path": str(uneven), "memory_gib": gib}) for gib in (4.0, 0.0))
     assert bits(memory) == bits(streamed)
 
 

@@ -46,6 +46,59 @@ def test_a_job_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path,
     assert ended.text.count("[participation] clients_per_round = 9") == 1
 
 
+SSCA = '{name = "NAME", batch = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = [9.0, 1.0], stage_rounds = 2}'
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_problem_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
+    changes = (
+        f"algorithm={SSCA.replace('NAME', 'ssca-vertical')}", "participation.clients_per_round=3",
+        'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
+    )  # fmt: skip
+    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
+    assert ended.code == 2, ended.text
+    assert ended.text.count("mpifed: error") == 1, ended.text
+    for said in (
+        "[algorithm] name: needs data split by columns", "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
+        "[participation] clients_per_round = 3", "[constraint 1] limit - margin = 0", "[constraint 2] classes = [11]",
+    ):  # fmt: skip
+        assert ended.text.count(said) == 1, (said, ended.text)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_constraint_that_is_not_there(launch: Callable[..., Any], job: Path, ranks: int) -> None:
+    changes = ("--set", 'constraint=[{name = "loss", limit = 1.0}]', "--set", "constraint.9.limit=2.0")
+    ended = run(launch, ranks, job, "", *changes)
+    assert ended.code == 2, ended.text
+    assert ended.text.count("mpifed: error: constraint.9.limit: there is no number 9") == 1, ended.text
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical"])
+def test_a_term_that_counts_no_sample(
+    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, name: str, ranks: int
+) -> None:
+    algorithm = SSCA.replace("NAME", name).replace("[9.0, 1.0]", "9.0")
+    limit = 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]'
+    changes = (f"data.path={sides if name == 'ssca-vertical' else digits}", f"algorithm={algorithm}", limit)
+    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
+    assert ended.code == 3, ended.text
+    assert ended.text.count("none of the 1438 samples counts") == 1, ended.text
+    assert "Traceback" not in ended.text
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_numbers_that_blow_up_on_columns(launch: Callable[..., Any], job: Path, sides: Path, ranks: int) -> None:
+    """Partial scores out of their bound, at the first client who has any."""
+    algorithm = '{name = "vertical-sgd", batch = 5, step = [1e6]}'
+    changes = (f"data.path={sides}", f"algorithm={algorithm}", "rounds=50")
+    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
+    assert ended.code == 4, ended.text
+    assert ended.text.count("mpifed: error: ") == 1, ended.text
+    assert "outside the bound" in ended.text or "not finite" in ended.text
+    assert "Traceback" not in ended.text
+
+
 @pytest.mark.parametrize("ranks", [0, 3])
 @pytest.mark.parametrize("name", ["missing.toml", "no.toml"])
 def test_no_job(launch: Callable[..., Any], tmp_path: Path, ranks: int, name: str) -> None:

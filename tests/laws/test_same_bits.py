@@ -57,9 +57,7 @@ def sweeps(
 ) -> Any:  # fmt: skip
     """sweeps(ranks): all points, run by so many ranks in one launch."""
     folder = tmp_path_factory.mktemp("bits")
-    paths = [
-        write_job(folder / f"{name}.toml", job) for name, job in jobs(digits, skewed, sides, scattered).items()
-    ]
+    paths = [write_job(folder / f"{name}.toml", job) for name, job in jobs(digits, skewed, sides, scattered).items()]
 
     def of(out: Path) -> Sweep:
         with open(out / "sweep.csv", newline="") as file:
@@ -102,10 +100,13 @@ def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any) -> 
     found: dict[tuple[str, ...], set[str]] = {}
     for number, sweep in enumerate(sweeps(0)):
         for row in sweep.rows:
-            key = str(number), without(row["algorithm"], "label_holder", "head_client"), row["data"]
-            found.setdefault(key, set()).add(row["model_sha256"])
-    assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server and who has labels change nothing
-    assert len(set.union(*found.values())) == len(found)
+            found.setdefault((str(number), row["algorithm"], row["data"]), set()).add(row["model_sha256"])
+    assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server changes nothing
+    # who has the labels may change a last bit, or none: what is told of them is rounded
+    differ: dict[tuple[str, ...], set[str]] = {}
+    for (number, algorithm, data), hashes in found.items():
+        differ.setdefault((number, without(algorithm, "label_holder", "head_client"), data), set()).update(hashes)
+    assert len(set.union(*differ.values())) == sum(map(len, differ.values()))
 
 
 def without(algorithm: str, *keys: str) -> str:

@@ -9,12 +9,19 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from registry import CASES, SIZES, Case, table
 
+from mpifed.cli import main
 from mpifed.comm.transport import Alone
+from mpifed.core.exchange import play
+from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.history import read_model, summary
 from mpifed.run.loop import run
+from mpifed.run.measure import measure
+from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
 ROUNDS, BATCH, STEP = 9, 11, 0.1
@@ -123,3 +130,81 @@ def test_the_users_own_check_is_heard(vertical: dict[str, Any], regression: Path
 
     with pytest.raises(UsageError, match="needs data split by columns"):
         run(Job.check(vertical | {"data": {"path": str(regression)}}), Alone(), tmp_path / "run")
+
+
+# --- the package's own vertical algorithms -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "label_holder" in case.hyper], ids=str)
+def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
+    """Nor who holds them, nor who sends the head's gradient: in rounds, the set-up and all that is measured."""
+
+    def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
+        job = Job.check(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
+        at = prepare(job, Alone())
+        shards = [shard for block in at.federation.blocks for shard in block.shards]
+        for shard in shards:
+            if wrong and shard.client != case.hyper["label_holder"]:
+                shard.y = (shard.y + 1 + shard.client) % 10
+        now = Round(-1, job.seed, np.ones(len(shards), dtype=bool))
+        server, clients = play(at.algorithm.setup, at.server, at.clients, now, at.federation)
+        for t in range(3):
+            now = now._replace(index=t)
+            server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
+        columns = measure(at.algorithm.measures, at.algorithm, server, at.federation.blocks, now, at.federation, None)
+        return at.algorithm.model(server), columns
+
+    expected, columns = played(case.algorithm, wrong=False)
+    found, again = played(case.algorithm, wrong=True)
+    assert again == columns
+    for (_, one), (_, other) in zip(leaves(found), leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    everybody = {key: value for key, value in case.algorithm.items() if key != "label_holder"}
+    for algorithm in (everybody, everybody | {"head_client": 3}):
+        found, again = played(algorithm, wrong=False)
+        for (_, one), (_, other) in zip(leaves(found), leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # what the holder tells is rounded
+        assert again == pytest.approx(columns, rel=1e-7, abs=1e-9)
+    assert not np.array_equal(played(everybody, wrong=True)[0].first, expected.first)  # there they do matter
+
+
+@pytest.mark.parametrize("name", ["ssca", "sgd"])
+def test_data_split_by_columns_and_data_of_one_client_give_the_same(name: str, scattered: Path, tmp_path: Path) -> None:
+    """Rounds are those of somebody who has all columns."""
+    whole = tmp_path / "whole"
+    made = CliRunner().invoke(main, ["data", "digits", "--split", "columns", "--clients", "1", "--out", str(whole)])
+    assert made.exit_code == 0, made.output
+    algorithm = {
+        "ssca": {"name": "ssca-vertical", **SIZES, "slack_cost": 20.0},
+        "sgd": {"name": "vertical-sgd", "batch": 7, "step": [0.5]},
+    }[name]
+    tables = {"constraint": [{"name": "loss", "classes": [1, 2], "limit": 1.0}]} if name == "ssca" else {}
+    found = []
+    for number, folder in enumerate((whole, scattered)):
+        job = table(folder, algorithm, compute={"dtype": "float64"}, **tables)
+        found.append(run(Job.check(job), Alone(), tmp_path / str(number)))
+    for (_, one), (_, other) in zip(leaves(found[0].model), leaves(found[1].model), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
+    for column in ("objective", "train_loss", "kkt_residual"):
+        assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-7)
+
+
+def test_sparse_and_dense_columns_give_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{label} " + " ".join(f"{c + 1}:{rng.integers(1, 5) / 4}" for c in np.flatnonzero(rng.random(9) < 0.4)) + "\n"
+        for label in [0, 1, 2] * 20
+    ]
+    (tmp_path / "rows.svm").write_text("".join(rows))
+    algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 20.0, "label_holder": 1}
+    found = []
+    for stored in ("sparse", "dense"):
+        folder = tmp_path / stored
+        command = ["data", "svmlight", str(tmp_path / "rows.svm"), f"--{stored}", "--split", "columns"]
+        made = CliRunner().invoke(main, [*command, "--clients", "3", "--out", str(folder)])
+        assert made.exit_code == 0, made.output
+        job = table(folder, algorithm, compute={"dtype": "float64"}, constraint=[{"name": "loss", "limit": 1.0}])
+        found.append(run(Job.check(job), Alone(), tmp_path / f"run-{stored}"))
+    np.testing.assert_allclose(found[0].model.first, found[1].model.first, rtol=0, atol=1e-10)
+    for column in ("objective", "kkt_residual"):
+        assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-8)

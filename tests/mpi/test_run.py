@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, Transport
 from mpifed.core.block import Block
-from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
-from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.core.errors import DataError, MpifedError, NotCertified, NumericalError, UsageError
+from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run import checkpoint
@@ -55,6 +55,58 @@ def test_same_bits(skewed: Path, shared_tmp_path: Path, dedicated: bool, tmp_pat
             del result.columns["elapsed_s"], expected.columns["elapsed_s"]
             assert result.columns == expected.columns
             expected.columns["elapsed_s"] = 0.0
+
+
+CONSTRAINED = {
+    "algorithm": {"name": "ssca-horizontal", "batch": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 20.0},
+    "constraint": [{"name": "loss", "classes": [0, 1, 2], "limit": 1.5}, {"name": "norm", "limit": 9.0}],
+}
+
+
+def vertical(folder: Path, **changes: Any) -> Job:
+    algorithm = CONSTRAINED["algorithm"] | {"name": "ssca-vertical", "label_holder": 3}
+    return job(folder, **({**CONSTRAINED, "algorithm": algorithm, "participation": {}} | changes))
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_same_bits_with_constraints(
+    kind: str, dedicated: bool, skewed: Path, scattered: Path, shared_tmp_path: Path, tmp_path: Path
+) -> None:
+    def task(**changes: Any) -> Job:
+        return vertical(scattered, **changes) if kind == "columns" else job(skewed, **CONSTRAINED, **changes)
+
+    expected = run(task(), Alone(), tmp_path / "alone")
+    for transport in worlds():
+        out = shared_tmp_path / f"on-{transport.size}"
+        result = run(task(server={"dedicated": dedicated}), transport, out)
+        assert (result is None) == (transport.rank != 0)
+        if result is not None:
+            assert sha256(result) == sha256(expected)
+            same = [{**one.columns, "elapsed_s": 0} for one in (result, expected)]
+            assert same[0] == same[1]
+            assert same[0]["kkt_residual"] > 0
+
+
+def test_float_sums_on_columns_are_close(scattered: Path, shared_tmp_path: Path, tmp_path: Path) -> None:
+    expected = run(vertical(scattered, compute={"dtype": "float64"}), Alone(), tmp_path / "alone")
+    for transport in worlds():
+        floats = vertical(scattered, sum={"numbers": "float"}, compute={"dtype": "float64"})
+        result = run(floats, transport, shared_tmp_path / f"on-{transport.size}")
+        if result is not None:
+            np.testing.assert_allclose(result.model.first, expected.model.first, rtol=0, atol=1e-9)
+
+
+def test_not_certified_is_everybodys_end(skewed: Path, shared_tmp_path: Path) -> None:
+    for transport in worlds():
+        out = shared_tmp_path / f"on-{transport.size}"
+        with pytest.raises(NotCertified, match="kkt_residual = 1e-09") as caught:
+            run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
+        assert caught.value.agreed
+        easy = run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
+        assert (easy is None) == (transport.rank != 0)
+        if easy is not None:
+            assert easy.rounds == 5  # it was there already
 
 
 def test_float_sums_are_close(skewed: Path, shared_tmp_path: Path, tmp_path: Path) -> None:
@@ -138,6 +190,75 @@ def test_tally_and_hear(array_shard: Any, dedicated: bool) -> None:
                     there = 2.0 * client + toy.expected(present, asked) if present[client] else np.zeros(3)
                     np.testing.assert_array_equal(state, there)
             assert all((state == 0).all() for state in toy.states)  # the old states stand
+
+
+WIDTHS = [2, 3, 1, 2, 1]
+PLACES = [slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])]
+
+
+class Mixed(NamedTuple):
+    """An answer of single clients' values and of everybody's."""
+
+    placed: Any  # [9], by columns
+    of_one: Any  # [] of client 2
+    of_all: Any  # [2]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_values_of_single_clients(array_shard: Any, exact: bool, dedicated: bool) -> None:
+    fields = Mixed(Field((9,), columns=0), Field((), sender=2), Field((2,)))
+    asked: list[int] = []
+
+    def answer(states: Any, question: Any, block: Block, now: Round) -> Any:
+        asked.append(len(block.clients))
+        placed = Placed([np.full(WIDTHS[c], c + 0.5) for c in block.clients], [PLACES[c] for c in block.clients], 9)
+        return states + 1, Mixed(placed, block.clients * 10.0, np.ones((len(block.clients), 2)))
+
+    expected = np.zeros(9)
+    for client, at in enumerate(PLACES):
+        expected[at] = client + 0.5
+    for transport in worlds():
+        toy = Toy(transport, array_shard, dedicated=dedicated)
+        federation = Federation(
+            transport, toy.blocks, 5, exact=exact, dtype="float64", widths=np.array(WIDTHS), features=9
+        )
+        for one_by_one in (False, True):
+            asked.clear()
+            up = ToServer(f"up-{one_by_one}", fields, None, answer, None, one_by_one=one_by_one)
+            states, total = federation.tally(up, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
+            assert asked == [1] * sum(map(len, toy.states)) if one_by_one else asked == list(map(len, toy.states))
+            assert all((state == 1).all() for state in states)
+            if transport.rank == 0:
+                assert total.placed.tolist() == expected.tolist()
+                assert float(total.of_one) == 20.0
+                assert total.of_all.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("hearer", [None, 0, 3])
+def test_who_hears(array_shard: Any, hearer: int | None, alike: bool) -> None:
+    """One client, or all who are present; what is the same at all is found once on each rank."""
+    for transport in worlds():
+        toy, found = Toy(transport, array_shard), []
+
+        def absorb(states: Any, total: Any, block: Block, now: Round, toy: Toy = toy, found: list[int] = found) -> Any:
+            found.append(len(block.clients))
+            return np.repeat(total[None], len(states), axis=0)
+
+        down = ToClients("down", Field((3,)), None, toy.answer, absorb, hearer=hearer, alike=alike)
+        present = np.array([True, True, False, True, True])
+        now = Round(0, 1, present)
+        states, total = toy.federation.tally(down, toy.states, 0.0, now)
+        heard = toy.federation.hear(down, states, total, now)
+        clients = [int(client) for block in toy.blocks for client in block.clients]
+        hears = [present[client] and hearer in (None, client) for client in clients]
+        for client, state, before, there in zip(
+            clients, np.concatenate([*heard, np.zeros((0, 3))]), np.concatenate([*states, np.zeros((0, 3))]), hears,
+            strict=True,
+        ):  # fmt: skip
+            np.testing.assert_array_equal(state, total if there else before, err_msg=str(client))
+        assert sum(found) == (min(1, sum(hears)) if alike else sum(hears))
 
 
 def test_a_request_to_end_reaches_the_server_from_any_rank(array_shard: Any) -> None:

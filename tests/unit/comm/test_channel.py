@@ -311,9 +311,7 @@ def together(answers: list[Single]) -> Single:
     """The answers of a block."""
     placed = [one.placed for one in answers]
     values, at = [one.values[0] for one in placed], [one.at[0] for one in placed]
-    return Single(
-        Placed(values, at, 9, axis=1), *(np.concatenate([one[i] for one in answers]) for i in (1, 2))
-    )
+    return Single(Placed(values, at, 9, axis=1), *(np.concatenate([one[i] for one in answers]) for i in (1, 2)))
 
 
 def dense(answers: list[Single]) -> Single:

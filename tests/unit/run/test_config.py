@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
 from mpifed.algorithms import ALGORITHMS, FedAvg, SSCAHorizontal
+from mpifed.algorithms.functions import Constraint
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import Network, Softmax
 from mpifed.maths.schedules import StepSize
+from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.run.config import Job, read_table, set_value
 
 
@@ -199,6 +202,213 @@ def test_local_work_is_counted_one_way() -> None:
         Job.check(table(algorithm=both)).make_algorithm(problem())
 
 
+# --- problems with constraints -----------------------------------------------------------------------------------
+
+SSCA = {"name": "ssca-horizontal", "batch": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+VERTICAL = SSCA | {"name": "ssca-vertical"}
+LOSS = {"name": "loss", "limit": 0.5}
+
+
+def misfits(changes: dict[str, Any], task: dict[str, Any]) -> list[str]:
+    """What `make_algorithm` complains of, for a job with the problem that it describes itself."""
+    job = Job.check(table(**changes))
+    with pytest.raises(UsageError) as caught:
+        job.make_algorithm(problem_of(job, **task))
+    first, *lines = str(caught.value).splitlines()
+    assert first == "job and data do not fit together"
+    assert caught.value.exit_code == 2
+    return [line.strip() for line in lines]
+
+
+def problem_of(job: Job, **task: Any) -> Problem:
+    parts = {
+        "objective": job.make_objective(), "minimize": job.make_minimize(), "constraints": job.make_constraints()
+    }  # fmt: skip
+    return problem(**(parts | task))
+
+
+def test_a_problem_is_made_of_its_tables() -> None:
+    limits = [
+        {"name": "loss", "classes": [0, 2], "limit": 1, "margin": 0.25},
+        {"name": "norm", "limit": 4.5},
+        {"name": "error-rate", "limit": 0.1},
+    ]
+    job = Job.check(table(algorithm=SSCA, minimize={"name": "error-rate", "classes": [1]}, constraint=limits))
+    assert job.make_minimize() == ErrorRate((1,))
+    assert job.make_constraints() == (
+        Constraint(Loss((0, 2)), 1.0, 0.25), Constraint(Norm(), 4.5), Constraint(ErrorRate(), 0.1)
+    )  # fmt: skip
+    assert [one.aim for one in job.make_constraints()] == [0.75, 4.5, 0.1]
+    task = problem_of(job)
+    assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.9, 0.3), StepSize(0.9, 0.35))
+    assert job.table()["constraint"] == [
+        {"name": "loss", "classes": [0, 2], "limit": 1.0, "margin": 0.25},
+        {"name": "norm", "limit": 4.5, "margin": 0.0},
+        {"name": "error-rate", "limit": 0.1, "margin": 0.0},
+    ]
+
+
+def test_a_plain_job_minimizes_the_loss() -> None:
+    job = Job.check(table())
+    assert (job.make_minimize(), job.make_constraints()) == (Loss(), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"minimize": {"name": "los"}}, "[minimize] name: 'los' is not known; give one of loss, error-rate, norm, or"),
+        ({"minimize": {}}, "[minimize] name: missing"),
+        ({"minimize": {"name": "norm", "limit": 1.0}}, "[minimize] limit: unknown key"),
+        ({"minimize": {"name": "loss", "classes": 3}}, "[minimize] classes"),
+        (
+            {"constraint": [{"name": "lose", "limit": 1.0}]},
+            "[constraint 1] name: 'lose' is not known; give one of loss",
+        ),
+        ({"constraint": [LOSS, {"name": "loss"}]}, "[constraint 2] limit: missing"),
+        ({"constraint": [LOSS, LOSS | {"limit": "1"}]}, '[constraint 2] limit = "1": '),
+        ({"constraint": [LOSS | {"limit": True}]}, "[constraint 1] limit = true"),
+        ({"constraint": [LOSS | {"margin": -0.1}]}, "[constraint 1] margin = -0.1"),
+        ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; known are classes"),
+        ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
+        ({"constraint": LOSS}, "constraint = "),
+        ({"constraint": [3]}, "[constraint] 0 = 3"),
+        ({"stop": {"kkt_residual": 0}}, "[stop] kkt_residual = 0"),
+        ({"stop": {"kkt_residual": -1.0}}, "[stop] kkt_residual = -1.0"),
+        ({"record": {"certify_every": -1}}, "[record] certify_every = -1"),
+        ({"algorithm": SSCA | {"slack_cost": 0}}, "[algorithm] slack_cost"),
+        ({"algorithm": SSCA | {"slack_cost": -1.0}}, "[algorithm] slack_cost"),
+        ({"algorithm": SSCA | {"slack_cost": []}}, "[algorithm] slack_cost"),
+        ({"algorithm": SSCA | {"slack_cost": [1.0, -1.0]}}, "[algorithm] slack_cost"),
+        ({"algorithm": SSCA | {"stage_rounds": 0}}, "[algorithm] stage_rounds = 0"),
+        ({"algorithm": SSCA | {"start": "papr"}}, '[algorithm] start = "papr"'),
+        ({"algorithm": SSCA | {"variance_reduction": "svrg"}}, '[algorithm] variance_reduction = "svrg"'),
+        ({"algorithm": SSCA | {"local_steps": 0}}, "[algorithm] local_steps = 0"),
+        ({"algorithm": SSCA | {"label_holder": 0}}, "[algorithm] label_holder: unknown key"),
+        ({"algorithm": VERTICAL | {"local_steps": 2}}, "[algorithm] local_steps: unknown key"),
+        ({"algorithm": VERTICAL | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
+        ({"algorithm": VERTICAL | {"head_client": -1}}, "[algorithm] head_client = -1"),
+        ({"algorithm": VERTICAL | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
+    ],
+)
+def test_one_thing_wrong_with_a_problem(changes: dict[str, Any], said: str) -> None:
+    found = complaints(table(**({"algorithm": SSCA} | changes)))
+    assert any(said in line for line in found), found
+    # a number or a list may be meant: each way in which it is neither is told
+    assert len(found) == 1 or all("slack_cost" in line for line in found), found
+
+
+COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "said"),
+    [
+        ({"constraint": [LOSS | {"limit": 0.0}]}, {}, "[constraint 1] limit - margin = 0: the function is never below"),
+        ({"constraint": [{"name": "norm", "limit": -1.0}]}, {}, "[constraint 1] limit - margin = -1: the function is"),
+        (
+            {"constraint": [LOSS, {"name": "error-rate", "limit": 0.2, "margin": 0.2}]},
+            {},
+            "[constraint 2] limit - margin = 0: the function is never below zero, so no model can meet it; raise",
+        ),
+        ({"constraint": [LOSS | {"classes": [0, 3]}]}, {}, "[constraint 1] classes = [0, 3]: the data have classes 0"),
+        ({"constraint": [LOSS | {"classes": [-1]}]}, {}, "[constraint 1] classes = [-1]: the data have classes 0 to 2"),
+        ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: counts no sample"),
+        ({"minimize": {"name": "loss", "classes": [9]}}, {}, "[minimize] classes = [9]: the data have classes 0 to 2"),
+        (
+            {"minimize": {"name": "norm"}, "constraint": [LOSS], "objective": {"name": "softmax", "penalty": 0.1}},
+            {},
+            '[objective] penalty = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
+        ),
+        (
+            {"minimize": {"name": "norm"}},
+            {},
+            '[minimize] name = "norm" without a [[constraint]] that needs data: the solution is zero',
+        ),
+        ({"algorithm": SSCA | {"rho": [1.5]}}, {}, "[algorithm] rho = [1.5, 0.0]: is the weight of a mean, at most 1"),
+        ({"algorithm": SSCA | {"gamma": [1.1, 0.3]}}, {}, "[algorithm] gamma = [1.1, 0.3]: is the weight of a mean"),
+        ({"algorithm": SSCA | {"slack_cost": [1.0, 10.0]}}, {}, "[algorithm] stage_rounds: missing; after how many"),
+        (
+            {"algorithm": SSCA | {"slack_cost": [10.0, 1.0], "stage_rounds": 5}},
+            {},
+            "[algorithm] slack_cost = [10.0, 1.0]: a penalty sequence must grow",
+        ),
+        (
+            {"algorithm": SSCA | {"slack_cost": [1.0, 1.0], "stage_rounds": 5}},
+            {},
+            "[algorithm] slack_cost = [1.0, 1.0]: a penalty sequence must grow",
+        ),
+        (
+            {"algorithm": SSCA | {"local_steps": 2, "variance_reduction": "recursive"}},
+            {},
+            '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs',
+        ),
+        (
+            {"algorithm": VERTICAL, "participation": {"clients_per_round": 2}},
+            COLUMNS,
+            '[participation] clients_per_round = 2: "ssca-vertical" needs all 3 clients in every round',
+        ),
+        (
+            {"algorithm": VERTICAL | {"label_holder": 3}},
+            COLUMNS,
+            "[algorithm] label_holder = 3: clients are numbered 0 to 2",
+        ),
+        ({"algorithm": VERTICAL | {"head_client": 7}}, COLUMNS, "[algorithm] head_client = 7: clients are numbered 0"),
+        (
+            {"algorithm": VERTICAL | {"label_holder": 1, "head_client": 2}},
+            COLUMNS,
+            "[algorithm] head_client = 2: without labels it cannot know the head's gradient; leave it out",
+        ),
+        (
+            {"algorithm": VERTICAL | {"label_holder": 1, "head_client": 0}},
+            COLUMNS,
+            "[algorithm] head_client = 0: without labels it cannot know the head's gradient; leave it out",
+        ),
+        ({"algorithm": VERTICAL | {"batch": 61}}, COLUMNS, "[algorithm] batch = 61: there are 60 samples; lower batch"),
+        ({"algorithm": VERTICAL}, {}, "[algorithm] name: needs data split by columns, and the folder is split by rows"),
+        ({"algorithm": SSCA}, COLUMNS, "[algorithm] name: needs data split by rows, and the folder is split by"),
+        ({"algorithm": SSCA | {"batch": 11}}, {}, "[algorithm] batch = 11: the smallest shard (client 0) has 10"),
+        (
+            {"algorithm": {"name": "vertical-sgd", "batch": 4, "step": [0.1], "label_holder": 5}},
+            COLUMNS,
+            "[algorithm] label_holder = 5: clients are numbered 0 to 2",
+        ),
+    ],
+)
+def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: str) -> None:
+    (line,) = misfits({"algorithm": SSCA} | changes, task)
+    assert said in line
+
+
+@pytest.mark.parametrize("name", ["fedavg", "vertical-sgd"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"constraint": [LOSS]},
+        {"minimize": {"name": "norm"}, "constraint": [LOSS]},
+        {"minimize": {"name": "error-rate"}},
+    ],
+)
+def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
+    task = COLUMNS if name == "vertical-sgd" else {}
+    (line,) = misfits({"algorithm": {"name": name, "batch": 4, "step": [0.1]}} | changes, task)
+    assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
+    assert "ssca-horizontal or ssca-vertical" in line
+
+
+def test_real_targets_have_no_classes() -> None:
+    real = {"objective": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
+    (line,) = misfits({"algorithm": SSCA} | real, {"outputs": 1})
+    assert "[constraint 1] classes = [0]: the targets are real numbers" in line
+    error = {"objective": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
+    (line,) = misfits({"algorithm": SSCA} | error, {"outputs": 1})
+    assert line.startswith('[minimize] name = "error-rate": is for classes')
+
+
+def test_everybody_is_as_good_as_all_who_are_there() -> None:
+    job = Job.check(table(algorithm=VERTICAL, participation={"clients_per_round": 3}))
+    assert job.make_algorithm(problem_of(job, **COLUMNS)).batch == 4
+
+
 # --- changes by --set --------------------------------------------------------------------------------------------
 
 
@@ -233,6 +443,53 @@ def test_set_that_is_none(change: str) -> None:
 def test_set_into_a_value() -> None:
     with pytest.raises(UsageError, match="seed is a value and no table"):
         set_value({"seed": 3}, "seed.more=1")
+
+
+LIMITS = "[[constraint]]\nname = 'loss'\nlimit = 0.5\n[[constraint]]\nname = 'norm'\nlimit = 3.0\n"
+
+
+def test_set_of_a_constraint(tmp_path: Path) -> None:
+    """By its number, from 1."""
+    plain = Job.check(table(algorithm=SSCA)).table()
+    del plain["constraint"]
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(plain) + LIMITS)
+    changes = ["constraint.1.limit=0.2", "constraint.2.margin=1", "constraint.1.classes=[1]"]
+    job = Job.read(tmp_path / "job.toml", changes)
+    assert job.make_constraints() == (Constraint(Loss((1,)), 0.2), Constraint(Norm(), 3.0, 1.0))
+    assert Job.read(tmp_path / "job.toml", ['constraint=[{name="norm", limit=1.5}]']).make_constraints() == (
+        Constraint(Norm(), 1.5),
+    )
+    assert Job.read(tmp_path / "job.toml", ["constraint=[]"]).make_constraints() == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("constraint.9.limit=1", "there is no number 9; they are counted from 1 to 2"),
+        ("constraint.0.limit=1", "there is no number 0; they are counted from 1 to 2"),
+        ("constraint.3.limit=1", "there is no number 3; they are counted from 1 to 2"),
+        ("constraint.-1.limit=1", "there is no number -1; they are counted from 1 to 2"),
+        ("constraint.one.limit=1", "there is no number one; they are counted from 1 to 2"),
+        ("constraint.limit=1", "there is no number limit; they are counted from 1 to 2"),
+        ("constraint.1={name = 'norm'}", "number 1 is a table; set one of its keys"),
+        ("constraint.1.limit.more=1", "limit is a value and no table"),
+        ("algorithm.step.1=2", "step is a value and no table"),
+        ("algorithm.step.1.more=2", "step is a value and no table"),
+    ],
+)
+def test_set_of_what_is_not_there(change: str, said: str) -> None:
+    found = table(constraint=[dict(LOSS), dict(LOSS)])
+    with pytest.raises(UsageError) as caught:
+        set_value(found, change)
+    assert str(caught.value) == f"{change.partition('=')[0]}: {said}"
+    assert found == table(constraint=[LOSS, LOSS])
+
+
+def test_set_of_the_first_constraint_of_none() -> None:
+    found = table()
+    set_value(found, "constraint.1.limit=0.5")
+    (line,) = complaints(found)
+    assert line.startswith("constraint = ")
 
 
 def test_set_of_a_field_whose_name_has_dots(tmp_path: Path) -> None:
@@ -287,6 +544,65 @@ def test_own_classes() -> None:
     assert made == Mine(task, 4, StepSize(0.1), extra=5)
     assert job.make_objective() == MyObjective(0.25, 0.5)
     assert job.table()["objective"] == {"name": here("MyObjective"), "penalty": 0.25, "slack": 0.5}
+
+
+@dataclass(frozen=True)
+class MyTerm(Loss):
+    """A term that a job names."""
+
+    power: float = 2.0
+
+
+@dataclass(frozen=True)
+class NotANorm:
+    """A term that says it needs no samples."""
+
+    sampled = False
+
+    def counted(self, y: Any) -> None:
+        return None
+
+    def check(self, objective: Any, outputs: int) -> list[str]:
+        return []
+
+
+@dataclass(frozen=True)
+class Seamless:
+    """An objective whose scores are not linear in the features: without `scores` and `pull`."""
+
+    penalty: float = 0.0
+    classifies = True
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        raise NotImplementedError
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_own_terms() -> None:
+    own = {"name": here("MyTerm"), "classes": [0], "power": 3, "limit": 0.5}
+    job = Job.check(table(algorithm=SSCA, minimize={"name": here("MyTerm")}, constraint=[own]))
+    assert job.make_minimize() == MyTerm()
+    assert job.make_constraints() == (Constraint(MyTerm((0,), 3.0), 0.5),)
+    assert job.table()["constraint"] == [{**own, "power": 3.0, "margin": 0.0}]
+    job.make_algorithm(problem_of(job))
+    found = complaints(table(algorithm=SSCA, constraint=[{"name": here("MyTerm"), "limit": 1.0, "powr": 3}]))
+    assert found == ["[constraint 1] powr: unknown key; known are classes, power"]
+    (line,) = complaints(table(algorithm=SSCA, constraint=[{"name": here("Nobody"), "limit": 1.0}]))
+    assert line.startswith(f'[constraint 1] name = "{here("Nobody")}": ')
+
+
+def test_own_terms_without_samples_are_refused() -> None:
+    lines = misfits({"algorithm": SSCA, "constraint": [{"name": here("NotANorm"), "limit": 1.0}]}, {})
+    assert lines == ["NotANorm: only Norm may say that it needs no samples; give the class `sampled = True`"]
+
+
+@pytest.mark.parametrize("algorithm", [VERTICAL, {"name": "vertical-sgd", "batch": 4, "step": [0.1]}])
+def test_an_objective_without_the_seam_is_refused_on_columns(algorithm: dict[str, Any]) -> None:
+    (line,) = misfits({"algorithm": algorithm, "objective": {"name": here("Seamless")}}, COLUMNS)
+    assert line.startswith("[objective] name: Seamless has no scores, pull: data split by columns need scores that are")
+    assert "mpifed.maths.objectives.Linear" in line
 
 
 def test_own_classes_are_checked_alike() -> None:

@@ -1,0 +1,349 @@
+"""How runs with certificates end: certified, not certified, out of time; and what they warn of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from registry import SIZES, table
+
+from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import Interrupted, NotCertified
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, read_json, read_model, summary
+from mpifed.run.loop import run
+
+ENDS = """
+import sys
+from pathlib import Path
+from mpifed.comm.transport import connect
+from mpifed.run.command import How, run_command
+job, out, *changes = sys.argv[1:]
+try:
+    code = run_command(Path(job), changes, Path(out), None, How(resume="--resume" in changes))
+except SystemExit as end:
+    code = end.code
+Path(out, f"code-{connect().rank}").write_text(str(code))
+sys.exit(code)
+"""
+SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
+
+
+def convex(folder: Path, name: str = "ssca-horizontal", batch: int = 60, **changes: Any) -> dict[str, Any]:
+    """Full batches, a norm that binds: the residual is below 1e-4 after some 30 rounds."""
+    hyper = {"batch": batch, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
+    base = {
+        "rounds": 100,
+        "objective": {"name": "softmax"},
+        "constraint": [{"name": "norm", "limit": 1.0}],
+        "compute": {"dtype": "float64"},
+        "record": {"every": 5, "checkpoint_every": 0},
+        "stop": {"kkt_residual": 1e-4},
+    }
+    return table(folder, {"name": name, **hyper}, **(base | changes))
+
+
+@pytest.fixture(params=["rows", "columns"])
+def certified(request: pytest.FixtureRequest, classes: Path, by_columns: Path) -> dict[str, Any]:
+    """A job that gets its certificate."""
+    if request.param == "rows":
+        return convex(classes)
+    return convex(by_columns, "ssca-vertical", 240)
+
+
+def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
+    """The exit code of a run in this process; Interrupted is for others."""
+    try:
+        run(Job.check(job), Alone(), out, **how)
+    except NotCertified as error:
+        assert error.agreed
+        return error.exit_code
+    return 0
+
+
+def with_certificate(history: dict[str, Any]) -> list[int]:
+    """The measured rounds that have one; the others have none of its columns."""
+    there = {name: np.isfinite(history[name]).tolist() for name in CERTIFICATE}
+    assert len({tuple(one) for one in there.values()}) == 1
+    return history["round"][np.isfinite(history["kkt_residual"])].tolist()
+
+
+# --- [stop] kkt_residual -----------------------------------------------------------------------------------------
+
+
+def test_reached(certified: dict[str, Any], tmp_path: Path) -> None:
+    assert ended_with(certified, tmp_path / "run") == 0
+    history, told = read_history(tmp_path / "run"), read_json(tmp_path / "run" / "run.json")
+    rounds = told["rounds"]
+    assert 5 < rounds < 100 and rounds % 5 == 0
+    assert told["exit"] == 0
+    assert history["round"].tolist() == list(range(0, rounds + 1, 5)) == with_certificate(history)
+    assert history["kkt_residual"][-1] <= 1e-4 < history["kkt_residual"][-2]  # the first that is small ends it
+    assert summary(tmp_path / "run")["kkt_residual"] == history["kkt_residual"][-1]
+
+
+def test_reached_and_resumed_is_still_reached(certified: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ended_with(certified, out)
+    before, text = summary(out), (out / "history.csv").read_text()
+    assert ended_with(certified, out, resume=True) == 0
+    assert (out / "history.csv").read_text() == text
+    assert (summary(out)["rounds"], summary(out)["exit"]) == (before["rounds"], 0)
+    # a smaller residual wants more rounds
+    assert ended_with(certified | {"stop": {"kkt_residual": 1e-6}}, out, resume=True) == 0
+    assert summary(out)["rounds"] > before["rounds"]
+    assert summary(out)["kkt_residual"] <= 1e-6
+
+
+def test_not_reached(certified: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert ended_with(certified | {"rounds": 7}, out) == 5
+    told, history = read_json(out / "run.json"), read_history(out)
+    assert (told["exit"], told["rounds"]) == (5, 7)
+    assert told["ended"] is not None
+    assert history["round"].tolist() == [0, 5, 7] == with_certificate(history)
+    assert history["kkt_residual"][-1] > 1e-4
+    assert read_model(out / "model.h5")["first"].shape == (6, 3)
+    # the same job again ends the same way, without another round
+    model = summary(out)["model_sha256"]
+    assert ended_with(certified | {"rounds": 7}, out, resume=True) == 5
+    assert (summary(out)["model_sha256"], summary(out)["exit"]) == (model, 5)
+    # more rounds go on from there
+    assert ended_with(certified, out, resume=True) == 0
+    whole = tmp_path / "whole"
+    assert ended_with(certified, whole) == 0
+    assert summary(out)["model_sha256"] == summary(whole)["model_sha256"]
+    assert summary(out)["rounds"] == summary(whole)["rounds"]
+
+
+def test_a_residual_that_is_easier_ends_a_run_that_was_not_certified(certified: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert ended_with(certified | {"rounds": 7}, out) == 5
+    reached = summary(out)["kkt_residual"]
+    assert ended_with(certified | {"rounds": 7, "stop": {"kkt_residual": reached}}, out, resume=True) == 0
+    assert (summary(out)["exit"], summary(out)["rounds"]) == (0, 7)
+
+
+def test_the_message_says_what_to_do(certified: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(NotCertified, match=r"kkt_residual = 0\.0001.*7 rounds.*residual is 0\.\d+.*rounds=.*--resume"):
+        run(Job.check(certified | {"rounds": 7}), Alone(), tmp_path / "run")
+
+
+def test_only_the_end_can_tell_when_nothing_is_measured_before(certified: dict[str, Any], tmp_path: Path) -> None:
+    """Measured at its start and its end: all rounds are played, and the certificate is there."""
+    rare = certified | {"record": {"every": 1000, "checkpoint_every": 0}}
+    assert ended_with(rare, tmp_path / "run") == 0
+    assert with_certificate(read_history(tmp_path / "run")) == [0, 100]
+    assert ended_with(rare | {"rounds": 3}, tmp_path / "short") == 5
+
+
+def test_without_measurements_it_cannot_be_reached(certified: dict[str, Any], tmp_path: Path) -> None:
+    never = certified | {"record": {"every": 0, "checkpoint_every": 0}, "rounds": 3}
+    assert ended_with(never, tmp_path / "run") == 5
+    (warning,) = [w for w in read_json(tmp_path / "run" / "run.json")["warnings"] if "[stop]" in w]
+    assert "[stop] kkt_residual: nothing is measured with [record] every = 0" in warning
+
+
+def test_an_algorithm_without_certificates_cannot_reach_it(columns: Path, tmp_path: Path) -> None:
+    own = {"name": "own_algorithms:VerticalLeastSquares", "batch": 7, "step": 0.1}
+    job = table(columns, own, objective={"name": "least-squares"}, stop={"kkt_residual": 1.0})
+    with pytest.raises(NotCertified, match="the residual is not known"):
+        run(Job.check(job), Alone(), tmp_path / "run")
+
+
+def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
+    """[stop] seconds ends a run with exit 0, and its last model is certified too."""
+    timed = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e-9}}
+    assert ended_with(timed, tmp_path / "run") == 0
+    history = read_history(tmp_path / "run")
+    assert history["round"].tolist() == [0, 1] == with_certificate(history)
+    slow = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e9}}
+    assert ended_with(slow, tmp_path / "slow") == 0
+    assert summary(tmp_path / "slow")["kkt_residual"] <= 1e-4
+
+
+def test_an_interruption_is_none_of_these(certified: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(Job.check(certified), Alone(), tmp_path / "run", max_hours=0)
+    assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
+    assert ended_with(certified, tmp_path / "run", resume=True) == 0
+    assert ended_with(certified, tmp_path / "whole") == 0
+    found, expected = (summary(tmp_path / name) for name in ("run", "whole"))
+    for name in ("rounds", "kkt_residual", "model_sha256", "up_bytes", "down_bytes"):
+        assert found[name] == expected[name]
+
+
+@pytest.mark.launch
+def test_every_rank_ends_alike(
+    certified: dict[str, Any], launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    job, out = write_job(tmp_path / "job.toml", certified), tmp_path / "run"
+    (tmp_path / "ends.py").write_text(ENDS)
+
+    def codes() -> list[str]:
+        return [(out / f"code-{rank}").read_text() for rank in range(3)]
+
+    ended = launch(3, job, out, "rounds=7", program=(str(tmp_path / "ends.py"),))
+    assert ended.code == 5, ended.text
+    assert codes() == ["5"] * 3
+    assert ended.text.count("[stop] kkt_residual = 0.0001") == 1, ended.text
+    assert "Traceback" not in ended.text
+    assert read_json(out / "run.json")["exit"] == 5
+    assert read_history(out)["round"].tolist() == [0, 5, 7]
+    assert (out / "model.h5").exists()
+    # `mpifed run --resume` on another number of ranks goes on
+    ended = launch(2, "run", job, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    found = summary(out)
+    assert found["exit"] == 0 and found["kkt_residual"] <= 1e-4
+    assert ended_with(certified, tmp_path / "alone") == 0
+    expected = summary(tmp_path / "alone")
+    assert [found[n] for n in ("model_sha256", "rounds", "kkt_residual", "up_bytes")] == [
+        expected[n] for n in ("model_sha256", "rounds", "kkt_residual", "up_bytes")
+    ]
+
+
+# --- [record] certify_every --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "rounds", "measured", "there"),
+    [
+        ({"every": 2}, 6, [0, 2, 4, 6], [6]),
+        ({"every": 2}, 7, [0, 2, 4, 6, 7], [7]),
+        ({"every": 2, "certify_every": 4}, 9, [0, 2, 4, 6, 8, 9], [0, 4, 8, 9]),
+        ({"every": 1, "certify_every": 3}, 5, [0, 1, 2, 3, 4, 5], [0, 3, 5]),
+        ({"every": 2, "certify_every": 3}, 7, [0, 2, 4, 6, 7], [0, 6, 7]),  # where rounds are measured
+        ({"every": 3, "certify_every": 1}, 4, [0, 3, 4], [0, 3, 4]),
+        ({"every": 10}, 4, [0, 4], [4]),
+    ],
+)
+@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical", "fedavg"])
+def test_certificates_stand_in_their_rows(
+    name: str, record: dict[str, int], rounds: int, measured: list[int], there: list[int], classes: Path,
+    by_columns: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    folder = by_columns if name == "ssca-vertical" else classes
+    hyper = {"batch": 7, "step": [0.1]} if name == "fedavg" else SIZES
+    tables = {} if name == "fedavg" else {"constraint": [{"name": "loss", "limit": 1.0}]}
+    job = table(folder, {"name": name, **hyper}, rounds=rounds, record={**record, "checkpoint_every": 0}, **tables)
+    run(Job.check(job), Alone(), tmp_path / "run")
+    history = read_history(tmp_path / "run")
+    assert history["round"].tolist() == measured
+    assert with_certificate(history) == there
+    always = ["objective", "train_loss", *(["constraint_1", "margin_1", "multiplier_1", "slack"] if tables else [])]
+    assert np.isfinite([history[column] for column in always]).all()
+    if tables:
+        assert summary(tmp_path / "run")["constraint_values"] == [history["constraint_1"][-1]]
+
+
+def test_what_is_certified_does_not_depend_on_how_often(classes: Path, tmp_path: Path) -> None:
+    found = []
+    for every in (0, 1):
+        job = table(
+            classes, {"name": "ssca-horizontal", **SIZES}, constraint=[{"name": "loss", "limit": 1.0}],
+            record={"every": 1, "certify_every": every},
+        )  # fmt: skip
+        run(Job.check(job), Alone(), tmp_path / str(every))
+        found.append((summary(tmp_path / str(every)), read_history(tmp_path / str(every))))
+    assert found[0][0]["model_sha256"] == found[1][0]["model_sha256"]
+    for name in found[0][1].keys() - {"elapsed_s"}:
+        at = [-1] if name in CERTIFICATE else slice(None)
+        np.testing.assert_array_equal(found[0][1][name][at], found[1][1][name][at], err_msg=name)
+
+
+def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -> None:
+    """At a round whose row was written without a certificate: run.json has it then."""
+    job = table(
+        classes, {"name": "ssca-horizontal", **SIZES}, rounds=50, stop={"seconds": 1e-9}, record={"every": 1},
+        constraint=[{"name": "loss", "limit": 1.0}],
+    )  # fmt: skip
+    run(Job.check(job), Alone(), tmp_path / "run")
+    told = read_json(tmp_path / "run" / "run.json")
+    assert told["rounds"] == 1
+    assert np.isfinite([told[name] for name in CERTIFICATE]).all()
+    assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
+    run(Job.check(job | {"stop": {}, "rounds": 1}), Alone(), tmp_path / "other")
+    assert summary(tmp_path / "other")["kkt_residual"] == told["kkt_residual"]
+    # and no longer when the run has gone on
+    run(Job.check(job | {"stop": {}, "rounds": 4}), Alone(), tmp_path / "run", resume=True)
+    run(Job.check(job | {"stop": {}, "rounds": 4}), Alone(), tmp_path / "whole")
+    assert summary(tmp_path / "run")["kkt_residual"] == summary(tmp_path / "whole")["kkt_residual"]
+
+
+# --- warnings ----------------------------------------------------------------------------------------------------
+
+
+def warnings(folder: Path, out: Path, **hyper: Any) -> list[str]:
+    vertical = hyper.get("name") == "ssca-vertical"
+    algorithm = {"name": "ssca-horizontal", "batch": 7, **SOUND, **hyper}
+    tables = {"constraint": [{"name": "loss", "limit": 3.0}]} if not vertical else {}
+    run(Job.check(table(folder, algorithm, rounds=2, **tables)), Alone(), out)
+    found: list[str] = read_json(out / "run.json")["warnings"]
+    return found
+
+
+def test_step_sizes_that_fulfil_all_conditions_give_no_warning(classes: Path, by_columns: Path, tmp_path: Path) -> None:
+    assert warnings(classes, tmp_path / "rows") == []
+    assert warnings(by_columns, tmp_path / "columns", name="ssca-vertical") == []
+
+
+@pytest.mark.parametrize(
+    ("hyper", "said"),
+    [
+        ({"rho": [0.9, 0.3]}, "rho = [0.9, 0.3], gamma = [0.9, 0.8]: convergence is proven under sum rho^2 < infinity"),
+        ({"gamma": [0.9, 0.6]}, "rho = [0.9, 0.6], gamma = [0.9, 0.6]: convergence is proven under gamma / rho -> 0,"),
+        (
+            {"rho": [0.9], "gamma": [0.9]},
+            "rho = [0.9, 0.0], gamma = [0.9, 0.0]: convergence is proven under rho -> 0 and sum rho^2 < infinity and "
+            "gamma -> 0 and sum gamma^2 < infinity and gamma / rho -> 0,",
+        ),
+    ],
+)
+def test_step_sizes_that_do_not_are_named_in_one_warning(
+    hyper: dict[str, Any], said: str, classes: Path, tmp_path: Path
+) -> None:
+    (warning,) = warnings(classes, tmp_path / "run", **hyper)
+    assert warning.startswith(f"[algorithm] {said} which these step sizes do not fulfil")
+
+
+@pytest.mark.launch
+def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
+    algorithm = {"name": "ssca-horizontal", **SIZES, "slack_cost": 1e-3}
+    tables = {"minimize": {"name": "norm"}, "objective": {"name": "softmax"}}
+    job = table(classes, algorithm, rounds=3, constraint=[{"name": "loss", "limit": 0.2}], **tables)
+    ended = launch(3, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
+    assert ended.code == 0, ended.text
+    steps, remark = read_json(tmp_path / "run" / "run.json")["warnings"]
+    assert ended.err.count(f"mpifed: warning: {steps}") == ended.err.count("convergence is proven") == 1, ended.text
+    assert ended.err.count(f"mpifed: warning: {remark}") == ended.err.count("raise slack_cost") == 1, ended.text
+
+
+@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical"])
+def test_a_slack_cost_below_the_multiplier_is_remarked(
+    name: str, classes: Path, by_columns: Path, tmp_path: Path
+) -> None:
+    folder = by_columns if name == "ssca-vertical" else classes
+
+    def remarks(cost: Any, limit: float, **hyper: Any) -> list[str]:
+        out = tmp_path / f"run-{cost}-{limit}"
+        job = table(
+            folder, {"name": name, "batch": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
+            minimize={"name": "norm"}, objective={"name": "softmax"},
+            constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
+        )  # fmt: skip
+        run(Job.check(job), Alone(), out)
+        found: list[str] = read_json(out / "run.json")["warnings"]
+        return found
+
+    (remark,) = remarks(1e-3, 1.0)
+    assert remark.startswith("constraint 2: its multiplier has reached slack_cost = 0.001 and its surrogate is still")
+    assert "raise slack_cost" in remark
+    assert remarks(1e4, 1.0) == []
+    assert remarks(1e-3, 3.0) == []  # nothing binds
+    assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
+    assert remarks([1e-3, 1e4], 1.0, stage_rounds=1) == []

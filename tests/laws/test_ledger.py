@@ -1,0 +1,267 @@
+"""Bytes up and down are those of a deployment, number by number: who sends and hears how much in a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from registry import SIZES, table
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import Interrupted
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, summary
+from mpifed.run.loop import run
+from mpifed.run.setup import prepare
+from mpifed.shards.store import open_federation
+
+ROUNDS, B, J, L = 3, 7, 4, 10  # minibatch, hidden cells, classes
+HEAD = J * L
+CLASSES = {"name": "loss", "classes": [0, 1, 2], "limit": 2.0}
+OVERALL = {"name": "loss", "limit": 2.2}
+BALL = {"name": "norm", "limit": 50.0}
+
+# the grid of sums: settings of the job, bytes of a number up and in a sum, bytes of a number of the model
+GRIDS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "int64": ({}, 8, 4),
+    "int64, float64": ({"compute": {"dtype": "float64"}}, 8, 8),
+    "float32": ({"sum": {"numbers": "float"}}, 4, 4),
+    "float64": ({"sum": {"numbers": "float"}, "compute": {"dtype": "float64"}}, 8, 8),
+}
+
+
+def special(names: list[str], grid: str) -> dict[str, Any]:
+    """Settings of all fields of the exchanges `names`: 32 bits, or two limbs."""
+    scale, bound = {"int32": (2.0**-16, 64.0), "limbs": (2.0**-40, 2.0**40)}[grid]
+    return {"sum": {"scales": dict.fromkeys(names, scale), "bounds": dict.fromkeys(names, bound)}}
+
+
+class Sent(NamedTuple):
+    """Numbers, by client."""
+
+    up: Any  # [N] in a round
+    sum: Any  # [N] heard of sums
+    model: Any  # [N] told in the model's dtype
+    other: Any  # [N] told of 8 bytes each
+
+
+def ledger(job: Job, out: Path) -> tuple[Any, Any]:
+    """(up, down) [rounds + 1], before any round and after each."""
+    run(job, Alone(), out)
+    history = read_history(out)
+    assert history["round"].tolist() == list(range(ROUNDS + 1))
+    return history["up_bytes"], history["down_bytes"]
+
+
+def check(job: dict[str, Any], out: Path, sent: Sent, up: int, model: int, setup: tuple[int, int] = (0, 0)) -> None:
+    task = Job.check(job)
+    t = np.arange(ROUNDS + 1)
+    found = ledger(task, out)
+    np.testing.assert_array_equal(found[0], setup[0] + t * up * sent.up.sum())
+    down = up * sent.sum + model * sent.model + 8 * sent.other
+    np.testing.assert_array_equal(found[1], setup[1] + t * down.sum())
+
+
+def job(folder: Path, algorithm: dict[str, Any], **tables: Any) -> dict[str, Any]:
+    base = {"objective": {"name": "network", "hidden": J}, "record": {"every": 1, "checkpoint_every": 0}}
+    return table(folder, algorithm, rounds=ROUNDS, **(base | tables))
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def horizontal(folder: Path, K: int = 1, constrained: bool = False, classes: bool = False) -> Sent:
+    """Each client sends K gradients, K values where there are constraints, and its weight."""
+    each = np.ones(open_federation(folder).clients, dtype=int)
+    d = 64 * J + HEAD
+    return Sent(each * (K * d + K * constrained + 1), 0 * each, each * d, each * K * classes)
+
+
+@pytest.mark.parametrize("grid", [*GRIDS, "int32", "limbs"])
+@pytest.mark.parametrize("folder", ["digits", "skewed"])
+def test_rows(folder: str, grid: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    data = request.getfixturevalue(folder)
+    algorithm = {"name": "ssca-horizontal", **SIZES}
+    tables, up, model = GRIDS.get(grid) or (special(["gradients"], grid), {"int32": 4, "limbs": 16}[grid], 4)
+    check(job(data, algorithm, **tables), tmp_path / "run", horizontal(data), up, model)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ssca-horizontal"])
+def test_only_those_present_send(name: str, skewed: Path, tmp_path: Path) -> None:
+    own = {"fedavg": {"batch": B, "step": [0.1]}, "ssca-horizontal": SIZES}[name]
+    whole = horizontal(skewed)
+    some = Sent(*(numbers[:4] for numbers in whole))
+    if name == "fedavg":
+        some = some._replace(other=some.other + 1)  # the step size
+    task = job(skewed, {"name": name, **own}, participation={"clients_per_round": 4})
+    check(task, tmp_path / "run", some, 8, 4)
+
+
+def test_rows_with_constraints(digits: Path, tmp_path: Path) -> None:
+    """What needs no samples costs nothing; shares are told where classes are counted, after a set-up."""
+    algorithm = {"name": "ssca-horizontal", **SIZES, "slack_cost": 10.0}
+    norm = job(digits, algorithm, minimize={"name": "norm"}, constraint=[OVERALL])
+    check(norm, tmp_path / "norm", horizontal(digits, 1, True), 8, 4)
+    ball = job(digits, algorithm, constraint=[BALL])
+    check(ball, tmp_path / "ball", horizontal(digits, 1, True), 8, 4)
+    several = job(digits, algorithm, constraint=[CLASSES, BALL, OVERALL])
+    # counts up to 2^8 are 32-bit integers
+    check(several, tmp_path / "several", horizontal(digits, 3, True, classes=True), 8, 4, setup=(8 * 3 * 4, 0))
+
+
+def test_rows_with_variance_reduction(digits: Path, tmp_path: Path) -> None:
+    """Two models down and how much is kept, the same bytes up."""
+    algorithm = {"name": "ssca-horizontal", **SIZES, "variance_reduction": "recursive"}
+    plain = horizontal(digits)
+    sent = plain._replace(model=2 * plain.model, other=plain.other + 1)
+    check(job(digits, algorithm), tmp_path / "run", sent, 8, 4)
+
+
+def test_rows_with_local_steps(digits: Path, tmp_path: Path) -> None:
+    """A round's bytes do not depend on how many."""
+    d = 64 * J + HEAD
+    for constraints in ([], [OVERALL]):
+        K = 1 + len(constraints)
+        plain = horizontal(digits, K, bool(constraints))
+        sent = plain._replace(
+            up=plain.up + d,  # the change of the model
+            model=plain.model + K * d,  # the surrogates' linear parts
+            other=plain.other + K + 3,  # their constants and weight; step and cost
+        )
+        found = []
+        for steps in (2, 5):
+            algorithm = {"name": "ssca-horizontal", **SIZES, "local_steps": steps, "slack_cost": 10.0}
+            out = tmp_path / f"{steps}-{K}"
+            check(job(digits, algorithm, constraint=constraints), out, sent, 8, 4)
+            found.append(read_history(out)["up_bytes"].tolist())
+        assert found[0] == found[1]
+
+
+# --- columns -----------------------------------------------------------------------------------------------------
+
+
+class Vertical(NamedTuple):
+    """What a vertical round's bytes depend on."""
+
+    K: int = 1  # functions of samples
+    constrained: bool = False
+    classes: bool = False
+    holder: int | None = None
+    sender: int = 0
+    points: int = 1
+
+    def sent(self, widths: Any) -> Sent:
+        """By client, from the columns of each."""
+        N = len(widths)
+        is_head, is_holder = np.arange(N) == self.sender, np.arange(N) == self.holder
+        scores = J * B * self.points  # of B rows: never of B rows and K_i columns
+        slopes = self.K * J * B
+        up = scores + widths * J * self.K + is_head * (self.K * HEAD + self.K * self.constrained)
+        heard = np.full(N, scores)
+        if self.holder is not None:
+            up = up + is_holder * slopes  # who has the labels hears the scores, and tells the others what follows
+            heard = is_holder * scores + slopes
+        told = self.points * (widths * J + HEAD)  # of the first layer, a client's own columns
+        other = B + self.K * self.classes + (self.points - 1)  # row numbers, shares, how much is kept
+        return Sent(up, heard, told, np.full(N, other))
+
+
+def widths_of(folder: Path) -> Any:
+    return open_federation(folder).widths
+
+
+VERTICAL: dict[str, tuple[dict[str, Any], dict[str, Any], Vertical]] = {
+    "plain": ({}, {}, Vertical()),
+    "head client": ({"head_client": 2}, {}, Vertical(sender=2)),
+    "label holder": ({"label_holder": 3}, {}, Vertical(holder=3, sender=3)),
+    "norm": ({}, {"minimize": {"name": "norm"}, "constraint": [OVERALL]}, Vertical(1, True)),
+    "constraints": (
+        {"head_client": 1},
+        {"constraint": [CLASSES, BALL, OVERALL]},
+        Vertical(3, True, True, sender=1),
+    ),
+    "recursive": ({"variance_reduction": "recursive"}, {}, Vertical(points=2)),
+    "everything": (
+        {"variance_reduction": "recursive", "label_holder": 1},
+        {"constraint": [CLASSES]},
+        Vertical(2, True, True, holder=1, sender=1, points=2),
+    ),
+}
+
+
+def setup_bytes(about: Vertical) -> tuple[int, int]:
+    """Counts up to 2^11, by the one who tells them, in 32 bits."""
+    return (4 * about.K, 0) if about.classes else (0, 0)
+
+
+@pytest.mark.parametrize("case", VERTICAL)
+@pytest.mark.parametrize("folder", ["sides", "scattered"])
+def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    data, (hyper, tables, about) = request.getfixturevalue(folder), VERTICAL[case]
+    algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0, **hyper}
+    sent = about.sent(widths_of(data))
+    check(job(data, algorithm, **tables), tmp_path / "run", sent, 8, 4, setup_bytes(about))
+
+
+@pytest.mark.parametrize("grid", [*GRIDS, "int32", "limbs"])
+@pytest.mark.parametrize("holder", [None, 2])
+def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, tmp_path: Path) -> None:
+    names = [name for name in ("scores", "slopes", "gradients") if name != "slopes" or holder is not None]
+    tables, up, model = GRIDS.get(grid) or (special(names, grid), {"int32": 4, "limbs": 16}[grid], 4)
+    algorithm = {"name": "ssca-vertical", **SIZES}
+    if holder is not None:
+        algorithm["label_holder"] = holder
+    about = Vertical(holder=holder, sender=holder or 0)
+    check(job(scattered, algorithm, **tables), tmp_path / "run", about.sent(widths_of(scattered)), up, model)
+
+
+@pytest.mark.parametrize("holder", [None, 1])
+def test_columns_of_the_baseline(holder: int | None, scattered: Path, tmp_path: Path) -> None:
+    """The same messages as Algorithm 3."""
+    algorithm: dict[str, Any] = {"name": "vertical-sgd", "batch": B, "step": [0.1]}
+    if holder is not None:
+        algorithm["label_holder"] = holder
+    about = Vertical(holder=holder, sender=holder or 0)
+    check(job(scattered, algorithm), tmp_path / "run", about.sent(widths_of(scattered)), 8, 4)
+
+
+@pytest.mark.parametrize("case", VERTICAL)
+def test_each_client_sends_its_own(case: str, scattered: Path) -> None:
+    """By exchange and client: 1, 8, 19 and 36 columns."""
+    hyper, tables, about = VERTICAL[case]
+    task = Job.check(job(scattered, {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0, **hyper}, **tables))
+    ready = prepare(task, Alone())
+    widths = widths_of(scattered)
+    assert widths.tolist() == [1, 8, 19, 36]
+    each = [ready.federation._line(exchange).sent for exchange in ready.algorithm.exchanges]
+    np.testing.assert_array_equal(sum(each), 8 * about.sent(widths).up)
+    # fewer than the products of weights and features, one by one, would be
+    assert (sum(each) - 8 * about.sent(0 * widths).up < 8 * J * B * widths).all()
+
+
+@pytest.mark.parametrize("folder", ["digits", "scattered"])
+def test_the_set_up_is_counted_once(folder: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Also when the run is interrupted right after it."""
+    data = request.getfixturevalue(folder)
+    name = "ssca-vertical" if folder == "scattered" else "ssca-horizontal"
+    task = Job.check(job(data, {"name": name, **SIZES, "slack_cost": 10.0}, constraint=[CLASSES]))
+    whole = ledger(task, tmp_path / "whole")
+    assert whole[0][0] > 0
+    with pytest.raises(Interrupted):
+        run(task, Alone(), tmp_path / "parts", max_hours=0)
+    run(task, Alone(), tmp_path / "parts", resume=True)
+    parts = read_history(tmp_path / "parts")
+    np.testing.assert_array_equal([parts["up_bytes"], parts["down_bytes"]], whole)
+
+
+def test_measuring_costs_nothing(scattered: Path, tmp_path: Path) -> None:
+    """Whether there are certificates, or measurements at all."""
+    found = []
+    for name, record in (("none", {"every": 0}), ("all", {"every": 1, "certify_every": 1})):
+        algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0}
+        task = job(scattered, algorithm, constraint=[CLASSES], record={**record, "checkpoint_every": 0})
+        run(Job.check(task), Alone(), tmp_path / name)
+        found.append([summary(tmp_path / name)[column] for column in ("up_bytes", "down_bytes", "model_sha256")])
+    assert found[0] == found[1]
