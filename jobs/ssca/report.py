@@ -21,6 +21,7 @@ class Search(NamedTuple):
 
     name: str
     step: tuple[float, float]
+    tried: int  # steps of the grid
     cost: float
     edges: Sequence[str]
     held: tuple[float, float] | None  # the best step whose decay is held
@@ -192,14 +193,14 @@ def _tradeoff(name: str, points: Sequence[Curve]) -> Iterator[Claim]:
 
 
 def text(
-    curves: Curves, points: Mapping[str, Sequence[Curve]], searches: Sequence[Search], rounds: int, grid: int
+    curves: Curves, points: Mapping[str, Sequence[Curve]], searches: Sequence[Search], rounds: int
 ) -> str:
     """All tables as Markdown."""
     lines = ["# SSCA on MNIST: what the paper says, and what we measure", ""]
     counts = {curve.seeds for curve in curves.values()} or {0}
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     lines.append(
-        f"{rounds} rounds, {seeds} seeds a curve, Figure 4 and the grid of SGD's step ({grid} steps) one seed each; "
+        f"{rounds} rounds, {seeds} seeds a curve, Figure 4 and the grids of SGD's step one seed each; "
         "the paper: 1000 rounds and 100 runs."
     )
     if rounds < 1000 or min(counts) < 10:
@@ -212,10 +213,11 @@ def text(
     lines += ["", "## Measured", "", "Mean +- standard deviation over seeds.", ""]
     lines += _measured(curves, table_rounds(rounds))
     lines += ["", "## Steps of the SGD baselines, a / t^alpha, by the least training cost", ""]
-    lines += [_row(("job", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5")), _row(["---"] * 5)]
+    lines += [_row(("job", "steps tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5")), _row(["---"] * 6)]
     lines += [
-        _row((one.name, _step(one.step), f"{one.cost:.4f}", "; ".join(one.edges) or "no", _step(one.held)))
+        _row((one.name, str(one.tried), *cells, _step(one.held)))
         for one in searches
+        for cells in [(_step(one.step), f"{one.cost:.4f}", "; ".join(one.edges) or "no")]
     ]
     lines += ["", "A decay of 0 is the least there is: that edge cannot be widened."]
     return "\n".join(lines) + "\n"

@@ -149,7 +149,8 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
             folders[report.held_name(name)] = plan.curve(name, held)
-        searches.append(report.Search(name, step, best["mean"]["train_loss"], best["edges"], held))
+        tried = len(list(grid.glob("point-*")))
+        searches.append(report.Search(name, step, tried, best["mean"]["train_loss"], best["edges"], held))
     found = {name: read_curve(name, sorted(folder.glob("point-*")), plan.rounds) for name, folder in folders.items()}
     points = {
         name: [read_curve(name, [point], plan.rounds) for point in sorted(plan.tradeoff(name).glob("point-*"))]
@@ -162,7 +163,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
 def finish(plan: Plan) -> tuple[str, list[Path]]:
     """Runs what is left to run, and writes the table and the figures; both."""
     curves, points, searches = play(plan)
-    text = report.text(curves, points, searches, plan.rounds, len(plan.grid))
+    text = report.text(curves, points, searches, plan.rounds)
     plan.out.mkdir(parents=True, exist_ok=True)
     (plan.out / "table.md").write_text(text, encoding="utf-8")
     return text, list(figures.draw(plan.out, curves, points))

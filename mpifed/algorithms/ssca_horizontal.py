@@ -66,8 +66,9 @@ class SSCAHorizontal(SSCA):
     sent, each with another minibatch. They *move* on surrogates of corrected functions: the gradient at a client's
     point u is taken to be grad F-bar_k(w_t) + grad f_k(u) - grad f_k(w_t), the last two from one minibatch, and the
     value alike. What they *send*, beside the change of the model, are surrogates that track their uncorrected
-    functions f_k(u), by the same recursion; the server averages both. A round has the bytes of a round of Algorithm 2
-    with one function more, whatever E. Its first round of a stage only gathers surrogates.
+    functions f_k(u), by the same recursion; the server averages both. With K functions that need samples a round sends
+    K + 1 vectors of the model's size up and as many down, whatever E, where one step sends K up and one down. The first
+    round of a stage only gathers surrogates.
     # differs from the paper: an addition, which it leaves to future work. At w_t every correction vanishes, and
     averaged surrogates track the functions of all: however different the clients' data are, where Algorithm 1 or 2
     rests, this does too. Steps on local surrogates of local functions would drift to a compromise between the clients'

@@ -251,7 +251,8 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
         error = max(float((np.abs(gap) / at.sizes).max()), float(np.minimum(moves, v / at.sizes).max()))
         if error < least:
             least = error
-            nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, u[0]))
+            between = np.minimum(u[0], problem.c)  # u[0] + u[1] = c but for rounding
+            nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, between))
         if error <= _CLOSE or not np.isfinite(error):
             break
         newton = _newton(at, hessian, u, v)

@@ -296,11 +296,11 @@ def test_step_sizes_that_fulfil_all_conditions_give_no_warning(classes: Path, by
     ("hyper", "said"),
     [
         ({"rho": [0.9, 0.3]}, "rho = [0.9, 0.3], gamma = [0.9, 0.8]: convergence is proven under sum rho^2 < infinity"),
-        ({"gamma": [0.9, 0.6]}, "rho = [0.9, 0.6], gamma = [0.9, 0.6]: convergence is proven under gamma / rho -> 0,"),
+        ({"gamma": [0.9, 0.6]}, "rho = [0.9, 0.6], gamma = [0.9, 0.6]: convergence is proven under gamma / rho -> 0"),
         (
             {"rho": [0.9], "gamma": [0.9]},
             "rho = [0.9, 0.0], gamma = [0.9, 0.0]: convergence is proven under rho -> 0 and sum rho^2 < infinity and "
-            "gamma -> 0 and sum gamma^2 < infinity and gamma / rho -> 0,",
+            "gamma -> 0 and sum gamma^2 < infinity and gamma / rho -> 0",
         ),
     ],
 )
@@ -308,7 +308,7 @@ def test_step_sizes_that_do_not_are_named_in_one_warning(
     hyper: dict[str, Any], said: str, classes: Path, tmp_path: Path
 ) -> None:
     (warning,) = warnings(classes, tmp_path / "run", **hyper)
-    assert warning.startswith(f"[algorithm] {said} which these step sizes do not fulfil")
+    assert warning.startswith(f"[algorithm] {said}, which these step sizes do not fulfil")
 
 
 @pytest.mark.launch

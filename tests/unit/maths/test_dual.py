@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize, minimize_scalar
 
@@ -183,6 +183,33 @@ def problems(draw: Any) -> Problem:
 
 @settings(max_examples=500, deadline=None)
 @given(problems())
+@example(  # a multiplier that went to c, and by rounding beyond
+    Problem(
+        np.array([0.0, -1271.0, 1e-4, 0.0]),
+        np.array([[0, 0, 0], [0, 8901, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1.0]]),
+        np.array([2.0, 0, 0, 0, 0]),
+        206033.0,
+    )
+)
+@example(  # only the third constraint, which has no gradient, is not met
+    Problem(np.array([0.0, 0, 1]), np.array([[0, 0], [0, 1], [0, 0], [0, 0.0]]), np.array([1.0, 0, 1, 0]), 1.0)
+)
+@example(  # the interior point's T goes up and down by a factor of ten, unless it starts elsewhere
+    Problem(
+        np.array([-0.5, 0.0]),
+        np.array([[5308.875, -5050.5], [0, 0], [931.75, 6432.75]]),
+        np.array([133.0546875, 0, 1000.0]),
+        782196.0,
+    )
+)
+@example(  # a feasible set of one point, and no multipliers below c: the second constraint holds like a square root
+    Problem(
+        np.zeros(3),
+        np.array([[0, 0, 1], [0, 1, 0], [0, 3, 0], [0, -1, 0.0]]),
+        np.array([1.0, 0, 1, 0]),
+        649.0,
+    )
+)
 def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11
 

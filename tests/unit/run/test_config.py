@@ -588,7 +588,7 @@ def test_own_terms() -> None:
     assert job.table()["constraint"] == [{**own, "power": 3.0, "margin": 0.0}]
     job.make_algorithm(problem_of(job))
     found = complaints(table(algorithm=SSCA, constraint=[{"name": here("MyTerm"), "limit": 1.0, "powr": 3}]))
-    assert found == ["[constraint 1] powr: unknown key; known are classes, power"]
+    assert found == ["[constraint 1] powr: unknown key; known are classes, power, limit, margin"]
     (line,) = complaints(table(algorithm=SSCA, constraint=[{"name": here("Nobody"), "limit": 1.0}]))
     assert line.startswith(f'[constraint 1] name = "{here("Nobody")}": ')
 
