@@ -213,7 +213,8 @@ def text(
     lines += ["", "## Measured", "", "Mean +- standard deviation over seeds.", ""]
     lines += _measured(curves, table_rounds(rounds))
     lines += ["", "## Steps of the SGD baselines, a / t^alpha, by the least training cost", ""]
-    lines += [_row(("job", "steps tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5")), _row(["---"] * 6)]
+    lines += [_row(("job", "tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5"))]
+    lines += [_row(["---"] * 6)]
     lines += [
         _row((one.name, str(one.tried), *cells, _step(one.held)))
         for one in searches
