@@ -33,7 +33,7 @@ class Case(NamedTuple):
     step: tuple[float, float] = (0.5, 0.1)  # (a, alpha) of a / t^alpha
     clients_per_round: int = 0  # 0: all of them
     limited: bool = False  # SSCA: minimize ||w||^2 subject to loss <= LIMIT; otherwise the loss and its penalty
-    points: int = 1  # products: models at which they are taken
+    points: int = 1  # products: models at which the minibatch is scored, for one gradient
     groups: tuple[float, ...] = (1.0,)  # products: shares of the rows that each function counts
 
 
@@ -143,10 +143,11 @@ def products(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
         for _ in range(case.points):
             np.matmul(network.x, w1, out=network.z)
             np.matmul(w2.T, network.h.T, out=network.q)
-            for part, (first, second) in zip(parts, slopes, strict=True):
+            for part, (_, second) in zip(parts, slopes, strict=True):
                 np.matmul(network.h[part].T, network.q[:, part].T, out=second)
                 np.matmul(network.q[:, part].T, w2.T, out=network.dh[part])
-                np.matmul(network.x[part].T, network.dh[part], out=first)
+        for part, (first, _) in zip(parts, slopes, strict=True):
+            np.matmul(network.x[part].T, network.dh[part], out=first)
 
     return play
 

@@ -202,7 +202,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 def _field_line(what: str, field: dict[str, Any]) -> str:
     shape = " x ".join(map(str, field["shape"])) or "1"
     name = field["field"].removeprefix("statistics.")
-    line = f"  {what:10}{name:28}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
+    line = f"  {what:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
     if "limbs" in field:
         wide = f", {field['limbs']} limbs" if field["limbs"] > 1 else ""
         line += f"  2^{int(np.log2(field['scale']))}, within {_bound(field['bound'])}{wide}"

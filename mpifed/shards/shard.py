@@ -94,7 +94,7 @@ class DenseRows:
     def rows(self, at: Array) -> Array:
         """The rows `at` [b] as [b, p]; the next call may overwrite them."""
         if not isinstance(self._values, Extent):
-            return self._values[at]
+            return self._values.take(at, axis=0)  # indexing takes up to four times as long
         if len(self._scratch) < len(at):
             self._scratch = np.empty((len(at), *self._scratch.shape[1:]), self.dtype)
         into = self._scratch[: len(at)]

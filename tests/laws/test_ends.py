@@ -12,7 +12,7 @@ from registry import SIZES, table
 
 from mpifed.algorithms.functions import CERTIFICATE
 from mpifed.comm.transport import Alone
-from mpifed.core.errors import Interrupted, NotCertified
+from mpifed.core.errors import Interrupted, NotCertified, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_json, read_model, summary
 from mpifed.run.loop import run
@@ -148,10 +148,10 @@ def test_without_measurements_it_cannot_be_reached(certified: dict[str, Any], tm
     assert "[stop] kkt_residual: nothing is measured with [record] every = 0" in warning
 
 
-def test_an_algorithm_without_certificates_cannot_reach_it(columns: Path, tmp_path: Path) -> None:
+def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns: Path, tmp_path: Path) -> None:
     own = {"name": "own_algorithms:VerticalLeastSquares", "batch": 7, "step": 0.1}
     job = table(columns, own, objective={"name": "least-squares"}, stop={"kkt_residual": 1.0})
-    with pytest.raises(NotCertified, match="the residual is not known"):
+    with pytest.raises(UsageError, match="measures no certificate"):
         run(Job.check(job), Alone(), tmp_path / "run")
 
 
