@@ -187,7 +187,7 @@ def _evaluate(
     chosen, offsets = measured_rows(problem), np.cumsum(problem.counts) - problem.counts
     found = []
     for i, client in enumerate(block.clients):
-        alone, first, count = block.only(np.array([i])), offsets[client], problem.counts[client]
+        alone, first, count = block.only(np.array([i])), offsets[client], block.shards[i].samples
         own = np.arange(count) if chosen is None else chosen[(first <= chosen) & (chosen < first + count)] - first
         total: Evaluation | None = None
         for start in range(0, max(len(own), 1), CHUNK):

@@ -213,7 +213,9 @@ class Job(_Table):
                 "every round, since each holds other columns; leave it out"
             )
         if self.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
-            wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
+            wrong.append(
+                f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures'
+            )
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         return algorithm

@@ -48,16 +48,20 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     keep_freed_memory()
     with threadpool_limits(1):
         a_round = rehearse_round(stage, placement, now, busiest)
-        measuring = rehearse_measuring(stage, np.bincount(host, data.counts).max()) if job.record.every else NOTHING
-    questions = a_round.questions | measuring.questions
+        most = int(np.bincount(host, data.counts).max())
+        measuring, certifying = (
+            rehearse_measuring(stage, most, certify) if job.record.every else NOTHING for certify in (False, True)
+        )
+    questions = a_round.questions | certifying.questions
     measures = stage.algorithm.measures if job.record.every else ()
     measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
+    certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
     setup_bytes, round_bytes = np.array(a_round.setup_bytes), np.array(a_round.bytes)
     memory = {
         "process": process_bytes,
         "data": _data_bytes(job, data, host),
-        "work": max(a_round.memory, measuring.memory),
+        "work": max(a_round.memory, certifying.memory),
     }
     return {
         "job": job.name,
@@ -86,10 +90,25 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             "round": a_round.seconds,
             "measurement": measuring.seconds,
             "measurements": measurements,
+            "certificate": max(certifying.seconds - measuring.seconds, 0.0),
+            "certificates": certificates,
             "elapsed": training_s,
-            "run": training_s + measurements * measuring.seconds,
+            "run": training_s
+            + measurements * measuring.seconds
+            + certificates * max(certifying.seconds - measuring.seconds, 0.0),
         },
     }
+
+
+def _certificates(job: Job, measurements: int) -> int:
+    """How many of the measured rounds are certified."""
+    every, record = job.record.certify_every, job.record
+    if job.stop.kkt_residual is not None:
+        return measurements
+    found = {job.rounds}
+    if every:
+        found |= {index for index in range(0, job.rounds, record.every) if index % every == 0}
+    return len(found)
 
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
@@ -190,6 +209,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     parts = ", ".join(f"{human_bytes(memory[part])} {part}" for part in ("process", "data", "work"))
     yield f"{'Memory':12}{human_bytes(memory['largest_rank'])} on the largest rank: {parts}"
     measuring = f"; {seconds['measurements']} measurements of {_seconds(seconds['measurement'])}"
+    if seconds["certificates"]:
+        many = "s" * (seconds["certificates"] > 1)
+        measuring += f", {seconds['certificates']} certificate{many} of {_seconds(seconds['certificate'])}"
     yield (
         f"{'Time':12}{_seconds(seconds['elapsed'])} for the rounds, {_seconds(seconds['round'])} each"
         f"{measuring if seconds['measurements'] else ''}"

@@ -196,7 +196,7 @@ def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) ->
     return some._replace(seconds=some.seconds * len(blocks) / count, memory=some.memory + (len(blocks) - count) * each)
 
 
-def rehearse_measuring(stage: Stage, rows: int) -> Cost:
+def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     """What a measurement costs on a rank with so many rows that scores the test data as well."""
     whole = stage.data.split == "columns"  # then all rows are gone through together
     block = stage.block([int(stage.data.widths.argmax())], None if whole else CHUNK)
@@ -204,7 +204,8 @@ def rehearse_measuring(stage: Stage, rows: int) -> Cost:
     cost = _rehearse(
         stage, [block],
         lambda server, clients, federation: measure(
-            stage.algorithm.measures, stage.algorithm, server, [block], _everybody(stage), federation, test
+            stage.algorithm.measures, stage.algorithm, server, [block], _everybody(stage), federation, test,
+            certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
+from click.testing import CliRunner
 
+from mpifed.cli import main
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
@@ -211,7 +214,9 @@ def test_measurements_and_time_of_the_whole_run(job: Path) -> None:
     seconds = forecast(job, (), ranks=1)["seconds"]
     assert seconds["measurements"] == 4  # after rounds 0, 3, 6 and 7
     assert seconds["elapsed"] == pytest.approx(7 * seconds["round"])
-    assert seconds["run"] == pytest.approx(seconds["elapsed"] + 4 * seconds["measurement"])
+    assert seconds["certificates"] == 1  # of the last
+    measured_s = 4 * seconds["measurement"] + seconds["certificate"]
+    assert seconds["run"] == pytest.approx(seconds["elapsed"] + measured_s)
     assert forecast(job, ("rounds=1000000", "stop.seconds=0.5"), ranks=1)["seconds"]["elapsed"] == 0.5
 
 
@@ -238,3 +243,28 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
         forecast(job, ('sum.bounds={"x" = 1.0}',), ranks=1)
     with pytest.raises(UsageError, match="batch = 10000: the smallest shard"):
         forecast(job, ("algorithm.batch=10000",), ranks=1)
+
+
+def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None:
+    """They are rehearsed in part; certificates are counted by themselves."""
+    arguments = ["data", "synthetic", "--samples", "5000", "--features", "3", "--split", "rows", "--clients", "2", "--out"]
+    assert CliRunner().invoke(main, [*arguments, str(tmp_path / "data")]).exit_code == 0
+    job = {
+        "name": "large",
+        "rounds": 40,
+        "data": {"path": str(tmp_path / "data")},
+        "objective": {"name": "least-squares"},
+        "algorithm": {"name": "fedavg", "batch": 10, "step": [0.1]},
+    }
+    path = tmp_path / "job.toml"
+
+    def seconds(**tables: Any) -> dict[str, Any]:
+        path.write_text(tomli_w.dumps(job | tables))
+        found: dict[str, Any] = forecast(path, (), 1)["seconds"]
+        return found
+
+    assert seconds()["certificates"] == 1
+    assert seconds(record={"every": 5, "certify_every": 10})["certificates"] == 5
+    assert seconds(stop={"kkt_residual": 1e-3})["certificates"] == 5
+    assert seconds(record={"every": 0})["certificates"] == 0
+    assert seconds()["run"] > seconds()["elapsed"] > 0
