@@ -247,8 +247,8 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
 
 def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None:
     """They are rehearsed in part; certificates are counted by themselves."""
-    arguments = ["data", "synthetic", "--samples", "5000", "--features", "3", "--split", "rows", "--clients", "2", "--out"]
-    assert CliRunner().invoke(main, [*arguments, str(tmp_path / "data")]).exit_code == 0
+    command = "data synthetic --samples 5000 --features 3 --split rows --clients 2 --out"
+    assert CliRunner().invoke(main, [*command.split(" "), str(tmp_path / "data")]).exit_code == 0
     job = {
         "name": "large",
         "rounds": 40,
