@@ -53,7 +53,7 @@ def _convergence(name: str, curves: Mapping[str, Curve]) -> Figure:
             panels[0, column].axhline(limit, color="black", linewidth=0.8, linestyle=":", label=f"U = {limit:g}")
         panels[1, column].set_xlabel("round")
         if some:
-            panels[0, column].legend(fontsize=8)
+            panels[0, column].legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
     panels[0, 0].set_ylabel(PANELS["train_loss"])
     panels[0, 0].set_ylim(0, 1)
     panels[1, 0].set_ylabel(PANELS["test_accuracy"])
@@ -107,7 +107,7 @@ def _tradeoffs(points: Mapping[str, Sequence[Curve]]) -> Figure:
         axes.set_xlabel("training loss")
         axes.set_ylabel(r"$\|w\|^2$")
         if axes.lines:
-            axes.legend(fontsize=8)
+            axes.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
     panels[2].set_xlabel("U")
     panels[2].set_ylabel(PANELS["test_accuracy"])
     panels[2].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
