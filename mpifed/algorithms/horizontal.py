@@ -82,13 +82,13 @@ class Counts(NamedTuple):
     counted: Any  # [n, K]
 
 
-def count_samples(problem: Problem, absorb: Any, columns: bool = False, sender: int | None = None) -> ToServer:
+def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> ToServer:
     """The set-up exchange by which the server learns the shares of the functions' samples.
 
     Parameters
     ----------
     absorb : (server, shares [K]) -> server
-    columns : all clients hold the same rows: `sender` counts them
+    sender : the one client who counts, where all hold the same rows
     """
     which, most = sampled(problem), power_of_two(float(problem.counts.max()))
 
@@ -105,7 +105,7 @@ def count_samples(problem: Problem, absorb: Any, columns: bool = False, sender: 
             raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
         return absorb(server, total.counted.astype(np.float64) / problem.samples)
 
-    field = Field((len(which),), 1.0, most, sender=sender if columns else None)
+    field = Field((len(which),), 1.0, most, sender=sender)
     return ToServer("shares", Counts(field), lambda server, now: (), answer, shares)
 
 
@@ -129,36 +129,26 @@ class Evaluation(NamedTuple):
     gradient: Record  # leaves [n, K, ...] over the counted rows; () when nobody asks for a certificate
 
 
-def levels_measure(algorithm: Algorithm) -> Measure:
-    """The mean loss F over all rows of all clients, the objective, the constraints, and the algorithm's own columns."""
-    problem = algorithm.problem
-
-    def report(server: Any, total: Evaluation) -> dict[str, float]:
-        own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
-        return report_levels(problem, algorithm.model(server), total.tally) | own
-
-    exchange = _over_all_rows(problem, "losses", gradients=False)
-    return Measure((exchange,), lambda server: algorithm.model(server), report)
+def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, float]:
+    """Columns of the history: losses, objective, constraints, and the algorithm's own."""
+    own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
+    return report_levels(algorithm.problem, algorithm.model(server), found.tally) | own
 
 
-def certificate_measure(algorithm: Algorithm) -> Measure:
-    """The KKT residual of the problem itself, over all rows."""
-    problem = algorithm.problem
-
-    def report(server: Any, total: Evaluation) -> dict[str, float]:
-        multipliers = getattr(server, "multipliers", np.zeros(0))
-        return report_certificate(problem, algorithm.model(server), total.tally, total.gradient, multipliers)
-
-    exchange = _over_all_rows(problem, "certificate", gradients=True)
-    return Measure((exchange,), lambda server: algorithm.model(server), report, certificate=CERTIFICATE)
+def reported_certificate(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, float]:
+    """Columns of the history: the KKT residual, with the multipliers that the server has, if any."""
+    multipliers = getattr(server, "multipliers", np.zeros(0))
+    return report_certificate(algorithm.problem, algorithm.model(server), found.tally, found.gradient, multipliers)
 
 
 def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
-    """What is measured of every algorithm for horizontally split data."""
-    return levels_measure(algorithm), certificate_measure(algorithm)
-
-
-
+    """What is measured of every algorithm for horizontally split data: losses and constraints; the KKT residual."""
+    losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
+    certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)
+    return (
+        Measure((losses,), algorithm.model, partial(reported_levels, algorithm)),
+        Measure((certificate,), algorithm.model, partial(reported_certificate, algorithm), certificate=CERTIFICATE),
+    )
 
 
 def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:

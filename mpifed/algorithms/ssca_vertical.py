@@ -48,9 +48,7 @@ class SSCAVertical(SSCA):
         if not counts_some(self.problem):
             return ()
         return (
-            count_samples(
-                self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender, columns=True
-            ),
+            count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),
         )
 
     @property

@@ -25,13 +25,19 @@ from mpifed.algorithms.functions import (
     Slopes,
     Statistics,
     Tally,
-    report_certificate,
-    report_levels,
     sampled,
     slopes,
     tally,
 )
-from mpifed.algorithms.horizontal import CHUNK, Evaluation, measured_rows, model_template, tally_fields
+from mpifed.algorithms.horizontal import (
+    CHUNK,
+    Evaluation,
+    measured_rows,
+    model_template,
+    reported_certificate,
+    reported_levels,
+    tally_fields,
+)
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
 from mpifed.core.record import Array, Record, map_leaves
@@ -173,13 +179,15 @@ class Pass:
             model=question.model._replace(first=()),
             previous=question.previous._replace(first=()) if len(question.previous) else (),
         )
-        sums = map_leaves(lambda field: np.zeros(field.shape), tally_fields(self.problem, 1))
+        sums: Record = ()
+        if self.measures:
+            sums = map_leaves(lambda field: np.zeros(field.shape), tally_fields(self.problem, 1))
         found = Memory(
             question=bare,
             slopes=np.zeros((functions if self.gradients else 0, self.size, width), dtype),
             head=map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
             level=np.zeros(functions) if self._levels else (),
-            tally=sums if self.measures else (),
+            tally=sums,
         )
         memory: Memory = _for_each(found, clients)
         return memory
@@ -188,10 +196,10 @@ class Pass:
         """The losses' slopes, by those who have the labels: they are the same for all, and are found once."""
         asked: Question = map_leaves(lambda leaf: leaf[0], clients.question)
         y = block.shards[0].y[asked.rows]
-        weights = np.full(self.size, 1.0) if self.measures else np.full(self.size, 1 / self.size)
+        weights = np.full(self.size, 1 / self.size)
         if self.measures:
-            weights[int(asked.count) :] = 0
-        found = Memory(clients.question, clients.slopes, clients.head, clients.level, clients.tally)
+            weights = (np.arange(self.size) < asked.count).astype(np.float64)
+        found = clients
         if self.measures:
             sums: Tally = tally(self.problem, asked.model.head, total.partial[0], y, weights)
             found = found._replace(tally=_for_each(sums, len(block.clients)))
@@ -309,22 +317,14 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
             found = map_leaves(np.add, sums.found, found)
         return Sums(sums.model, sums.turn + 1, found)
 
-    def losses(server: Any, sums: Sums) -> dict[str, float]:
-        own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
-        return report_levels(problem, sums.model, sums.found.tally) | own
-
-    def certificate(server: Any, sums: Sums) -> dict[str, float]:
-        multipliers = getattr(server, "multipliers", np.zeros(0))
-        return report_certificate(problem, sums.model, sums.found.tally, sums.found.gradient, multipliers)
-
-    def measure(gradients: bool, report: Any, columns: tuple[str, ...]) -> Measure:
+    def measure(gradients: bool, reported: Any, columns: tuple[str, ...]) -> Measure:
         one = Pass(problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients)
         exchanges = one.exchanges(ask, absorb)
         return Measure(
-            exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())), report,
-            turns=turns, certificate=columns,
+            exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())),
+            lambda server, sums: reported(algorithm, server, sums.found), turns=turns, certificate=columns,
         )  # fmt: skip
 
-    return measure(False, losses, ()), measure(True, certificate, CERTIFICATE)
+    return measure(False, reported_levels, ()), measure(True, reported_certificate, CERTIFICATE)
 
 
