@@ -17,7 +17,8 @@ from annotated_types import Ge
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.maths.certificates import Certificate, certificate
-from mpifed.maths.objectives import Parameters, penalty
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, penalty
+from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Loss, Norm, Term
 
 
@@ -78,6 +79,22 @@ def wrong_functions(problem: Problem) -> list[str]:
         for term in exact
         if not term.sampled and not isinstance(term, Norm)
     ]
+    return wrong
+
+
+def squares_alone(problem: Problem) -> list[str]:
+    """What an algorithm that adds nothing but squares to its functions has to refuse, one message each."""
+    wrong = []
+    if beta := concave(problem.objective):
+        wrong.append(
+            f"[objective] concave = {beta:g}: this algorithm knows no penalty but that of squares; set concave = 0, "
+            "or take fedavg, scaffold or fedpdm, for data split by rows"
+        )
+    if problem.regularizer is not None:
+        wrong.append(
+            f"[regularizer] {type(problem.regularizer).__name__}: this algorithm knows no prox; leave the table out, "
+            "or take fedavg, scaffold or fedpdm, for data split by rows"
+        )
     return wrong
 
 
@@ -194,7 +211,7 @@ def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
 
 
 def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str, float]:
-    """Columns of the history: the training loss F, the objective, constraints and their margins."""
+    """Columns of the history: the training loss F, the objective with all that is added, constraints, their margins."""
     known, term = terms(problem), objective_term(problem)
     loss = float(total.total[0] / total.count[0])
     if term.sampled:
@@ -203,6 +220,8 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
         objective += penalty(problem.objective, model)
     else:
         objective = _server_value(term, model)
+    if problem.regularizer is not None:
+        objective += problem.regularizer.value(model)
     found = levels(problem, model, total)
     columns = {"train_loss": loss, "objective": objective}
     columns |= {f"constraint_{m}": float(value) for m, value in enumerate(found.value, 1)}
@@ -219,6 +238,9 @@ def report_certificate(
 ) -> dict[str, float]:
     """Columns of the history: the KKT residual and its parts.
 
+    With a regularizer h the stationarity is ||w - prox_h(w - grad F)||, the prox-gradient map with step 1: the norm of
+    the gradient where h = 0, and zero at the stationary points of F + h.
+
     Parameters
     ----------
     total : over all rows
@@ -229,20 +251,34 @@ def report_certificate(
     counts = [total.count[known.index(one.term)] for one in which]
     flat = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for _, leaf in leaves(gradient)], axis=1)
     rows = iter(flat / np.array(counts)[:, None])
-    w = np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(model)])
+    w = _flat(model)
 
-    def slope(term: Term, factor: float) -> Array:
-        found = next(rows) + 2 * factor * w if term.sampled else 0.0
+    def slope(term: Term, added: Array) -> Array:
+        found = next(rows) + added if term.sampled else 0.0
         part = term.server(model)
         if part is not None:
-            found = found + np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(part[1])])
+            found = found + _flat(part[1])
         return found
 
-    first = slope(objective_term(problem), problem.objective.penalty)
+    first = slope(objective_term(problem), 2 * problem.objective.penalty * w + concave_gradient(problem.objective, w))
+    if problem.regularizer is not None:
+        first = _prox_map(problem.regularizer, model, first)
     others = [slope(one.term, 0.0) for one in problem.constraints]
     excess = levels(problem, model, total).value - np.array([one.limit for one in problem.constraints])
     found: Certificate = certificate(first, np.array(others).reshape(len(others), len(first)), excess, multipliers)
     return found._asdict()
+
+
+def _prox_map(regularizer: Regularizer, model: Parameters, gradient: Array) -> Array:
+    """[d] w - prox_h(w - gradient) with step 1, in float64."""
+    parts = iter(np.split(gradient, np.cumsum([leaf.size for _, leaf in leaves(model)])[:-1]))
+    moved = map_leaves(lambda leaf: leaf.astype(np.float64) - next(parts).reshape(leaf.shape), model)
+    return _flat(model) - _flat(regularizer.prox(moved, 1.0))
+
+
+def _flat(record: Record) -> Array:
+    """[d] all leaves in float64."""
+    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
 
 
 CERTIFICATE = ("kkt_residual", "stationarity", "infeasibility", "complementarity")

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt
 
+from mpifed.algorithms.functions import squares_alone
 from mpifed.algorithms.horizontal import start_model
 from mpifed.algorithms.vertical import Gathered, Pass, Question, check_columns, draw_rows, measures_of_columns
 from mpifed.core.block import Block
@@ -67,7 +68,8 @@ class VerticalSGD:
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        return check_columns(self.problem, self.batch, self.label_holder, self.head_client)
+        wrong = check_columns(self.problem, self.batch, self.label_holder, self.head_client)
+        return wrong + squares_alone(self.problem)
 
     def start_server(self, now: Round) -> Server:
         """The initial model."""

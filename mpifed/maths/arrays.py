@@ -45,6 +45,31 @@ def transposed_product(X: Any, slopes: Array) -> Array:
     return X.swapaxes(-1, -2) @ slopes
 
 
+def square_norms(X: Any) -> Array:
+    """Squared norms along the last axis, in float64: [..., s] from X as in `product`."""
+    if isinstance(X, tuple):
+        return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
+    some = max(1, _CACHED // max(1, X[:1].size))
+    parts = [_square_norms(X[i : i + some].astype("f8", copy=False)) for i in range(0, len(X), some)]
+    return parts[0] if len(parts) == 1 else namespace(X).concatenate(parts)
+
+
+_CACHED = 2**17  # numbers widened at a time
+
+
+def _square_norms(X: Array) -> Array:
+    return namespace(X).einsum("...p,...p->...", X, X)
+
+
+def _square_norms_sparse(x: Any) -> Array:
+    """[s] of the rows of a CSR matrix."""
+    xp, square = namespace(x.data), x.data.astype("f8") ** 2
+    found, some = xp.zeros(x.shape[0]), xp.diff(x.indptr) > 0
+    if len(square):
+        found[some] = xp.add.reduceat(square, x.indptr[:-1][some])
+    return found
+
+
 def sigmoid(z: Array) -> Array:
     """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
     half = z.dtype.type(0.5)

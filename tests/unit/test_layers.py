@@ -87,6 +87,18 @@ def test_the_vocabulary_needs_numpy_alone(name: str) -> None:
             assert not heavy & {n.split(".")[0] for n in imported(path)}, path
 
 
+def test_slow_libraries_wait_until_they_are_needed() -> None:
+    """Those of accounting and noise are imported in functions, and never at the top of a module of these packages."""
+    slow, found = {"dp_accounting", "opendp", "randomgen", "scipy"}, set()
+    for path in (path for path in FILES if path.parts[0] in ("core", "maths", "algorithms")):
+        tree = ast.parse((PACKAGE / path).read_text())
+        tops = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        names = {str(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in tops}
+        assert not slow & names, path
+        found |= slow & {name.split(".")[0] for name in imported(path)}
+    assert found == slow
+
+
 # --- what a command loads ----------------------------------------------------------------------------------------
 
 _PROBE = """

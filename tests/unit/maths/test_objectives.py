@@ -15,6 +15,7 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import product, sigmoid, softmax, transposed_product
 from mpifed.maths.objectives import (
     OBJECTIVES,
+    Bias,
     BiasedOutput,
     LeastSquares,
     Logistic,
@@ -30,8 +31,11 @@ FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
     "network": ("network", {"hidden": 3}),
     "network, bias": ("network", {"hidden": 3, "bias": True}),
+    "softmax, bias": ("softmax", {"bias": True}),
+    "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
+    "true-class-logistic, bias": ("true-class-logistic", {"bias": True}),
 }
-CLASSIFIERS = [name for name in CASES if name != "least-squares"]
+CLASSIFIERS = ["network", "network, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
 
 
@@ -60,7 +64,7 @@ def data(objective: Any, lead: tuple[int, ...], seed: int = 1) -> tuple[Any, Any
 
 def logits_of(objective: Any, model: Parameters, X: Any) -> Any:
     """[s, L] written out: those of class 0 are 0 where there is one score."""
-    z = X @ model.first
+    z = X @ model.first + (model.head.bias if isinstance(model.head, Bias) else 0)
     if isinstance(objective, Logistic):
         return np.concatenate([0 * z, z], axis=1)
     if not isinstance(objective, Network):

@@ -1,0 +1,55 @@
+"""Objectives: what is minimized, by the name that a job gives it. All have the form that `form` describes."""
+
+from mpifed.maths.objectives.form import (
+    Linear,
+    Objective,
+    Parameters,
+    Slope,
+    concave,
+    concave_gradient,
+    gradient,
+    penalty,
+    squares,
+)
+from mpifed.maths.objectives.linear import (
+    Bias,
+    LeastSquares,
+    Logistic,
+    OneVsRest,
+    PerClass,
+    Softmax,
+    TrueClassLogistic,
+)
+from mpifed.maths.objectives.network import BiasedOutput, Network, Output
+
+__all__ = [
+    "OBJECTIVES",
+    "Bias",
+    "BiasedOutput",
+    "LeastSquares",
+    "Linear",
+    "Logistic",
+    "Network",
+    "Objective",
+    "OneVsRest",
+    "Output",
+    "Parameters",
+    "PerClass",
+    "Slope",
+    "Softmax",
+    "TrueClassLogistic",
+    "concave",
+    "concave_gradient",
+    "gradient",
+    "penalty",
+    "squares",
+]
+
+OBJECTIVES: dict[str, type] = {
+    "network": Network,
+    "softmax": Softmax,
+    "one-vs-rest": OneVsRest,
+    "true-class-logistic": TrueClassLogistic,
+    "logistic": Logistic,
+    "least-squares": LeastSquares,
+}

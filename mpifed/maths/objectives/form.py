@@ -1,0 +1,127 @@
+"""The form of objectives: a loss of scores that are linear in the features.
+
+That form is the seam between horizontal and vertical federations: clients with other columns of the same rows add
+their *scores*, clients with other rows add their *pulls*. All derivatives are written by hand; tests hold them
+against finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from numpy.random import Generator
+
+from mpifed.core.record import Array, Record, leaves
+from mpifed.maths.arrays import namespace, product, transposed_product
+
+
+class Parameters(NamedTuple):
+    """A model: the weights of the features, and whatever turns scores into predictions."""
+
+    first: Array  # [p, h]
+    head: Record
+
+
+class Slope(NamedTuple):
+    """Derivatives of a weighted sum of losses."""
+
+    loss: Array  # [..., s] the unweighted loss of each sample
+    head: Record  # the head's shapes, each with the leading axes
+    scores: Array  # [..., s, h] of each sample's weighted loss
+
+
+class Objective(Protocol):
+    """What is minimized: mean loss + penalty * (sum of squares of all parameters).
+
+    An attribute `concave` > 0, where there is one, adds `concave` times the sum of w^2 / (1 + w^2) over all parameters.
+    """
+
+    penalty: float
+    classifies: ClassVar[bool]  # whether y are classes 0 to outputs - 1; otherwise real targets, and one output
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """A model to begin with."""
+
+    def scores(self, first: Array, X: Any) -> Array:
+        """[..., s, h] linear in the features."""
+
+    def loss(self, head: Record, scores: Array, y: Array) -> Array:
+        """[..., s] the loss of each sample."""
+
+    def slope(self, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
+        """Derivatives of sum over samples of weights [..., s] times the loss."""
+
+    def pull(self, X: Any, slopes: Array) -> Array:
+        """[..., p, h] the derivative by the feature weights, from that by the scores."""
+
+    def predict(self, head: Record, scores: Array) -> Array:
+        """[..., s] the predicted class, or value."""
+
+    def head_squares(self, head: Record, scores: Array, y: Array, slopes: Array) -> Array:
+        """[..., s] float64 ||derivative of each sample's loss by all of the head||^2, which clipping needs.
+
+        `slopes` [..., s, h] are the derivatives by the sample's scores. No sample's gradient need be built.
+        """
+
+    def check(self, outputs: int) -> list[str]:
+        """What does not fit to data with so many outputs, one message each."""
+
+
+class Linear:
+    """What objectives share unless they say otherwise: scores = X @ first, and any number of classes as targets."""
+
+    classifies: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = True  # whether no loss is below zero: a limit <= 0 can then not be met
+
+    def scores(self, first: Array, X: Any) -> Array:
+        """[..., s, h] = X @ first."""
+        return product(X, first)
+
+    def pull(self, X: Any, slopes: Array) -> Array:
+        """[..., p, h] = X' @ slopes."""
+        return transposed_product(X, slopes)
+
+    def head_squares(self, head: Record, scores: Array, y: Array, slopes: Array) -> Array:
+        """[..., s] zeros: there is no head; one with a head says otherwise."""
+        return namespace(scores).zeros(y.shape)
+
+    def check(self, outputs: int) -> list[str]:
+        """It fits."""
+        return []
+
+
+def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
+    """The derivative of sum over samples of weights [..., s] times the loss; no penalty in it."""
+    slope = objective.slope(model.head, objective.scores(model.first, X), y, weights)
+    return Parameters(objective.pull(X, slope.scores), slope.head)
+
+
+def squares(model: Parameters) -> float:
+    """||w||^2, the sum of squares of all parameters, in float64."""
+    return sum(float((leaf.astype("f8") ** 2).sum()) for _, leaf in leaves(model))
+
+
+def penalty(objective: Objective, model: Parameters) -> float:
+    """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2), in float64."""
+    total, beta = objective.penalty * squares(model), concave(objective)
+    for _, leaf in leaves(model) if beta else ():
+        square = leaf.astype("f8") ** 2
+        total += beta * float((square / (1 + square)).sum())
+    return total
+
+
+def concave(objective: Objective) -> float:
+    """beta, the factor of the penalty that is not convex; 0 for objectives that have none."""
+    return float(getattr(objective, "concave", 0.0))
+
+
+def concave_gradient(objective: Objective, w: Array) -> Array:
+    """beta * 2 w / (1 + w^2)^2, the derivative of beta * sum of w^2 / (1 + w^2), in the dtype of `w`.
+
+    The second derivative, beta * (2 - 6 w^2) / (1 + w^2)^3, lies between -beta / 2 and 2 beta.
+    """
+    inverse = 1 / (1 + w * w)
+    slope = w * w.dtype.type(2 * concave(objective))
+    slope *= inverse
+    slope *= inverse
+    return slope

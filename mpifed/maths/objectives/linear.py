@@ -1,0 +1,215 @@
+"""Models whose predictions come from scores without a hidden layer: classifiers, and linear regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+from numpy.random import Generator
+
+from mpifed.core.record import Array
+from mpifed.maths.arrays import namespace, sigmoid, softmax, square_norms
+from mpifed.maths.objectives.form import Linear, Parameters, Slope
+
+
+def cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
+    """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened)."""
+    probabilities, normalizer = softmax(logits)
+    at = _places(logits, y)
+    return normalizer - logits.reshape(-1)[at].reshape(y.shape), probabilities, at
+
+
+def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+    """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
+    loss, slopes, at = cross_entropy(logits, y)
+    slopes.reshape(-1)[at] -= 1  # of the array that softmax has just made: a view
+    slopes *= weights[..., None].astype(slopes.dtype)
+    return loss, slopes
+
+
+def _places(logits: Array, y: Array) -> Array:
+    """[number of samples] where each row's class stands in the logits [..., s, L] flattened."""
+    at = namespace(logits).arange(0, logits.size, logits.shape[-1])
+    at += y.reshape(-1)
+    return at
+
+
+class Bias(NamedTuple):
+    """The head of a classifier with biases."""
+
+    bias: Array  # [L] added to the scores
+
+
+@dataclass(frozen=True)
+class PerClass(Linear):
+    """What classifiers with one score for each class share: each adds its loss of the scores, and the slope of that.
+
+    `bias` adds a number to each score: a parameter like all others, in the penalties too, but in the head.
+    `concave` is the factor beta of a smooth penalty that is not convex, beta times the sum of w^2 / (1 + w^2) over all
+    parameters: that of (25) in the paper of `TrueClassLogistic`, beside the convex `penalty`.
+    """
+
+    penalty: Annotated[float, Ge(0)] = 0.0
+    bias: bool = False
+    concave: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the loss is convex."""
+        return Parameters(np.zeros((features, outputs), dtype), Bias(np.zeros(outputs, dtype)) if self.bias else ())
+
+    def of_scores(self, scores: Array, y: Array) -> Array:
+        """[..., s] the loss of each sample, of scores [..., s, L] with their biases."""
+        raise NotImplementedError
+
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+        """(loss [..., s], derivative of the weighted loss by the scores [..., s, L])."""
+        raise NotImplementedError
+
+    def loss(self, head: Bias | tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] the loss of each sample."""
+        return self.of_scores(_biased(head, scores), y)
+
+    def slope(self, head: Bias | tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """A bias adds up what its score has."""
+        loss, slopes = self.slope_of_scores(_biased(head, scores), y, weights)
+        return Slope(loss, Bias(slopes.sum(axis=-2)) if isinstance(head, Bias) else (), slopes)
+
+    def predict(self, head: Bias | tuple[()], scores: Array) -> Array:
+        """[..., s] the class of the largest score."""
+        return _biased(head, scores).argmax(axis=-1)
+
+    def head_squares(self, head: Bias | tuple[()], scores: Array, y: Array, slopes: Array) -> Array:
+        """A sample's derivative by the biases is that by its scores."""
+        return square_norms(slopes) if isinstance(head, Bias) else super().head_squares(head, scores, y, slopes)
+
+
+def _biased(head: Bias | tuple[()], scores: Array) -> Array:
+    return scores + head.bias[..., None, :] if isinstance(head, Bias) else scores
+
+
+@dataclass(frozen=True)
+class Softmax(PerClass):
+    """Multinomial logistic regression: the scores are the logits."""
+
+    def of_scores(self, scores: Array, y: Array) -> Array:
+        """[..., s] cross-entropy."""
+        return cross_entropy(scores, y)[0]
+
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+        """Probabilities minus one-hot labels."""
+        return cross_entropy_slope(scores, y, weights)
+
+
+@dataclass(frozen=True)
+class OneVsRest(PerClass):
+    """A logistic regression of each class against all others: loss sum over k of log(1 + exp(-b_k z_k)).
+
+    b_k is 1 for the sample's class and -1 for all others.
+    """
+
+    def of_scores(self, scores: Array, y: Array) -> Array:
+        """[..., s] the sum over the classes."""
+        xp = namespace(scores)
+        against = xp.array(scores, order="C")
+        against.reshape(-1)[_places(scores, y)] *= -1
+        return xp.logaddexp(scores.dtype.type(0), against).sum(axis=-1)
+
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+        """The probabilities of each class against the rest, minus one-hot labels."""
+        slopes = sigmoid(scores)
+        slopes.reshape(-1)[_places(scores, y)] -= 1
+        slopes *= weights[..., None].astype(slopes.dtype)
+        return self.of_scores(scores, y), slopes
+
+
+@dataclass(frozen=True)
+class TrueClassLogistic(PerClass):
+    """The loss (25) of FedPDM-DP as printed, log(1 + exp(-z_y)): only the score of the sample's class enters.
+
+    Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek: "Privacy-Preserving Federated Primal-Dual Learning for
+    Non-convex Problems with Non-smooth Regularization" (IEEE MLSP 2023); its beta is `concave`.
+    It is degenerate. Nothing speaks against a class, so all scores may grow at once: a model of biases alone reaches a
+    tiny loss at 10 % accuracy with ten classes, and accuracy may fall while the loss falls. It is here for
+    reproduction; take `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
+    """
+
+    def of_scores(self, scores: Array, y: Array) -> Array:
+        """[..., s] of the score of the sample's class."""
+        own = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
+        return namespace(scores).logaddexp(scores.dtype.type(0), -own)
+
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+        """The probability of the sample's class minus 1, and zeros."""
+        at, slopes = _places(scores, y), namespace(scores).zeros(scores.shape, scores.dtype)
+        own = sigmoid(scores.reshape(-1)[at])
+        own -= 1
+        slopes.reshape(-1)[at] = own
+        slopes *= weights[..., None].astype(slopes.dtype)
+        return self.of_scores(scores, y), slopes
+
+
+@dataclass(frozen=True)
+class Logistic(Linear):
+    """Logistic regression of two classes, 0 and 1, by one score z: loss log(1 + exp(-(2y - 1) z)).
+
+    Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
+    """
+
+    penalty: Annotated[float, Ge(0)] = 0.0
+    concave: Annotated[float, Ge(0)] = 0.0  # as that of `Softmax`
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the loss is convex."""
+        return Parameters(np.zeros((features, 1), dtype=dtype), ())
+
+    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] cross-entropy."""
+        z = scores[..., 0]
+        return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y.astype(z.dtype)) * z)
+
+    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """The probability of class 1 minus y."""
+        slopes = sigmoid(scores)
+        slopes -= y[..., None].astype(scores.dtype)
+        slopes *= weights[..., None].astype(scores.dtype)
+        return Slope(self.loss(head, scores, y), (), slopes)
+
+    def predict(self, head: tuple[()], scores: Array) -> Array:
+        """[..., s] the more probable class."""
+        return (scores[..., 0] > 0).astype(np.int64)
+
+    def check(self, outputs: int) -> list[str]:
+        """Two classes alone."""
+        if outputs == 2:
+            return []
+        return [
+            f'[objective] name = "logistic": is for two classes, and the data have {outputs}; take name = "softmax", '
+            "or data of two classes"
+        ]
+
+
+@dataclass(frozen=True)
+class LeastSquares(Linear):
+    """Linear regression: loss (x'w - y)^2 / 2."""
+
+    classifies: ClassVar[bool] = False
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
+        """Zeros: the problem is convex."""
+        return Parameters(np.zeros((features, 1), dtype=dtype), ())
+
+    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+        """[..., s] half the squared residual."""
+        return (scores[..., 0] - y) ** 2 / 2
+
+    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+        """Weighted residuals."""
+        residual = scores - y[..., None].astype(scores.dtype)
+        return Slope(residual[..., 0] ** 2 / 2, (), residual * weights[..., None].astype(scores.dtype))
+
+    def predict(self, head: tuple[()], scores: Array) -> Array:
+        """[..., s] the predicted value."""
+        return scores[..., 0]

@@ -1,0 +1,297 @@
+"""What the releases of a job cost: epsilon of what was released, and the noise for an epsilon.
+
+Every number is an upper bound for the settings that it is asked for. `spent` is what one client has released: how
+many mechanisms of each (multiplier, rate). The multiplier is the standard deviation of the noise / the sensitivity,
+the distance between the outputs of two neighbours (Privacy.reach: 2 G under "replace-one", G under "add-remove"); the
+rate is the chance that a record is in a mechanism at all, 1 for no amplification by sampling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+
+from mpifed.core.errors import UsageError
+from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
+from mpifed.maths.privacy.renyi import ORDERS, WHOLE_ORDERS, converted, gaussian_curve, general_curve
+from mpifed.maths.privacy.settings import Privacy
+
+Spent: TypeAlias = Mapping[tuple[float, float], int]
+Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / that of the job, rate, count)
+Parts: TypeAlias = tuple[tuple[float, float, int], ...]  # (multiplier, rate, count)
+
+CALIBRATED = 1e-4  # relative, how close to the least multiplier `calibrate` comes
+DISTINCT = 16  # how many amplified mechanisms are told apart; of more, multipliers are rounded down by up to 2 %
+_LEFT_OUT_OF_FIXED = (
+    'adjacency = "add-remove" with sampling = "fixed": in a batch of fixed size another record takes the place of one'
+    ' left out, so that they are no closer than when one is replaced; use sampling = "poisson", or adjacency ='
+    ' "replace-one"'
+)
+_DISCRETE_LOSSES = (
+    'distribution = "discrete" with accountant = "pld": of discrete noise in many dimensions only the Renyi'
+    ' divergences are known; use accountant = "rdp"'
+)
+
+
+def epsilon(
+    spent: Spent,
+    delta: float,
+    *,
+    adjacency: str = "replace-one",
+    sampling: str = "fixed",
+    accountant: str = "pld",
+    distribution: str = "gaussian",
+) -> float:
+    """An epsilon at which all that one client released is (epsilon, delta)-differentially private.
+
+    Parameters
+    ----------
+    spent : mapping of (multiplier, rate) to int
+        How many such mechanisms, one after the other, each chosen knowing the results of those before it.
+    delta : float
+        Between 0 and 1, both excluded.
+    adjacency, sampling, accountant, distribution : str
+        As in `Privacy`.
+
+    Returns
+    -------
+    float
+        The least of the bounds that hold: that of the accountant, and that without amplification (of continuous noise
+        exact, whatever the accountant). inf when a mechanism has no noise.
+
+    Raises
+    ------
+    UsageError
+        For a combination without a proof.
+
+    """
+    parts = _parts(spent)
+    amplified = any(rate < 1 for _, rate, _ in parts)
+    _refuse(adjacency, sampling, accountant, distribution, amplified)
+    plain = unamplified(spent, delta, distribution)
+    if not amplified or plain in (0.0, math.inf):
+        return plain
+    if distribution == "discrete":
+        return min(plain, _discrete(parts, delta))
+    found = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
+    if not math.isfinite(found):  # also where the losses spread too far for a grid
+        found = _by_renyi(parts, delta, adjacency)
+    return min(plain, found)
+
+
+def unamplified(spent: Spent, delta: float, distribution: str = "gaussian") -> float:
+    """Epsilon as if every record were in every mechanism: what holds for who knows which records were drawn.
+
+    Gaussian mechanisms of multipliers m_j are together one of 1 / sqrt(sum 1/m_j^2), whose epsilon is exact.
+    """
+    parts = _parts(spent)
+    if not parts:
+        return 0.0
+    total = _together(parts)
+    if distribution == "gaussian" or total == 0:
+        return gaussian_epsilon(total, delta)
+    dense = 1 + np.geomspace(1e-3, 1e6, 400)
+    return converted(dense, 0.5 / total**2 * dense, delta)
+
+
+def calibrate(
+    target: float,
+    delta: float,
+    plan: Plan,
+    *,
+    adjacency: str = "replace-one",
+    sampling: str = "fixed",
+    accountant: str = "pld",
+    distribution: str = "gaussian",
+) -> float:
+    """The noise multiplier with which what is planned stays within an epsilon.
+
+    Parameters
+    ----------
+    target : float
+        Positive.
+    delta : float
+        Between 0 and 1, both excluded.
+    plan : iterable of (factor, rate, count)
+        `count` mechanisms whose multiplier is `factor` times what is asked for.
+    adjacency, sampling, accountant, distribution : str
+        As in `Privacy`.
+
+    Returns
+    -------
+    float
+        `epsilon` of it is at most `target`; it is less than 1.0001 times the least such number.
+
+    Raises
+    ------
+    UsageError
+        For a combination without a proof, or a plan that releases nothing.
+
+    """
+    planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
+    if not planned or not all(factor > 0 for factor, _, _ in planned):
+        raise UsageError(
+            "[privacy] epsilon: no noise can be found for it, since nothing is released in the rounds of the job, or"
+            " something without any noise; check [run] rounds and who takes part, or give noise_multiplier instead"
+        )
+
+    def spent(multiplier: float) -> Spent:
+        gathered: dict[tuple[float, float], int] = {}
+        for factor, rate, count in planned:
+            gathered[multiplier * factor, rate] = gathered.get((multiplier * factor, rate), 0) + count
+        return gathered
+
+    def cheaply(multiplier: float) -> float:
+        return unamplified(spent(multiplier), delta, distribution)
+
+    @cache
+    def truly(multiplier: float) -> float:
+        return epsilon(
+            spent(multiplier), delta, adjacency=adjacency, sampling=sampling, accountant=accountant,
+            distribution=distribution,
+        )  # fmt: skip
+
+    return _least(truly, target, _least(cheaply, target, 1.0))
+
+
+def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
+    """What is wrong with the settings by themselves: messages that say what to do; `amplified`: batches are sampled."""
+    p, wrong = privacy, []
+    if p.level == "client" and p.noise_on == "gradients":
+        wrong.append('noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"')
+    elif p.model != "local" and p.noise_on == "gradients":
+        wrong.append(
+            f'noise_on = "gradients" with model = "{p.model}": only a sum of uploads is made noisy there;'
+            ' use noise_on = "upload", or model = "local"'
+        )
+    if p.sampling == "poisson" and p.level == "client" and p.model != "central":
+        wrong.append(
+            f'sampling = "poisson" of clients with model = "{p.model}": how many take part would be seen, and there'
+            ' would be no noise when nobody does; use model = "central", or sampling = "fixed"'
+        )
+    sampled = amplified and (p.level == "sample" or p.model == "central")
+    if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
+        wrong.append(_LEFT_OUT_OF_FIXED)
+    return [f"[privacy] {message}" for message in wrong + _wrong_discrete(p) + _wrong_paper(p)]
+
+
+def _wrong_discrete(privacy: Privacy) -> list[str]:
+    wrong = []
+    if privacy.distribution == "discrete" and privacy.accountant != "rdp":
+        wrong.append(_DISCRETE_LOSSES)
+    if privacy.distribution == "discrete" and privacy.noise == "test":
+        wrong.append(
+            'distribution = "discrete" with noise = "test": the library that draws it takes no seed;'
+            ' use noise = "secure", or distribution = "gaussian"'
+        )
+    if privacy.distribution == "discrete" and privacy.model != "local":
+        wrong.append(
+            f'distribution = "discrete" with model = "{privacy.model}": the noise has to be drawn as one;'
+            ' use model = "local", or distribution = "gaussian"'
+        )
+    return wrong
+
+
+def _wrong_paper(privacy: Privacy) -> list[str]:
+    if privacy.accounting != "paper":
+        return []
+    needs = {
+        "level": ("sample", privacy.level),
+        "model": ("local", privacy.model),
+        "adjacency": ("replace-one", privacy.adjacency),
+        "sampling": ("fixed", privacy.sampling),
+        "distribution": ("gaussian", privacy.distribution),
+        "noise_on": ("upload", "gradients" if privacy.on_gradients else "upload"),
+    }
+    return [
+        f'accounting = "paper" with {name} = "{value}": (18) to (20) are stated for {name} = "{stated}";'
+        f' use that, or accounting = "rigorous"'
+        for name, (stated, value) in needs.items()
+        if value != stated
+    ]
+
+
+# --- the bounds --------------------------------------------------------------------------------------------------
+
+
+def _refuse(adjacency: str, sampling: str, accountant: str, distribution: str, amplified: bool) -> None:
+    if distribution == "discrete" and accountant != "rdp":
+        raise UsageError(f"[privacy] {_DISCRETE_LOSSES}")
+    if amplified and adjacency == "add-remove" and sampling == "fixed":
+        raise UsageError(f"[privacy] {_LEFT_OUT_OF_FIXED}")
+
+
+def _parts(spent: Spent) -> Parts:
+    """What counts of it, in order: something is released, with some chance."""
+    return tuple(
+        sorted(
+            (float(multiplier), float(rate), int(count))
+            for (multiplier, rate), count in spent.items()
+            if count > 0 and rate > 0 and multiplier < math.inf
+        )
+    )
+
+
+def _together(parts: Parts) -> float:
+    """The multiplier of the one Gaussian mechanism that tells as much as all of them, unamplified."""
+    if any(multiplier == 0 for multiplier, _, _ in parts):
+        return 0.0
+    return 1 / math.sqrt(math.fsum(count / multiplier**2 for multiplier, _, count in parts))
+
+
+def _by_losses(parts: Parts, delta: float, adjacency: str, sampling: str) -> float:
+    plain = tuple(part for part in parts if part[1] == 1)
+    amplified = tuple(part for part in parts if part[1] < 1)
+    if len(amplified) > DISTINCT:
+        amplified = _rounded(amplified)
+    whole = ((_together(plain), 1.0, 1),) if plain else ()
+    return composed_epsilon(amplified + whole, _together(parts), delta, adjacency, sampling)
+
+
+def _rounded(parts: Parts) -> Parts:
+    """Fewer of them, with multipliers rounded down to powers of 1.02, and so no less telling."""
+    gathered: dict[tuple[float, float], int] = {}
+    for multiplier, rate, count in parts:
+        coarse = min(1.02 ** math.floor(math.log(multiplier, 1.02)), multiplier)
+        gathered[coarse, rate] = gathered.get((coarse, rate), 0) + count
+    return _parts(gathered)
+
+
+def _by_renyi(parts: Parts, delta: float, adjacency: str) -> float:
+    curves = (count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts)
+    return converted(ORDERS, np.sum(list(curves), axis=0), delta)
+
+
+def _discrete(parts: Parts, delta: float) -> float:
+    """Discrete noise has the Renyi divergences of continuous noise (Canonne, Kamath, Steinke 2020, Theorem 14)."""
+    curves = (count * general_curve(0.5 / multiplier**2, rate, WHOLE_ORDERS) for multiplier, rate, count in parts)
+    return converted(WHOLE_ORDERS.astype(np.float64), np.sum(list(curves), axis=0), delta)
+
+
+# --- their inverse -----------------------------------------------------------------------------------------------
+
+
+def _least(cost: Callable[[float], float], target: float, start: float) -> float:
+    """The least multiplier whose cost, which falls with it, is within `target`; rounded up by up to CALIBRATED."""
+    from scipy.optimize import brentq
+
+    high = start
+    while cost(high) > target:
+        high *= 2
+    low = high / 2
+    while cost(low) <= target:
+        low, high = low / 2, low
+
+    def excess(logarithm: float) -> float:
+        return math.log1p(min(cost(math.exp(logarithm)), 1e300)) - math.log1p(target)
+
+    if excess(math.log(high)) < 0:
+        step = CALIBRATED / 8
+        high = min(high, math.exp(brentq(excess, math.log(low), math.log(high), xtol=step) + step))
+    while cost(high) > target:
+        high *= 1 + CALIBRATED / 4
+    return high

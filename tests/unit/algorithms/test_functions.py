@@ -1,0 +1,139 @@
+"""What is reported of a problem with a regularizer and a penalty that is not convex, and who refuses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from mpifed.algorithms import SSCAHorizontal, SSCAVertical, VerticalSGD
+from mpifed.algorithms.functions import Tally, report_certificate, report_levels
+from mpifed.core.exchange import Problem
+from mpifed.core.record import map_leaves
+from mpifed.maths.objectives import Bias, Logistic, Parameters, Softmax
+from mpifed.maths.regularizers import L1, Box, L0Ball
+from mpifed.maths.schedules import StepSize
+
+SAMPLES, FEATURES = 40, 6
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((SAMPLES, FEATURES))
+Y = (X @ [2.0, -1.0, 0, 0, 0.3, 0] + RNG.standard_normal(SAMPLES) > 0).astype(np.int64)
+
+
+def problem(objective: Any, regularizer: Any, **changes: Any) -> Problem:
+    settings = {"split": "rows", "counts": np.array([SAMPLES]), "samples": SAMPLES, "features": FEATURES, "outputs": 2}
+    return Problem(objective, **(settings | changes), regularizer=regularizer)
+
+
+def smooth(w: Any, penalty: float = 0.0, beta: float = 0.0) -> tuple[float, Any]:
+    """Value and gradient of the mean logistic loss with both penalties, written out."""
+    signs = 2 * Y - 1
+    margins = signs * (X @ w)
+    value = np.log1p(np.exp(-margins)).mean() + penalty * w @ w + beta * (w**2 / (1 + w**2)).sum()
+    gradient = -(signs / (1 + np.exp(margins))) @ X / SAMPLES + 2 * penalty * w + beta * 2 * w / (1 + w**2) ** 2
+    return float(value), gradient
+
+
+def total_of(w: Any) -> Tally:
+    loss = smooth(w)[0]
+    return Tally(np.array([SAMPLES * loss]), np.array([SAMPLES * loss**2]), np.array([float(SAMPLES)]))
+
+
+def certificate(found: Problem, w: Any) -> dict[str, float]:
+    sums = Parameters(SAMPLES * smooth(w)[1][None, :, None], ())
+    return report_certificate(found, Parameters(w[:, None], ()), total_of(w), sums, np.zeros(0))
+
+
+def test_the_objective_is_all_that_is_added_up() -> None:
+    w = RNG.standard_normal(FEATURES)
+    found = problem(Logistic(penalty=0.2, concave=0.3), L1(0.1))
+    columns = report_levels(found, Parameters(w[:, None], ()), total_of(w))
+    assert columns["train_loss"] == pytest.approx(smooth(w)[0])
+    assert columns["objective"] == pytest.approx(smooth(w, 0.2, 0.3)[0] + 0.1 * abs(w).sum(), rel=1e-12)
+    outside = report_levels(problem(Logistic(), Box(-0.1, 0.1)), Parameters(w[:, None], ()), total_of(w))
+    assert outside["objective"] == np.inf
+
+
+def test_the_certificate_without_a_regularizer_is_the_norm_of_the_gradient() -> None:
+    w = RNG.standard_normal(FEATURES)
+    columns = certificate(problem(Logistic(penalty=0.2, concave=0.3), None), w)
+    expected = np.linalg.norm(smooth(w, 0.2, 0.3)[1])
+    assert columns["kkt_residual"] == columns["stationarity"] == pytest.approx(expected, rel=1e-12)
+
+
+def lasso() -> Any:
+    """The minimizer with 0.05 ||w||_1, as that of p - q with p, q >= 0."""
+
+    def split(pq: Any) -> tuple[float, Any]:
+        value, gradient = smooth(pq[:FEATURES] - pq[FEATURES:], 0.01, 0.02)
+        return value + 0.05 * pq.sum(), np.concatenate([gradient, -gradient]) + 0.05
+
+    tight = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 5000}
+    found = minimize(split, np.full(2 * FEATURES, 0.1), jac=True, bounds=[(0, None)] * 2 * FEATURES, options=tight).x
+    return found[:FEATURES] - found[FEATURES:]
+
+
+def boxed() -> Any:
+    """The minimizer with 0 <= w <= 0.5."""
+    tight = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 5000}
+    start, bounds = np.full(FEATURES, 0.1), [(0, 0.5)] * FEATURES
+    return minimize(lambda w: smooth(w, 0.01, 0.02), start, jac=True, bounds=bounds, options=tight).x
+
+
+@pytest.mark.parametrize(("h", "solve"), [(L1(0.05), lasso), (Box(0.0, 0.5), boxed)], ids=["l1", "box"])
+def test_the_certificate_at_a_solution_known_otherwise(h: Any, solve: Callable[[], Any]) -> None:
+    w = solve()
+    found = problem(Logistic(penalty=0.01, concave=0.02), h)
+    assert np.isclose(w, [0.0]).any()
+    assert np.linalg.norm(smooth(w, 0.01, 0.02)[1]) > 1e-2  # the gradient alone does not vanish
+    columns = certificate(found, w)
+    assert columns["kkt_residual"] == columns["stationarity"] < 1e-6
+    assert columns["infeasibility"] == columns["complementarity"] == 0
+    for move in np.random.default_rng(1).standard_normal((5, FEATURES)):
+        assert certificate(found, w + 0.1 * move)["kkt_residual"] > 1e-3
+
+
+def test_the_prox_gradient_map_has_step_1() -> None:
+    w = np.array([1.0, -0.2, 0.0, 0.4, 0.0, 3.0])
+    found = problem(Logistic(), L1(0.3))
+    moved = w - smooth(w)[1]
+    expected = w - np.sign(moved) * np.maximum(abs(moved) - 0.3, 0)
+    assert certificate(found, w)["stationarity"] == pytest.approx(np.linalg.norm(expected), rel=1e-12)
+
+
+def test_a_head_has_its_place_in_the_certificate() -> None:
+    """Of float32, with biases that h leaves free: their part of the map is their gradient."""
+    found = problem(Softmax(bias=True, concave=0.5), L1(10.0))
+    model = Parameters(RNG.standard_normal((FEATURES, 2)).astype("f4"), Bias(np.array([0.5, -2.0], "f4")))
+    sums = map_leaves(lambda leaf: SAMPLES * 1e-3 * np.ones((1, *leaf.shape)), model)
+    columns = report_certificate(found, model, total_of(np.zeros(FEATURES)), sums, np.zeros(0))
+    bias = model.head.bias.astype("f8")
+    free = 1e-3 + 0.5 * 2 * bias / (1 + bias**2) ** 2
+    zeroed = model.first.astype("f8")  # all of it falls below the threshold
+    assert columns["stationarity"] == pytest.approx(np.sqrt((free**2).sum() + (zeroed**2).sum()), rel=1e-12)
+
+
+STEP = StepSize(0.5, 0.6)
+REFUSING = [
+    (SSCAHorizontal, {"batch": 2, "rho": STEP, "gamma": STEP}, "rows"),
+    (SSCAVertical, {"batch": 2, "rho": STEP, "gamma": STEP}, "columns"),
+    (VerticalSGD, {"batch": 2, "step": STEP}, "columns"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "split"), REFUSING, ids=lambda one: getattr(one, "__name__", ""))
+def test_who_knows_neither_says_so(kind: Any, settings: dict[str, Any], split: str) -> None:
+    def lines(objective: Any, regularizer: Any) -> list[str]:
+        found: list[str] = kind(problem(objective, regularizer, split=split), **settings).check()
+        return found
+
+    assert lines(Softmax(), None) == []
+    assert lines(Softmax(concave=0.25), L0Ball(3)) == [
+        "[objective] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
+        "fedavg, scaffold or fedpdm, for data split by rows",
+        "[regularizer] L0Ball: this algorithm knows no prox; leave the table out, or take fedavg, scaffold or fedpdm, "
+        "for data split by rows",
+    ]

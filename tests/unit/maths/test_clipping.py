@@ -1,0 +1,223 @@
+"""Clipping: against a loop over samples whose gradients are built one by one."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
+
+import mpifed
+from mpifed.core.errors import UsageError
+from mpifed.core.record import leaves, map_leaves
+from mpifed.maths.arrays import square_norms
+from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
+from mpifed.maths.objectives import Linear, Network, Parameters, Softmax, gradient
+
+every_objective = pytest.mark.parametrize("name", list(CASES))
+MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
+
+
+def own_models(objective: Any) -> Parameters:
+    """One for every client."""
+    return map_leaves(lambda *parts: np.stack(parts), *[model_of(objective, seed) for seed in range(N)])
+
+
+def each_alone(objective: Any, model: Parameters, X: Any, y: Any, own: bool) -> Any:
+    """[N, S, d] every sample's gradient."""
+    found = []
+    for i in range(N):
+        at = map_leaves(lambda leaf, i=i: leaf[i], model) if own else model
+        found.append([flat(gradient(objective, at, X[i, [s]], y[i, [s]], np.ones(1))) for s in range(S)])
+    return np.array(found)
+
+
+def of_client(record: Any, i: int) -> Any:
+    return flat(map_leaves(lambda leaf: leaf[i], record))
+
+
+def sparse(X: Any) -> Any:
+    return tuple(csr_matrix(x) for x in X)
+
+
+def rare(X: Any) -> Any:
+    """With many zeros, and two rows of nothing else."""
+    X[np.random.default_rng(5).random(X.shape) < 0.5] = 0
+    X[0, 2] = X[2, S - 1] = 0
+    return X
+
+
+@every_objective
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_sum_of_clipped_gradients(name: str, own: bool, kind: str) -> None:
+    objective = make(name)
+    model = own_models(objective) if own else model_of(objective)
+    X, y, weights = data(objective, (N,))
+    X = rare(X)
+    alone = each_alone(objective, model, X, y, own)
+    norms = np.linalg.norm(alone, axis=2)
+    clip = float(np.median(norms))
+    expected = (weights * np.minimum(1, clip / norms.clip(1e-300)))[..., None] * alone
+    found = clipped_gradient(objective, model, sparse(X) if kind == "sparse" else X, y, weights, clip)
+    for i in range(N):
+        np.testing.assert_allclose(of_client(found, i), expected[i].sum(axis=0), rtol=1e-5, atol=MILLIONTH * clip * S)
+    assert [leaf.shape[1:] for _, leaf in leaves(found)] == [
+        leaf.shape[1:] if own else leaf.shape for _, leaf in leaves(model)
+    ]
+
+
+@every_objective
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind: str, own: bool) -> None:
+    objective = make(name)
+    model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(objective) if own else model_of(objective))
+    X, y, weights = data(objective, (N,))
+    X = rare(X).astype(dtype)
+    X = sparse(X) if kind == "sparse" else X
+    plain, clipped = gradient(objective, model, X, y, weights), clipped_gradient(objective, model, X, y, weights, 1e6)
+    assert type(clipped.head) is type(plain.head)
+    for (_, one), (_, two) in zip(leaves(plain), leaves(clipped), strict=True):
+        assert one.dtype == two.dtype == dtype
+        np.testing.assert_array_equal(one, two)
+
+
+@every_objective
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_sample_is_longer_than_the_bound(name: str, dtype: str, kind: str) -> None:
+    """Of 300 clients with one row each, of any length: the bound holds for what is computed, and is nearly reached."""
+    rng, objective, clip = np.random.default_rng(1), make(name), 0.3
+    model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
+    _, y, _ = data(objective, (300,))
+    X = (rng.standard_normal((300, 1, FEATURES)) * 10.0 ** rng.uniform(-4, 4, (300, 1, 1))).astype(dtype)
+    found = clipped_gradient(objective, model, sparse(X) if kind == "sparse" else X, y[:, :1], np.ones((300, 1)), clip)
+    norms = np.array([np.linalg.norm(of_client(found, i).astype("f8")) for i in range(300)])
+    assert norms.max() <= clip
+    assert norms.max() >= clip * (1 - MILLIONTH)
+    assert norms.min() < clip / 2
+
+
+@every_objective
+def test_what_is_not_finite_is_seen(name: str) -> None:
+    """Even in a row without weight, and at its own client alone."""
+    objective = make(name)
+    X, y, weights = data(objective, (N,))
+    weights[1, 2] = 0
+    for bad in (np.nan, np.inf):
+        X[1, 2, 0] = bad
+        with np.errstate(invalid="ignore"):
+            found = clipped_gradient(objective, model_of(objective), X, y, weights, 0.1)
+        assert [bool(np.isfinite(of_client(found, i)).all()) for i in range(N)] == [True, False, True]
+
+
+@every_objective
+def test_a_gradient_of_zero_is_short_enough(name: str) -> None:
+    objective = make(name)
+    X, y, weights = data(objective, (N,))
+    found = clipped_gradient(objective, model_of(objective), 0 * X, y, weights, 0.1)
+    assert not found.first.any()
+    assert all(np.isfinite(leaf).all() for _, leaf in leaves(found))
+
+
+@every_objective
+def test_inputs_stand(name: str) -> None:
+    objective = make(name)
+    model, arguments = model_of(objective), data(objective, (N,))
+    copies = [flat(model).copy(), *(a.copy() for a in arguments)]
+    clipped_gradient(objective, model, *arguments, 0.1)
+    for before, after in zip(copies, [flat(model), *arguments], strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+# --- objectives of one's own ----------------------------------------------------------------------------------------
+
+
+def test_an_objective_of_ones_own_without_a_head_is_clipped() -> None:
+    Huber = runpy.run_path(str(Path(mpifed.__file__).parents[1] / "jobs" / "examples" / "own_objective.py"))["Huber"]
+    objective, rng = Huber(), np.random.default_rng(0)
+    X, y, model = rng.standard_normal((N, S, FEATURES)), rng.standard_normal((N, S)), Parameters(np.ones((5, 1)), ())
+    assert clippable(objective, model.head) == []
+    alone = each_alone(objective, model, X, y, own=False)
+    factors = np.minimum(1, 1.0 / np.linalg.norm(alone, axis=2))
+    assert 0 < (factors < 1).mean() < 1
+    found = clipped_gradient(objective, model, X, y, np.ones((N, S)), 1.0)
+    np.testing.assert_allclose(found.first[..., 0], (factors[..., None] * alone).sum(axis=1), rtol=1e-5, atol=1e-6)
+
+
+class OtherSlope(Network):
+    """Whose samples' gradients by the head are not the network's."""
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        return super().slope(head, scores, y, 2 * weights)
+
+
+class OtherScores(Softmax):
+    """Whose gradient by `first` is no product of x."""
+
+    def scores(self, first: Any, X: Any) -> Any:
+        return super().scores(first, X) + first.sum()
+
+
+class Headed(Linear):
+    """With a head, and without its norms."""
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        raise AssertionError("not to be called")
+
+
+def test_what_cannot_be_clipped_is_refused() -> None:
+    network = make("network")
+    model, (X, y, weights) = model_of(network), data(network, (N,))
+    for objective, said in (
+        (OtherSlope(3), "OtherSlope has a head, and no head_squares that belongs to its slope"),
+        (Headed(), "Headed has a head, and no head_squares"),
+        (OtherScores(), "OtherScores has scores of its own"),
+    ):
+        (line,) = clippable(objective, model.head)  # type: ignore[arg-type]
+        assert line.startswith(f"[objective] name: {said}")
+        with pytest.raises(UsageError, match=said):
+            clipped_gradient(objective, model, X, y, weights, 1.0)  # type: ignore[arg-type]
+    assert clippable(network, model.head) == []
+    assert clippable(Headed(), ()) == []  # type: ignore[arg-type]
+
+
+# --- what clients upload --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_client_s_record_is_clipped_over_all_leaves(dtype: str) -> None:
+    rng, clip = np.random.default_rng(0), 3.0
+    model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(make("network, bias")))
+    lengths = np.array([1e-3, 1.0, 50.0]) * rng.uniform(1, 2, N)
+    record = map_leaves(lambda leaf: leaf * lengths.astype(dtype).reshape(-1, *[1] * (leaf.ndim - 1)), model)
+    before = np.array([np.linalg.norm(of_client(record, i).astype("f8")) for i in range(N)])
+    assert sorted(before > clip) == [False, True, True]
+    found = clip_record(record, clip)
+    for i in range(N):
+        after = of_client(found, i)
+        assert after.dtype == dtype
+        if before[i] <= clip:
+            np.testing.assert_array_equal(after, of_client(record, i))
+            continue
+        assert clip * (1 - MILLIONTH) <= np.linalg.norm(after.astype("f8")) <= clip
+        np.testing.assert_allclose(after, of_client(record, i) * (clip / before[i]), rtol=1e-5)
+
+
+def test_square_norms() -> None:
+    rng = np.random.default_rng(0)
+    X = rare(rng.standard_normal((N, S, FEATURES))).astype("f4")
+    expected = [[sum(float(v) ** 2 for v in row) for row in x] for x in X]
+    for found in (square_norms(X), square_norms(sparse(X))):
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    many = rng.standard_normal((5, 300, 401))  # more than are widened at a time
+    np.testing.assert_allclose(square_norms(many), (many**2).sum(axis=2), rtol=1e-13)
+    assert square_norms((csr_matrix((2, 3)),)).tolist() == [[0.0, 0.0]]
+    assert square_norms(np.full((1, 1, 2), 1e30, "f4"))[0, 0] == pytest.approx(2e60)  # above what float32 holds

@@ -1,0 +1,191 @@
+"""Classifiers with a score for each class, their biases, and the penalty that is not convex."""
+
+from __future__ import annotations
+
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from test_objectives import CASES, FEATURES, OUTPUTS, N, S, data, flat, make, model_of, unflat
+
+import mpifed
+from mpifed.core.record import leaves, map_leaves
+from mpifed.maths.objectives import Bias, Parameters, concave, concave_gradient, gradient, penalty
+
+ROOT = Path(mpifed.__file__).resolve().parents[1]
+PER_CLASS = ["softmax", "one-vs-rest", "true-class-logistic"]
+CONCAVE = [name for name in CASES if name != "least-squares"]
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------
+
+
+def scores_of(model: Parameters, X: Any) -> Any:
+    """[s, L] written out."""
+    return X @ model.first + (model.head.bias if isinstance(model.head, Bias) else 0)
+
+
+@pytest.mark.parametrize("name", ["one-vs-rest", "one-vs-rest, bias"])
+def test_one_vs_rest_adds_up_the_losses_of_each_class_against_the_others(name: str) -> None:
+    objective = make(name)
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    z = scores_of(model, X)
+    expected = sum(
+        log_loss(y == k, 1 / (1 + np.exp(-z[:, k])), normalize=False, labels=[False, True]) for k in range(OUTPUTS)
+    )
+    found = objective.loss(model.head, objective.scores(model.first, X), y)
+    assert found.sum() == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_array_equal(objective.predict(model.head, objective.scores(model.first, X)), z.argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", ["true-class-logistic", "true-class-logistic, bias"])
+def test_of_the_printed_loss_only_the_true_class_s_score_enters(name: str) -> None:
+    objective = make(name)
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    z = scores_of(model, X)
+    expected = [math.log(1 + math.exp(-row[k])) for row, k in zip(z, y, strict=True)]  # (25) of FedPDM-DP
+    found = objective.loss(model.head, objective.scores(model.first, X), y)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_array_equal(objective.predict(model.head, objective.scores(model.first, X)), z.argmax(axis=1))
+
+
+def test_one_vs_rest_reaches_the_optimum_of_scikit_learn() -> None:
+    """It is one problem for each class; LogisticRegression's C is 1 / (2 * samples * penalty)."""
+    rng, samples = np.random.default_rng(0), 80
+    X = rng.standard_normal((samples, FEATURES))
+    y = (X @ rng.standard_normal((FEATURES, 3)) + rng.standard_normal((samples, 3))).argmax(axis=1)
+    objective, weights = make("one-vs-rest", penalty=0.01), np.full(samples, 1 / samples)
+    like = objective.start(FEATURES, 3, rng, "float64")
+
+    def value(w: Any) -> tuple[float, Any]:
+        model = unflat(like, w)
+        loss = objective.loss((), objective.scores(model.first, X), y).mean()
+        return loss + penalty(objective, model), flat(gradient(objective, model, X, y, weights)) + 0.02 * w
+
+    solved = minimize(value, np.zeros(3 * FEATURES), jac=True, method="BFGS", options={"gtol": 1e-9})
+    found = unflat(like, solved.x).first
+    for k in range(3):
+        reference = LogisticRegression(C=1 / (0.02 * samples), fit_intercept=False, tol=1e-10, solver="newton-cholesky")
+        np.testing.assert_allclose(found[:, k], reference.fit(X, y == k).coef_[0], rtol=1e-5, atol=1e-7)
+
+
+def test_the_printed_loss_is_degenerate() -> None:
+    """Biases alone make it tiny, at the accuracy of a guess."""
+    objective, y = make("true-class-logistic, bias"), np.arange(400) % OUTPUTS
+    head, scores = Bias(np.full(OUTPUTS, 20.0)), np.zeros((400, OUTPUTS))
+    assert objective.loss(head, scores, y).max() < 1e-8
+    assert np.mean(objective.predict(head, scores) == y) == 1 / OUTPUTS
+    assert make("one-vs-rest, bias").loss(head, scores, y).min() > 50
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [50.0, 1e3, 1e6, 1e30])
+@pytest.mark.parametrize("classes", ["int64", "uint8"])
+def test_huge_scores(dtype: str, size: float, classes: str) -> None:
+    scores, y = np.array([[size, -size, size], [-size, -size, size]], dtype), np.array([0, 0], classes)
+    weights = np.array([2.0, 3.0])
+    slope = make("one-vs-rest").slope((), scores, y, weights)
+    np.testing.assert_allclose(slope.loss, [size, 2 * size], rtol=1e-6)
+    np.testing.assert_allclose(slope.scores, [[0, 0, 2], [-3, 0, 3]], atol=1e-6)
+    slope = make("true-class-logistic").slope((), scores, y, weights)
+    np.testing.assert_allclose(slope.loss, [0, size], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(slope.scores, [[0, 0, 0], [-3, 0, 0]], atol=1e-6)
+    assert slope.loss.dtype == slope.scores.dtype == dtype
+
+
+# --- biases ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PER_CLASS)
+def test_the_head_is_nothing_unless_there_are_biases(name: str) -> None:
+    rng = np.random.default_rng(0)
+    assert make(name).start(FEATURES, OUTPUTS, rng, "float32").head == ()
+    head = make(f"{name}, bias").start(FEATURES, OUTPUTS, rng, "float32").head
+    assert isinstance(head, Bias)
+    assert head.bias.shape == (OUTPUTS,)
+
+
+@pytest.mark.parametrize("name", PER_CLASS)
+@pytest.mark.parametrize("lead", [(), (N,)])
+def test_biases_of_zero_change_no_bit(name: str, lead: tuple[int, ...]) -> None:
+    plain, biased = make(name), make(f"{name}, bias")
+    model, arguments = model_of(plain), data(plain, lead)
+    one = gradient(plain, model, *arguments)
+    two = gradient(biased, model._replace(head=Bias(np.zeros(OUTPUTS))), *arguments)
+    np.testing.assert_array_equal(one.first, two.first)
+
+
+@pytest.mark.parametrize("name", PER_CLASS)
+def test_a_bias_is_the_weight_of_a_column_of_ones(name: str) -> None:
+    plain, biased = make(name), make(f"{name}, bias")
+    model, (X, y, weights) = model_of(biased), data(biased, (N,))
+    ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
+    with_ones = Parameters(np.concatenate([model.first, model.head.bias[None]]), ())
+    one, two = gradient(plain, with_ones, ones, y, weights), gradient(biased, model, X, y, weights)
+    np.testing.assert_allclose(two.first, one.first[:, :-1], rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(two.head.bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_head_squares_are_those_of_each_sample_s_gradient(name: str) -> None:
+    objective = make(name)
+    model, (X, y, _) = model_of(objective), data(objective, (N,))
+    scores = objective.scores(model.first, X)
+    slopes = objective.slope(model.head, scores, y, np.ones(y.shape)).scores
+    found = objective.head_squares(model.head, scores, y, slopes)
+    for i, s in np.ndindex(N, S):
+        alone = gradient(objective, model, X[i, [s]], y[i, [s]], np.ones(1))
+        assert found[i, s] == pytest.approx(sum(float((leaf**2).sum()) for _, leaf in leaves(alone.head)), rel=1e-10)
+
+
+# --- the penalty that is not convex ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONCAVE)
+def test_the_concave_penalty_and_its_gradient(name: str) -> None:
+    objective = make(name, penalty=0.3, concave=0.7)
+    model = model_of(objective)
+    values = flat(model)
+    expected = 0.3 * sum(w * w for w in values) + 0.7 * sum(w * w / (1 + w * w) for w in values)  # (25)
+    assert penalty(objective, model) == pytest.approx(expected, rel=1e-12)
+
+    def total(w: Any) -> float:
+        return penalty(make(name, concave=0.7), unflat(model, w))
+
+    central = [(total(values + 1e-6 * e) - total(values - 1e-6 * e)) / 2e-6 for e in np.eye(values.size)]
+    found = flat(map_leaves(lambda leaf: concave_gradient(objective, leaf), model))
+    np.testing.assert_allclose(found, central, rtol=1e-6, atol=1e-8)
+    assert not flat(map_leaves(lambda leaf: concave_gradient(make(name), leaf), model)).any()
+
+
+def test_the_curvature_of_the_concave_penalty_has_bounds() -> None:
+    """From -beta / 2, at w = 1, to 2 beta, at w = 0, and nowhere beyond."""
+    objective, h = make("softmax", concave=0.7), 1e-5
+    w = np.concatenate([np.linspace(-30, 30, 60001), [0.0, 1.0, -1.0]])
+    second = (concave_gradient(objective, w + h) - concave_gradient(objective, w - h)) / (2 * h)
+    assert second.max() == pytest.approx(1.4, rel=1e-8)
+    assert second.min() == pytest.approx(-0.35, rel=1e-8)
+    np.testing.assert_allclose(second[-3:], [1.4, -0.35, -0.35], rtol=1e-8)
+
+
+def test_the_concave_penalty_of_large_numbers() -> None:
+    objective = make("softmax", concave=0.5)
+    w = np.array([1e3, -1e6, 1e15], "f4")
+    found = concave_gradient(objective, w)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [2 * 0.5 / 1e9, -2 * 0.5 / 1e18, 1e-45], rtol=1e-5, atol=1e-45)
+    assert penalty(objective, Parameters(w, ())) == pytest.approx(1.5, rel=1e-6)
+
+
+def test_objectives_of_ones_own_need_not_know_it() -> None:
+    Huber = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_objective.py"))["Huber"]
+    own, model = Huber(penalty=0.5), Parameters(np.array([[3.0]]), ())
+    assert concave(own) == 0
+    assert penalty(own, model) == 4.5
+    assert concave_gradient(own, model.first) == 0

@@ -1,0 +1,70 @@
+"""Settings of privacy without a proof, and what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mpifed.core.errors import UsageError
+from mpifed.maths.privacy.accounting import epsilon, wrong_combination
+from mpifed.maths.privacy.settings import Privacy
+
+DELTA = 1e-5
+
+
+def test_epsilon_without_a_proof_is_refused() -> None:
+    with pytest.raises(UsageError, match='use sampling = "poisson", or adjacency = "replace-one"'):
+        epsilon({(1.0, 0.1): 3}, DELTA, adjacency="add-remove", sampling="fixed")
+    with pytest.raises(UsageError, match='use accountant = "rdp"'):
+        epsilon({(1.0, 1.0): 3}, DELTA, distribution="discrete")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sampling": "poisson"},
+        {"adjacency": "add-remove", "sampling": "poisson"},
+        {"accountant": "rdp", "distribution": "discrete"},
+        {"model": "central", "level": "client", "sampling": "poisson", "adjacency": "add-remove"},
+        {"model": "distributed", "level": "client", "adjacency": "add-remove"},
+        {"model": "local", "level": "client", "adjacency": "add-remove"},
+        {"accounting": "paper", "noise_on": "upload"},
+    ],
+)
+def test_what_goes_together(settings: dict[str, Any]) -> None:
+    assert wrong_combination(Privacy(delta=DELTA, **settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"level": "client", "noise_on": "gradients"}, ['use noise_on = "upload"']),
+        ({"model": "central", "noise_on": "gradients"}, ['or model = "local"']),
+        ({"model": "distributed", "noise_on": "gradients"}, ['or model = "local"']),
+        ({"level": "client", "sampling": "poisson"}, ['use model = "central"']),
+        ({"level": "client", "model": "distributed", "sampling": "poisson"}, ['use model = "central"']),
+        ({"adjacency": "add-remove"}, ['or adjacency = "replace-one"']),
+        ({"adjacency": "add-remove", "model": "distributed"}, ['or adjacency = "replace-one"']),
+        ({"adjacency": "add-remove", "level": "client", "model": "central"}, ['or adjacency = "replace-one"']),
+        ({"distribution": "discrete"}, ['use accountant = "rdp"']),
+        ({"distribution": "discrete", "accountant": "rdp", "model": "central"}, ['or distribution = "gaussian"']),
+        ({"accounting": "paper"}, ['stated for noise_on = "upload"']),
+        ({"accounting": "paper", "level": "client"}, ['stated for level = "sample"']),
+        ({"accounting": "paper", "model": "central"}, ['stated for model = "local"']),
+        (
+            {"accounting": "paper", "noise_on": "upload", "sampling": "poisson", "adjacency": "add-remove"},
+            ['stated for adjacency = "replace-one"', 'stated for sampling = "fixed"'],
+        ),
+    ],
+)
+def test_what_does_not_go_together(settings: dict[str, Any], expected: list[str]) -> None:
+    messages = wrong_combination(Privacy(delta=DELTA, **settings))
+    assert len(messages) == len(expected)
+    for message, part in zip(messages, expected, strict=True):
+        assert message.startswith("[privacy] ") and part in message
+
+
+def test_whole_batches_are_not_amplified() -> None:
+    assert wrong_combination(Privacy(delta=DELTA, adjacency="add-remove"), amplified=False) == []
