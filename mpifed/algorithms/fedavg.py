@@ -1,37 +1,39 @@
-"""Federated averaging, the SGD baseline, with or without momentum at the server.
+"""Federated averaging, the SGD baseline, with or without momentum at the server; FedProx.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-Efficient Learning of Deep Networks
 from Decentralized Data" (AISTATS 2017, arXiv:1602.05629). With one local step it is FedSGD on minibatches; with
 several, parallel restarted SGD (H. Yu, S. Yang, S. Zhu, AAAI 2019, arXiv:1807.06629). Momentum is that of FedAvgM:
 T.-M. H. Hsu, H. Qi, M. Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification" (2019, arXiv:1909.06335).
+Classification" (2019, arXiv:1909.06335). FedProx: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith:
+"Federated Optimization in Heterogeneous Networks" (MLSys 2020, arXiv:1812.06127). With `[privacy]` they are FedAvg-DP
+and FedProx-DP.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from mpifed.algorithms.horizontal import (
+    Rows,
     Weighted,
     check_rows,
-    mean,
-    measures_of_rows,
     model_template,
     start_model,
     weighted_fields,
 )
-from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import Measure, Problem, ToServer
+from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.private import Share, mean_released, protected, released, upload_share, weighted, weights
+from mpifed.core.block import Block
+from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import Array, Record, map_leaves, zeros
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.privacy.release import Release
 from mpifed.maths.schedules import StepSize
-
-ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 class Server(NamedTuple):
@@ -50,7 +52,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Rows):
     """Every round the clients present take local SGD steps on their own rows, and their changes are averaged.
 
     Either `local_steps` minibatches of `batch` rows, drawn without replacement as far as the shard goes, or
@@ -65,6 +67,9 @@ class FedAvg:
     (H. Yu, R. Jin, S. Yang, ICML 2019, arXiv:1905.03817, E = 1). With a decaying one, momentum SGD would take all of u
     by the new step: the same as here with momentum step_t / step_{t-1} in place of momentum, which tends to it. With
     more local steps theirs has momentum at the clients, and this has not.
+
+    A `[regularizer]` h is the server's: after averaging, w = prox of h with step (local steps) x `step`. With one local
+    step that is proximal stochastic gradient descent.
     """
 
     problem: Problem
@@ -78,39 +83,27 @@ class FedAvg:
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' changes."""
         fields = weighted_fields(self.problem, model_template(self.problem))
-        fused = self.fused if self.one_step else None
+        fused = self.fused if self.local.one and self.problem.privacy is None else None
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused),)
 
     @property
-    def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
+    def local(self) -> LocalSteps:
+        """What clients do between two averages."""
+        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
 
     @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Training loss and gradient norm."""
-        return measures_of_rows(self)
-
-    @property
-    def one_step(self) -> bool:
-        """Whether this is FedSGD: then the sum of all changes is one product."""
-        return self.local_epochs is None and self.local_steps in (None, 1)
+    def proximity(self) -> float:
+        """mu of the clients' mu / 2 ||x - x_0||^2."""
+        return 0.0
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data, and local work is counted one way."""
-        wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch)
-        if self.local_steps and self.local_epochs:
-            wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
-        return wrong
+        return check_rows(self.problem, 1 if self.local_epochs else self.batch) + self.local.check()
 
     def start_server(self, now: Round) -> Server:
         """The initial model, at rest."""
         model = start_model(self.problem, now)
         return Server(model, np.int64(0), zeros(model) if self.momentum else ())
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Clients keep nothing."""
-        return ()
 
     def ask(self, server: Server, now: Round) -> Question:
         """The model and the step size."""
@@ -118,85 +111,63 @@ class FedAvg:
 
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
-        weight = self.problem.weights[block.clients]
-        if self.one_step:
-            batch = block.take(block.draw(now, "minibatch", self.batch))
-            return clients, Weighted(self._step(question, batch, weight[:, None], weight), weight)
-        if self.local_epochs is None:
-            return clients, Weighted(self._train(question, block, now, weight), weight)
-        parts = [(who, self._train(question, part, now, weight[who])) for who, part in block.equal_parts()]
-        order = np.argsort(np.concatenate([who for who, _ in parts]))
-        change = map_leaves(lambda *leaves: np.concatenate(leaves)[order], *[change for _, change in parts])
-        return clients, Weighted(change, weight)
+        step, mu = float(question.step), self.proximity
+        push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
+        change = self.local.run(question.model, self._keep(step), push, step, block, now)
+        weight = weights(self.problem, block)
+        return clients, weighted(protected(self.problem, self._share(step), change, weight, block, now), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers when each takes one step: one product over all their minibatches."""
-        weight = self.problem.weights[block.clients]
+        step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        change = self._step(question, batch, np.repeat(weight, self.batch)[None], weight.sum(keepdims=True))
-        return Weighted(map_leaves(lambda leaf: leaf[0], change), weight.sum())
+        each = np.repeat(weight, self.batch)[None] * (-step / self.batch)
+        change = gradient(objective, question.model, batch.X, batch.y, each)
 
-    def _step(self, question: Question, batch: Batch, each: Array, weight: Array) -> Parameters:
-        """[n, ...] weighted changes after one step; `each` are the weights of the rows, `weight` [n] of the clients."""
-        step, objective = float(question.step), self.problem.objective
-        change = gradient(objective, question.model, batch.X, batch.y, each * (-step / self.batch))
-        if objective.penalty:
-            shrink = -2 * step * objective.penalty * weight
-            change = map_leaves(lambda leaf, w: leaf + _column(shrink, leaf) * w, change, question.model)
-        return change
-
-    def _steps(self, size: int) -> list[slice]:
-        """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
-        if self.local_epochs is None:
-            return [slice(i * self.batch, (i + 1) * self.batch) for i in range(self.local_steps or 1)]
-        return [
-            slice(start, min(start + self.batch, first + size))
-            for first in range(0, self.local_epochs * size, size)
-            for start in range(first, first + size, self.batch)
-        ]
-
-    def _train(self, question: Question, block: Block, now: Round, weight: Array) -> Parameters:
-        """[n, ...] weighted changes of clients with equally many steps."""
-        step, objective = float(question.step), self.problem.objective
-        shrink = 1 - 2 * step * objective.penalty
-
-        def descend(w: Array, change: Array) -> None:
+        def public(leaf: Array, w: Array) -> Array:
+            leaf = leaf[0]
             if objective.penalty:
-                w *= w.dtype.type(shrink)
-            w += change
+                leaf += w * w.dtype.type(-2 * step * objective.penalty * weight.sum())
+            if concave(objective):
+                leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
+            return leaf
 
-        local = map_leaves(lambda w: np.repeat(w[None], len(weight), axis=0), question.model)
-        steps = self._steps(int(block.counts[0]))
-        rows = block.draw(now, "minibatch", steps[-1].stop)
-        together = max(1, ROWS // self.batch)  # steps whose rows are read at once
-        for some in (steps[i : i + together] for i in range(0, len(steps), together)):
-            first = some[0].start
-            batch = block.take(rows[:, first : some[-1].stop])
-            for at in some:
-                X, y = batch.rows(at.start - first, at.stop - first)
-                down = gradient(objective, local, X, y, np.full(y.shape, -step / y.shape[1]))
-                map_leaves(descend, local, down)
-        scale = None if np.all(weight == 1) else weight
-
-        def change(w: Array, start: Array) -> Array:
-            w -= start
-            return w if scale is None else w * _column(scale, w)
-
-        trained: Parameters = map_leaves(change, local, question.model)
-        return trained
+        return Weighted(map_leaves(public, change, question.model), weight.sum())
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        """The model plus the mean change, or plus the velocity that it has changed."""
-        change, velocity = mean(total), server.velocity
+        """The model plus the mean change, or plus the velocity that it has changed; then the regularizer's prox."""
+        step = self.step.at(int(server.steps) + 1)
+        change, velocity = mean_released(self.problem, self._share(step), total, now), server.velocity
         if self.momentum:
             change = velocity = map_leaves(lambda v, d: v * v.dtype.type(self.momentum) + d, velocity, change)
-        return Server(map_leaves(np.add, server.model, change), server.steps + 1, velocity)
+        model = map_leaves(np.add, server.model, change)
+        if self.problem.regularizer is not None:
+            model = self.problem.regularizer.prox(model, self.local.count * step)
+        return Server(model, server.steps + 1, velocity)
 
-    def model(self, server: Server) -> Parameters:
-        """The averaged model."""
-        return server.model
+    def released(self, index: int) -> Release:
+        """What round `index` gives away."""
+        return released(self.problem, self._share(self.step.at(index + 1)), self.local.count, self.batch)
+
+    def _keep(self, step: float) -> float:
+        return 1 - step * (self.proximity + 2 * float(self.problem.objective.penalty))
+
+    def _share(self, step: float) -> Share:
+        """How far one record can move the change."""
+        kappa = contraction(self.problem, self._keep(step), step)
+        return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch)
 
 
-def _column(weight: Array, like: Array) -> Array:
-    """[n, 1, ...] in the dtype and number of axes of `like`."""
-    return weight.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients also minimize mu / 2 ||x - x_0||^2, x_0 being the model that they were sent.
+
+    With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there.
+    """
+
+    mu: Annotated[float, Ge(0)] = field(kw_only=True)
+
+    @property
+    def proximity(self) -> float:
+        """mu."""
+        return self.mu

@@ -34,6 +34,30 @@ class Weighted(NamedTuple):
     weight: Array  # [n] its number of rows relative to the mean client
 
 
+class Rows:
+    """What algorithms for rows share unless they say otherwise: clients keep nothing, the server has a `model`."""
+
+    @property
+    def setup(self) -> tuple[ToServer, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss and objective; gradient norm."""
+        algorithm: Any = self
+        return measures_of_rows(algorithm)
+
+    def start_clients(self, block: Block, now: Round) -> Any:
+        """Nothing."""
+        return ()
+
+    def model(self, server: Any) -> Parameters:
+        """The server's."""
+        found: Parameters = server.model
+        return found
+
+
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`."""
     heaviest = power_of_two(float(problem.weights.max()))

@@ -13,7 +13,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
-from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, take
+from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, put_in_place, take
 from mpifed.core.round import Round
 
 _HEADER = 8  # bytes before a question: the server's order
@@ -161,12 +161,18 @@ class Federation:
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
                 states, answer = exchange.answer(take(clients[i], who[some]), question, block.only(some), now)
                 adder.add(answer, block.clients[some])
-                clients[i] = self._put(i, clients[i], who[some], states)
+                clients[i] = self._put(i, clients[i], who[some], states, exchange)
         return clients
 
-    def _put(self, i: int, state: Record, who: NDArray[np.int64], new: Record) -> Record:
-        """The states of block `i` with those of clients `who` renewed; where that is all, they may change shape."""
-        return new if len(who) == len(self.blocks[i].clients) else put(state, who, new)
+    def _put(self, i: int, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange) -> Record:
+        """The states of block `i` with those of clients `who` renewed; where that is all, they may change shape.
+
+        States of a round are this rank's own, and renewed where they lie: a copy of all for the sake of a few takes
+        longer than the few take to compute. A measure may have begun with the algorithm's states, and copies them.
+        """
+        if len(who) == len(self.blocks[i].clients):
+            return new
+        return put(state, who, new) if exchange.off_clock else put_in_place(state, who, new)
 
     def _present(self, now: Round) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
         """(number on this rank, positions of the clients present, their block) of each block with any."""
@@ -194,7 +200,7 @@ class Federation:
                 heard = _repeated(alike, len(who))
             else:
                 heard = exchange.absorb(take(clients[i], who), total, block, now)
-            clients[i] = self._put(i, clients[i], who, heard)
+            clients[i] = self._put(i, clients[i], who, heard, exchange)
         return clients
 
     def _count(self, exchange: Exchange, line: _Line, question: Record, present: NDArray[np.bool_]) -> None:

@@ -92,9 +92,13 @@ class Block:
             who = np.flatnonzero(self.counts == count)
             yield who, self.only(who)
 
-    def draw(self, now: Round, purpose: str, count: int) -> NDArray[np.int64]:
+    def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> NDArray[np.int64]:
         """[n, count] rows of each client, drawn by `Round.draw`."""
-        return now.draw(purpose, self.clients, self.counts, count)
+        return now.draw(purpose, self.clients, self.counts, count, secret)
+
+    def coins(self, now: Round, purpose: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """[n, m] rows of each client and which count, `count` of them on average, drawn by `Round.coins`."""
+        return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""

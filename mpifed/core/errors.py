@@ -43,6 +43,13 @@ class NotCertified(MpifedError):
     agreed = True
 
 
+class BudgetSpent(MpifedError):
+    """Another round would cost more privacy than the job allows; the result stands, the run cannot go on."""
+
+    exit_code = 6
+    agreed = True
+
+
 class Interrupted(MpifedError):
     """The run was told to stop; its checkpoint stands and can be resumed."""
 

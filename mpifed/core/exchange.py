@@ -128,18 +128,22 @@ class ToClients:
 Exchange: TypeAlias = ToServer | ToClients
 
 
-def _nothing(block: Block) -> tuple[()]:
+def _nothing(block: Block, clients: Record) -> tuple[()]:
     return ()
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Exchanges played off the clock, `turns` times over, whose outcome becomes columns of the history."""
+    """Exchanges played off the clock, `turns` times over, whose outcome becomes columns of the history.
+
+    They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
+    of it.
+    """
 
     exchanges: tuple[Exchange, ...]
     start: Callable[[Any], Any]  # (server) -> what the exchanges take as the server's state
     report: Callable[[Any, Any], dict[str, float]]  # (server, that state at the end) -> columns
-    start_clients: Callable[[Block], Record] = _nothing
+    start_clients: Callable[[Block, Record], Record] = _nothing  # (block, the algorithm's states) -> the measure's
     turns: int = 1
     certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
 
@@ -158,6 +162,9 @@ class Problem:
     minimize: Any = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
     constraints: tuple[Any, ...] = ()  # mpifed.algorithms.functions.Constraint
     measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
+    regularizer: Any = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
+    clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
+    privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
 
     @property
     def clients(self) -> int:

@@ -3,11 +3,16 @@
 Every random number is a function of (seed, purpose, round, client) alone, by the counter-based generator Philox
 (Salmon, Moraes, Dror, Shaw 2011): seed and purpose are its key, round and client two words of its counter. So
 no generator is ever stored, any rank can draw any client's numbers, and no two streams share a number.
+
+What differential privacy rests on must not be known to anybody who can read the job. In a `secure` round such numbers
+(noise, and the choice of who or what is in a minibatch) come from ChaCha20 under a key of the system's entropy, which
+is never stored: no two runs draw the same.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -39,12 +44,31 @@ class _Stream:
 _stream = lru_cache(maxsize=64)(_Stream)  # a new generator costs ten times as much as a new counter
 
 
+def new_key() -> int:
+    """256 bits of the system's entropy."""
+    return int.from_bytes(os.urandom(32), "little")
+
+
+def secret_rng(key: int, index: int = 0) -> Generator:
+    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter."""
+    from randomgen import ChaCha
+
+    return Generator(ChaCha(key=key, counter=(index & (_WORD >> 1)) << 64, rounds=20))
+
+
+@lru_cache(maxsize=1)
+def _own() -> Generator:
+    """This process's secret generator, which only goes on."""
+    return secret_rng(new_key())
+
+
 class Round(NamedTuple):
     """What is common to all ranks in one round."""
 
     index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
     seed: int
     present: NDArray[np.bool_]  # [N] who takes part
+    secure: bool = False  # whether `secret` numbers come from the system's entropy
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
         """The generator of (seed, purpose, this round, client); client -1 is everybody's."""
@@ -54,8 +78,48 @@ class Round(NamedTuple):
         """The first word counts the numbers of the stream."""
         return 0, client & _WORD, self.index & _WORD, turn
 
+    def normals(
+        self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"
+    ) -> NDArray[np.floating]:
+        """[n, *shape] standard normal numbers, secret, for each of `clients` [n]; client -1 is the server."""
+        if self.secure:
+            return _own().standard_normal((len(clients), *shape), dtype=np.dtype(dtype))  # type: ignore[no-any-return]
+        found, stream = np.empty((len(clients), *shape), dtype=dtype), _stream(self.seed, purpose)
+        for out, client in zip(found, clients.tolist(), strict=True):
+            stream.at(self._counter(client))
+            stream.generator.standard_normal(out=out, dtype=out.dtype)
+        return found
+
+    def coins(
+        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], chances: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Rows for each client, each of its `sizes[i]` by a secret coin of its own (Poisson sampling).
+
+        Returns
+        -------
+        rows, drawn : [n, m] positions in each client's shard, and which of them count; the others only fill up
+        """
+        stream = _stream(self.seed, purpose)
+        kept = []
+        for client, size, chance in zip(clients.tolist(), sizes.tolist(), chances.tolist(), strict=True):
+            if not self.secure:
+                stream.at(self._counter(client))
+            numbers = (_own() if self.secure else stream.generator).random(size)
+            kept.append(np.flatnonzero(numbers < chance))
+        width = max(1, *(len(one) for one in kept)) if kept else 1
+        rows, drawn = np.zeros((len(kept), width), np.int64), np.zeros((len(kept), width), np.bool_)
+        for i, one in enumerate(kept):
+            rows[i, : len(one)] = one
+            drawn[i, : len(one)] = True
+        return rows, drawn
+
     def draw(
-        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
+        self,
+        purpose: str,
+        clients: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        count: int,
+        secret: bool = False,
     ) -> NDArray[np.int64]:
         """Rows for each client: `count` of its `sizes[i]`, uniformly, without replacement, in random order.
 
@@ -65,12 +129,17 @@ class Round(NamedTuple):
         Parameters
         ----------
         clients : [n] ascending
+        secret : whether, in a secure round, nobody else may know them
 
         Returns
         -------
         [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count).
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
+        if secret and self.secure:
+            for row, size in zip(rows, sizes.tolist(), strict=True):
+                _choose(_own(), size, row)
+            return rows
         large = sizes > _SMALL
         if large.any():
             self._one_by_one(purpose, clients, sizes, np.flatnonzero(large), rows)
@@ -92,12 +161,10 @@ class Round(NamedTuple):
         rows: NDArray[np.int64],
     ) -> None:
         """By NumPy's own sampling: few calls, which count most when the caches are cold."""
-        stream, count = _stream(self.seed, purpose), rows.shape[1]
+        stream = _stream(self.seed, purpose)
         for i, client, size in zip(which.tolist(), clients[which].tolist(), sizes[which].tolist(), strict=True):
             stream.at(self._counter(client))
-            for start in range(0, count, size):
-                some = min(size, count - start)
-                rows[i, start : start + some] = stream.generator.choice(size, some, replace=False)
+            _choose(stream.generator, size, rows[i])
 
     def _by_sorting(self, purpose: str, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
         """[n, size] permutations, by sorting random keys whose low bits are the rows."""
@@ -124,3 +191,10 @@ class Round(NamedTuple):
             numbers[run[0] : run[-1] + 1] = philox.random_raw(len(run) * 4 * blocks).reshape(len(run), -1)
             done = first + len(run)
         return numbers[:, :width]
+
+
+def _choose(generator: Generator, size: int, row: NDArray[np.int64]) -> None:
+    """Fill `row` with permutations of `size` rows, the last one as far as it goes."""
+    for start in range(0, len(row), size):
+        some = min(size, len(row) - start)
+        row[start : start + some] = generator.choice(size, some, replace=False)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import SETUP, Round, new_key, secret_rng
 
 NOBODY = np.zeros(0, dtype=bool)
 SMALL, LARGE = 60, 3000  # shards below and above the size that is drawn for all clients at once
@@ -187,3 +187,133 @@ def test_large_numbers_of_rounds_seeds_and_clients(index: int) -> None:
 
 def test_no_clients() -> None:
     assert draw(at(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3).shape == (0, 3)
+
+
+# --- secret numbers --------------------------------------------------------------------------------------------------
+
+# A. Langley, W. Chang: draft-agl-tls-chacha20poly1305-04, section 7, "Test vectors": key, nonce, keystream
+VECTORS = [
+    ("00" * 32, 0, "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+     "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"),
+    ("00" * 31 + "01", 0, "4540f05a9f1fb296d7736e7b208e3c96eb4fe1834688d2604f450952ed432d41"
+     "bbe2a0b6ea7566d2a5d1e7e20d42af2c53d792b1c43fea817e9ad275ae546963"),
+    ("00" * 32, 1, "ef3fdfd6c61578fbf5cf35bd3dd33b8009631634d21e42ac33960bd138e50d32"
+     "111e4caf237ee53ca8ad6426194a88545ddc497a0b466e7d6bbdb0041b2f586b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "nonce", "keystream"), VECTORS)
+def test_secret_numbers_are_chacha20(key: str, nonce: int, keystream: str) -> None:
+    """A round has 2^64 words of 4 bytes, 2^60 blocks: so nonce 1, block number 2^64, is where round 16 begins."""
+    rng = secret_rng(int.from_bytes(bytes.fromhex(key), "little"), 16 * nonce)
+    assert rng.bit_generator.random_raw(len(keystream) // 16).astype("<u8").tobytes().hex() == keystream
+
+
+def test_secret_generators_differ_by_key_and_round() -> None:
+    keys = [0, 1, 2**255, new_key(), new_key()]
+    assert all(0 <= key < 2**256 for key in keys)
+    streams = {(k, i): secret_rng(k, i).integers(2**63, size=40) for k in keys for i in (SETUP, 0, 1, 2**40)}
+    numbers = np.concatenate(list(streams.values()))
+    assert len(np.unique(numbers)) == numbers.size  # no two share a number, shifted or not
+    for (key, index), stream in streams.items():
+        np.testing.assert_array_equal(secret_rng(key, index).integers(2**63, size=40), stream)
+
+
+def secure(index: int = 0) -> Round:
+    return Round(index, 1, NOBODY, secure=True)
+
+
+# what is not seeded passes but for one in 10^9
+SURE = 1e-9
+
+
+@pytest.mark.parametrize("size", [1, 7, SMALL, LARGE])
+def test_secure_draws(size: int) -> None:
+    clients, sizes, count = np.arange(3), np.full(3, size), 2 * size + size // 2
+    rows = secure().draw("rows", clients, sizes, count, secret=True)
+    assert rows.shape == (3, count)
+    for row in rows.tolist():
+        assert sorted(row[:size]) == sorted(row[size : 2 * size]) == list(range(size))
+        assert len(set(row[2 * size :])) == size // 2
+        assert set(row) <= set(range(size))
+    if size >= SMALL:
+        others = [now.draw("rows", clients, sizes, count, secret=True) for now in (secure(), at())]
+        assert len({tuple(row) for some in (rows, *others) for row in some.tolist()}) == 9
+
+
+def test_only_what_is_secret_is_not_keyed() -> None:
+    clients, sizes = np.arange(4), np.array([9, SMALL, 1000, LARGE])
+    np.testing.assert_array_equal(secure().draw("rows", clients, sizes, 9), at().draw("rows", clients, sizes, 9))
+    for secret in (False, True):
+        np.testing.assert_array_equal(
+            at().draw("rows", clients, sizes, 9, secret), at().draw("rows", clients, sizes, 9)
+        )
+
+
+def test_secure_draws_take_every_row_as_often() -> None:
+    rows = secure().draw("rows", np.arange(3000), np.full(3000, 10), 3, secret=True)
+    assert chisquare(np.bincount(rows.ravel(), minlength=10)).pvalue > SURE
+    assert chisquare(np.bincount(rows[:, 0], minlength=10)).pvalue > SURE
+
+
+@pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
+def test_coins(now: Round) -> None:
+    """Each row by itself, with its client's chance; 0 and 1 mean never and always."""
+    clients, sizes, chances = np.arange(5), np.array([20_000, 400, 400, 1, 20_000]), np.array([0.1, 0.0, 1.0, 1.0, 0.5])
+    rows, drawn = now.coins("batch", clients, sizes, chances)
+    assert rows.shape == drawn.shape
+    counts = drawn.sum(axis=1)
+    assert counts[1:4].tolist() == [0, 400, 1]
+    assert rows.shape[1] == counts.max()  # no wider than the largest
+    for size, row, kept in zip(sizes.tolist(), rows, drawn, strict=True):
+        assert (np.diff(row[kept]) > 0).all()
+        assert 0 <= row.min() <= row.max() < size
+    for size, chance, count, row, kept in zip(sizes, chances, counts, rows, drawn, strict=True):
+        assert abs(count - size * chance) <= 6.2 * np.sqrt(size * chance * (1 - chance))  # beyond: one in 10^9
+        if 0 < chance < 1:
+            assert chisquare(np.bincount(row[kept] * 10 // size, minlength=10)).pvalue > SURE
+            neighbours = np.sum(np.diff(row[kept]) == 1)  # of two rows side by side both come at chance^2
+            assert abs(neighbours - size * chance**2) <= 8 * np.sqrt(size * chance**2)
+
+
+def test_coins_when_nobody_comes() -> None:
+    rows, drawn = at().coins("batch", np.arange(2), np.array([5, 6]), np.zeros(2))
+    assert rows.shape == (2, 1)
+    assert not drawn.any()
+    assert at().coins("batch", np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))[0].shape == (0, 1)
+
+
+def test_keyed_coins_and_normals_are_a_clients_own() -> None:
+    """Whoever else draws; and every key matters."""
+    sizes, chances = np.array([50, 60, 70]), np.full(3, 0.5)
+
+    def coins(now: Round, purpose: str, client: int) -> tuple[int, ...]:
+        rows, drawn = now.coins(purpose, np.array([client]), sizes[:1], chances[:1])
+        return tuple(rows[drawn].tolist())
+
+    def normals(now: Round, purpose: str, client: int) -> tuple[float, ...]:
+        return tuple(now.normals(purpose, np.array([client]), (4, 3), "float64").ravel().tolist())
+
+    for function in (coins, normals):
+        keys = [(s, i, p, c) for s in (1, 2) for i in (0, 1) for p in ("a", "b") for c in (-1, 0, 7)]
+        seen = {key: function(at(key[1], key[0]), key[2], key[3]) for key in keys}
+        assert len(set(seen.values())) == len(seen)
+        assert all(function(at(i, s), p, c) == found for (s, i, p, c), found in seen.items())
+        assert function(secure(), "a", 0) != function(secure(), "a", 0)
+    together = at(1).normals("a", np.array([2, 5, 7]), (4, 3), "float64")
+    assert tuple(together[2].ravel().tolist()) == normals(at(1), "a", 7)
+    rows, drawn = at(1).coins("a", np.array([2, 5, 7]), np.array([70, 60, 50]), chances)
+    assert tuple(rows[2][drawn[2]].tolist()) == coins(at(1), "a", 7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
+def test_normals(now: Round, dtype: str) -> None:
+    from scipy.stats import kstest
+
+    numbers = now.normals("noise", np.arange(4), (50, 100), dtype)
+    assert numbers.shape == (4, 50, 100)
+    assert numbers.dtype == dtype
+    assert kstest(numbers.ravel(), "norm").pvalue > SURE
+    correlations = np.corrcoef(numbers.reshape(4, -1).astype("f8"))[np.triu_indices(4, 1)]
+    assert np.abs(correlations).max() < 6.2 / np.sqrt(5000)

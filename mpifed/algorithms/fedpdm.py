@@ -1,0 +1,253 @@
+"""FedPDM: federated primal-dual learning with a regularizer that need not be smooth; with `[privacy]` FedPDM-DP.
+
+Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek: "Privacy-Preserving Federated Primal-Dual Learning for Non-convex
+Problems with Non-smooth Regularization" (IEEE MLSP 2023, arXiv:2307.13333), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from mpifed.algorithms.horizontal import (
+    Rows,
+    Weighted,
+    check_rows,
+    measures_of_rows,
+    model_template,
+    start_model,
+    weighted_fields,
+)
+from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.optimality import Clients, measure_of_optimality
+from mpifed.algorithms.private import (
+    Share,
+    mean_released,
+    on_upload,
+    protected,
+    released,
+    upload_share,
+    weighted,
+    weights,
+)
+from mpifed.core.block import Block
+from mpifed.core.exchange import Measure, Problem, ToServer
+from mpifed.core.record import Array, map_leaves
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters, concave
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.privacy.sensitivity import upload_hidden
+from mpifed.maths.schedules import StepSize
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters  # x_0
+    steps: Array  # [] int64, rounds done
+
+
+class Question(NamedTuple):
+    """What the server sends."""
+
+    model: Parameters
+    step: Array  # [] float64, of a local step
+
+
+@dataclass(frozen=True)
+class FedPDM(Rows):
+    """Each client takes steps on its augmented Lagrangian, (10); the server takes the prox of the mean upload, (13).
+
+    In the paper eta^t is `step_size` = [scale, decay], Q `local_steps`, nu `tolerance`; x_i and lambda_i stay with the
+    client, and h is the job's `[regularizer]`. Clients are weighted by their rows: with equal shards, the paper's mean.
+
+    `step` says what eta is. # differs from the paper: its (10a) takes steps of eta on a function of curvature rho and
+    more, and diverges while eta rho > 2.
+    "prox": eta limits how far the linearized function is followed: the step is 1 / (rho + 1/eta).
+    "fedpd": the step is eta / rho.
+    "paper": the step is eta; refused unless eta rho < 2.
+
+    `tolerance` = nu ends a client's local steps at (11), `local_steps` being the most. # differs from the paper: the
+    number of steps then tells of the data, so under `[privacy]` the rule needs noise on the gradients, and all
+    `local_steps` are accounted for.
+
+    `start`: local steps begin at the server's model, or at the client's own last one.
+    `dual`: with noise on the upload, lambda_i is computed from the upload as it was released ("public"), or from what
+    the client alone knows ("hidden"): then every upload depends on all records of the past, and the noise must cover
+    that without amplification by sampling.
+    # differs from the paper: its (19) takes lambda_i and x_i to be public, which they are not.
+
+    Absent clients keep x_i and lambda_i, and only those present are averaged.
+    """
+
+    problem: Problem
+    batch: Annotated[int, Gt(0)]
+    step_size: StepSize
+    rho: Annotated[float, Gt(0)]
+    step: Literal["prox", "fedpd", "paper"] = "prox"
+    local_steps: Annotated[int, Gt(0)] = 1
+    tolerance: Annotated[float, Ge(0)] = 0.0
+    start: Literal["server", "own"] = "server"
+    dual: Literal["public", "hidden"] = "public"
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        """The server hears the weighted sum of the clients' y_i - x_0."""
+        fields = weighted_fields(self.problem, model_template(self.problem))
+        return (ToServer("uploads", fields, self.ask, self.answer, self.absorb),)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss and gradient norm; the optimality measure (21)."""
+        return (*measures_of_rows(self), measure_of_optimality(self.problem, self.rho))
+
+    @property
+    def local(self) -> LocalSteps:
+        """What clients do in a round."""
+        return LocalSteps(self.problem, self.batch, self.local_steps)
+
+    def check(self) -> list[str]:
+        """The batch must fit the data, the steps must be stable, and the upload must be accounted for."""
+        wrong = check_rows(self.problem, self.batch) + self.local.check()
+        keep = self._keep(self._step(1))
+        if abs(keep) >= 1:
+            eta, rho = self.step_size.at(1), self.rho
+            why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.step == "paper" else f"eta = {eta:g}"
+            wrong.append(
+                f'[algorithm] step = "{self.step}": with {why} a local step multiplies x - x_0 by {keep:.3g}, and so '
+                'diverges; it must stay between -1 and 1: lower step_size, or take step = "prox", which is stable for '
+                "all sizes"
+            )
+        return wrong + self._check_privacy()
+
+    def _check_privacy(self) -> list[str]:
+        privacy, wrong = self.problem.privacy, list[str]()
+        if privacy is None or privacy.on_gradients:
+            return wrong
+        if self.tolerance:
+            wrong.append(
+                "[algorithm] tolerance: with noise on the upload the number of local steps would tell of the data; "
+                'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"'
+            )
+        if privacy.level == "client":
+            return wrong
+        if self.start == "own":
+            wrong.append(
+                '[algorithm] start = "own": with noise on the upload x_i remembers records in a way for which no bound '
+                'is proven; take start = "server", or [privacy] noise_on = "gradients"'
+            )
+        if privacy.model != "local":
+            wrong.append(
+                f'[privacy] model = "{privacy.model}": a client of FedPDM keeps a dual variable, which only local '
+                'noise makes public; take model = "local", level = "client", or fedavg'
+            )
+        if self.dual == "hidden" and concave(self.problem.objective):
+            wrong.append(
+                '[algorithm] dual = "hidden": with noise on the upload the sensitivity is proven without a concave '
+                'penalty; take dual = "public", or concave = 0'
+            )
+        return wrong
+
+    def start_server(self, now: Round) -> Server:
+        """The initial model."""
+        return Server(start_model(self.problem, now), np.int64(0))
+
+    def start_clients(self, block: Block, now: Round) -> Clients:
+        """Every client at the initial model, its dual variable zero."""
+        model, n = start_model(self.problem, now), len(block.clients)
+        own = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
+        return Clients(own, map_leaves(np.zeros_like, own))
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """x_0 and the size of a local step."""
+        return Question(server.model, np.float64(self._step(int(server.steps) + 1)))
+
+    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Weighted]:
+        """(10): local steps, the dual variable, and what is uploaded, less x_0."""
+        step, rho, start = float(question.step), self.rho, question.model
+
+        def pushed(dual: Array, w: Array) -> Array:
+            found = dual * dual.dtype.type(step)
+            found += w * w.dtype.type(step * rho)
+            return found  # type: ignore[no-any-return]
+
+        moved = self.local.run(
+            start, self._keep(step), map_leaves(pushed, clients.dual, start), step, block, now,
+            own=clients.model if self.start == "own" else None, tolerance=self.tolerance,
+        )  # fmt: skip
+        weight = weights(self.problem, block)
+        dual = map_leaves(partial(_ascended, rho), clients.dual, moved)  # (10c)
+        upload = map_leaves(partial(_uploaded, rho), moved, dual)  # (10d)
+        model = map_leaves(np.add, moved, start)
+        if on_upload(self.problem):
+            upload = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)
+            if self.dual == "public":
+                dual = map_leaves(partial(_from_upload, rho), clients.dual, upload)
+        return Clients(model, dual), weighted(upload, weight)
+
+    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+        """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
+        mean = mean_released(self.problem, self._share(int(now.index)), total, now)
+        model = map_leaves(np.add, server.model, mean)
+        if self.problem.regularizer is not None:
+            model = self.problem.regularizer.prox(model, 1 / self.rho)
+        return Server(model, server.steps + 1)
+
+    def released(self, index: int) -> Release:
+        """What round `index` gives away."""
+        return released(self.problem, self._share(index), self.local_steps, self.batch)
+
+    def _step(self, t: int) -> float:
+        """The size of a local step in round t = 1, 2, ..."""
+        eta = self.step_size.at(t)
+        return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.step]
+
+    def _keep(self, step: float) -> float:
+        return 1 - step * (self.rho + 2 * float(self.problem.objective.penalty))
+
+    def _share(self, index: int) -> Share:
+        """How far one record can move y_i = 2 x_i - x_0 - lambda_i / rho, lambda_i being that before the round."""
+        privacy, step = self.problem.privacy, self._step(index + 1)
+        client = privacy is not None and privacy.level == "client"
+        hidden = client or (on_upload(self.problem) and self.dual == "hidden")
+        kappa = contraction(self.problem, self._keep(step), step)
+        share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch, hidden)
+        if hidden and not client:
+            share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))
+        return share
+
+    @cache  # noqa: B019  (one algorithm a run)
+    def _hidden(self, rounds: int) -> Array:
+        """[rounds] how far one record of any round can move each round's upload."""
+        privacy, penalty = self.problem.privacy, float(self.problem.objective.penalty)
+        sizes = [self._step(t) for t in range(1, rounds + 1)]
+        found = upload_hidden(
+            sizes, self.rho, self.local_steps, privacy.bound, self.batch, privacy.adjacency, privacy.sampling, penalty
+        )
+        return found.sensitivity
+
+
+def _ascended(rho: float, dual: Array, moved: Array) -> Array:
+    """lambda + rho (x_0 - x_i)."""
+    found = moved * moved.dtype.type(-rho)
+    found += dual
+    return found  # type: ignore[no-any-return]
+
+
+def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
+    """y_i - x_0 = x_i - x_0 - lambda_i / rho."""
+    found = dual * dual.dtype.type(-1 / rho)
+    found += moved
+    return found  # type: ignore[no-any-return]
+
+
+def _from_upload(rho: float, dual: Array, upload: Array) -> Array:
+    """lambda + rho (x_0 - x_i), from y_i - x_0 and the lambda of before: (lambda - rho (y_i - x_0)) / 2."""
+    found = upload * upload.dtype.type(-rho)
+    found += dual
+    found *= found.dtype.type(0.5)
+    return found  # type: ignore[no-any-return]

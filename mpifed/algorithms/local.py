@@ -1,0 +1,219 @@
+"""Local work of clients with rows: steps of stochastic gradients from a common model, or from the client's own.
+
+One step is x <- keep x + push - step (gradient + concave), and the algorithms differ in `keep` and `push` alone:
+
+    FedAvg      keep = 1 - 2 step penalty
+    FedProx     keep = 1 - step (mu + 2 penalty)     push = step mu x_0
+    SCAFFOLD    keep = 1 - 2 step penalty            push = step (c_i - c)
+    FedPDM      keep = 1 - step (rho + 2 penalty)    push = step (lambda_i + rho x_0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.private import gradient_noise, noisy, on_gradients, privacy_of, wrong_privacy
+from mpifed.core.block import Block
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.round import Round
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
+
+
+class Minibatch(NamedTuple):
+    """Rows of each of n clients for one local step."""
+
+    X: Any  # [n, s, p]
+    y: Array  # [n, s]
+    weights: Array  # [n, s] what a row counts in the mean: 1 / batch, or 0 where it only fills up
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """How much local work there is: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
+
+    problem: Problem
+    batch: int
+    steps: int | None = None
+    epochs: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Local steps; of epochs, those of the largest shard."""
+        return len(self.slices(int(self.problem.counts.max())))
+
+    @property
+    def one(self) -> bool:
+        """Whether a round is a single step."""
+        return self.epochs is None and self.steps in (None, 1)
+
+    def check(self) -> list[str]:
+        """What does not fit together, one message each."""
+        wrong = []
+        if self.steps and self.epochs:
+            wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
+        if self.epochs and self.problem.regularizer is not None:
+            wrong.append("[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients")
+        if self.epochs and self.problem.privacy is not None:
+            wrong.append(
+                "[algorithm] local_epochs: with [privacy] every minibatch is drawn anew, which is what is accounted "
+                "for; give local_steps"
+            )
+        return wrong + wrong_privacy(self.problem, self.steps or 1, self.batch)
+
+    def slices(self, size: int) -> list[slice]:
+        """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
+        if self.epochs is None:
+            return [slice(i * self.batch, (i + 1) * self.batch) for i in range(self.steps or 1)]
+        return [
+            slice(start, min(start + self.batch, first + size))
+            for first in range(0, self.epochs * size, size)
+            for start in range(first, first + size, self.batch)
+        ]
+
+    def minibatches(self, block: Block, now: Round) -> Iterator[Minibatch]:
+        """One for each local step; the block's clients have equally many.
+
+        Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
+        independently instead, in secret, and of random size if the job says so: that is what the accountant assumes.
+        """
+        privacy = privacy_of(self.problem)
+        if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
+            for r in range(self.steps or 1):
+                rows, drawn = block.coins(now, f"minibatch {r}", self.batch)
+                yield Minibatch(*block.take(rows), drawn / self.batch)
+        elif on_gradients(self.problem):
+            for r in range(self.steps or 1):
+                yield _alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
+        else:
+            slices = self.slices(int(block.counts[0]))
+            rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
+            together = max(1, ROWS // self.batch)  # steps whose rows are read at once
+            for some in (slices[i : i + together] for i in range(0, len(slices), together)):
+                first = some[0].start
+                batch = block.take(rows[:, first : some[-1].stop])
+                for at in some:
+                    yield _alike(batch.rows(at.start - first, at.stop - first))
+
+    def run(
+        self,
+        model: Parameters,
+        keep: float,
+        push: Record | None,
+        step: float,
+        block: Block,
+        now: Round,
+        *,
+        own: Record | None = None,
+        tolerance: float = 0.0,
+    ) -> Parameters:
+        """How far each client of the block is from `model` after its local steps.
+
+        Parameters
+        ----------
+        model : common to all, leaves without the leading axis
+        keep, push : of a step, see the module; leaves of push are [n, ...], or common to all like those of a model
+        own : where each client begins, leaves [n, ...]; None: all at `model`
+        tolerance : a client stops after a step along a direction whose squared norm is at most this (FedPDM (11))
+
+        Returns
+        -------
+        leaves [n, ...]: x_i - model
+        """
+        if self.epochs is None:
+            return self._run(model, keep, push, step, block, now, own, tolerance)
+        assert own is None and not tolerance
+        parts = [(who, self._run(model, keep, push, step, part, now)) for who, part in block.equal_parts()]
+        order = np.argsort(np.concatenate([who for who, _ in parts]))
+        joined: Parameters = map_leaves(lambda *all_: np.concatenate(all_)[order], *[moved for _, moved in parts])
+        return joined
+
+    def _run(
+        self,
+        model: Parameters,
+        keep: float,
+        push: Record | None,
+        step: float,
+        block: Block,
+        now: Round,
+        own: Record | None = None,
+        tolerance: float = 0.0,
+    ) -> Parameters:
+        x: Any = own  # None: at the model itself, which needs no copy for each client
+        ended = np.zeros(len(block.clients), dtype=bool)
+        moved: Any = None
+        for r, batch in enumerate(self.minibatches(block, now)):
+            down = self._down(model if x is None else x, batch, step, block, now, r)
+            if push is not None:
+                down = map_leaves(_add, down, push)
+            if x is None:
+                moved = down if keep == 1 else map_leaves(lambda d, w: _add(d, w * w.dtype.type(keep - 1)), down, model)
+                if self.one:
+                    return moved  # type: ignore[no-any-return]
+                new = map_leaves(np.add, moved, model)
+            else:
+                new = map_leaves(lambda d, w: _add(d, w if keep == 1 else w * w.dtype.type(keep)), down, x)
+            if tolerance:
+                new, ended = _stopped(new, x if x is not None else model, ended, tolerance * step**2)
+            x = new
+            if ended.all():
+                break
+        return map_leaves(_subtract, x, model)  # type: ignore[no-any-return]
+
+    def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
+        """[n, ...]: -step (mean gradient + concave), clipped and noisy as the job asks."""
+        problem, privacy = self.problem, privacy_of(self.problem)
+        weights = batch.weights * -step
+        if privacy is None or privacy.level == "client":
+            down = gradient(problem.objective, at, batch.X, batch.y, weights)
+        else:
+            down = clipped_gradient(problem.objective, at, batch.X, batch.y, weights, privacy.bound)
+        if privacy is not None and privacy.on_gradients:
+            spread = np.full(len(block.clients), step * gradient_noise(privacy, self.batch))
+            down = noisy(privacy, f"gradient {r}", down, spread, block.clients, now)
+        if concave(problem.objective):
+            down = map_leaves(lambda d, w: _add(d, concave_gradient(problem.objective, w) * -step), down, at)
+        return down
+
+
+def contraction(problem: Problem, keep: float, step: float) -> float:
+    """The Lipschitz constant of a local step's public part: the concave penalty's curvature is -beta/2 to 2 beta."""
+    beta = concave(problem.objective)
+    return max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2))
+
+
+def _alike(batch: Any) -> Minibatch:
+    """All rows count alike."""
+    return Minibatch(batch.X, batch.y, np.full(batch.y.shape, 1 / batch.y.shape[1]))
+
+
+def _add(out: Array, other: Array) -> Array:
+    out += other
+    return out
+
+
+def _subtract(out: Array, other: Array) -> Array:
+    out -= other
+    return out
+
+
+def _stopped(new: Parameters, old: Parameters, ended: Array, least: float) -> tuple[Parameters, Array]:
+    """The iterates, those of clients who had ended unchanged, and who has ended now: (11)."""
+    squares = np.zeros(len(ended))
+
+    def stay(leaf: Array, before: Array) -> Array:
+        if ended.any():
+            leaf[ended] = before[ended]
+        axes = tuple(range(1, leaf.ndim))
+        squares[:] += ((leaf - before).astype(np.float64) ** 2).sum(axis=axes)
+        return leaf
+
+    new = map_leaves(stay, new, old)
+    return new, ended | (squares <= least)

@@ -1,0 +1,96 @@
+"""FedPDM's measure of optimality (21): the derivatives of the Lagrangian at the clients' models and dual variables.
+
+# differs from the paper: it takes a gradient of h, which need not be there; here it is the prox-gradient map of h,
+# which is zero exactly where x_0 is stationary, and without h is the gradient.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.horizontal import CHUNK, model_template
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, Measure, Problem, ToServer, fields_like
+from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+
+
+class Clients(NamedTuple):
+    """What each client keeps between rounds, also while it is absent; leaves [n, ...]."""
+
+    model: Parameters  # x_i
+    dual: Parameters  # lambda_i, of the constraint x_i = x_0
+
+
+class Sums(NamedTuple):
+    """What clients add to (21)."""
+
+    squares: Array  # [n] of the derivatives by x_i and lambda_i
+    pull: Parameters  # leaves [n, ...]: share of the rows times (lambda_i + rho (x_0 - x_i))
+
+
+def measure_of_optimality(problem: Problem, rho: float) -> Measure:
+    """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
+    fields = Sums(Field((), 2.0**-50, 2.0**10), fields_like(model_template(problem), 2.0**-40, 2.0**10))
+    exchange = ToServer(
+        "optimality",
+        fields,
+        ask=lambda model, now: model,
+        answer=partial(_answer, problem, rho),
+        absorb=lambda model, total, now: total,
+        off_clock=True,
+        one_by_one=True,
+    )
+    return Measure(
+        (exchange,),
+        start=lambda server: server.model,
+        report=partial(_report, problem, rho),
+        start_clients=lambda block, clients: clients,
+        certificate=("optimality",),
+    )
+
+
+def _answer(
+    problem: Problem, rho: float, clients: Clients, start: Parameters, block: Block, now: Round
+) -> tuple[Clients, Sums]:
+    """Of the one client of the block."""
+    own = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
+    share = float(block.counts[0] / problem.counts.sum())
+    gap = map_leaves(np.subtract, own.model, start)
+    slope = _slope(problem.objective, own.model, block)
+    down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, own.dual, gap)
+    pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], own.dual, gap)
+    return clients, Sums(np.array([share**2 * (_square(down) + _square(gap))]), pull)
+
+
+def _report(problem: Problem, rho: float, server: Any, found: Sums) -> dict[str, float]:
+    start = map_leaves(lambda leaf: leaf.astype(np.float64), server.model)
+    moved = map_leaves(lambda w, g: w - g / rho, start, found.pull)
+    if problem.regularizer is not None:
+        moved = problem.regularizer.prox(moved, 1 / rho)
+    return {"optimality": float(found.squares) + rho**2 * _square(map_leaves(np.subtract, start, moved))}
+
+
+def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
+    """The gradient of one client's mean loss and penalties over all its rows, at its own model, in float64."""
+    total: Any = None
+    for _, batch in block.everything(CHUNK):
+        ones = np.ones(batch.y.shape)
+        some = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
+        total = some if total is None else map_leaves(np.add, total, some)
+    rows = int(block.counts[0])
+
+    def whole(g: Array, w: Array) -> Array:
+        found = g / rows + 2 * objective.penalty * w
+        return found + concave_gradient(objective, w) if concave(objective) else found
+
+    slope: Parameters = map_leaves(whole, total, model)
+    return slope
+
+
+def _square(record: Record) -> float:
+    return sum(float((leaf**2).sum()) for _, leaf in leaves(record))

@@ -1,0 +1,166 @@
+"""SCAFFOLD: control variates against the drift of local steps on heterogeneous clients; with `[privacy]` SCAFFOLD-DP.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled Averaging
+for Federated Learning" (ICML 2020, arXiv:1910.06378). With noise: M. Noble, A. Bellet, A. Dieuleveut: "Differentially
+Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.09278).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from annotated_types import Gt
+
+from mpifed.algorithms.horizontal import (
+    Rows,
+    Weighted,
+    check_rows,
+    model_template,
+    start_model,
+    weighted_fields,
+)
+from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.private import (
+    Share,
+    mean_released,
+    present_weight,
+    protected,
+    released,
+    upload_share,
+    weighted,
+    weights,
+)
+from mpifed.core.block import Block
+from mpifed.core.exchange import Problem, ToServer
+from mpifed.core.record import Array, map_leaves, zeros
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.schedules import StepSize
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters
+    control: Parameters  # c, the mean of the clients' control variates
+    steps: Array  # [] int64, rounds done
+
+
+class Question(NamedTuple):
+    """What the server sends."""
+
+    model: Parameters
+    control: Parameters
+    step: Array  # [] float64, this round's step size
+
+
+@dataclass(frozen=True)
+class Scaffold(Rows):
+    """Local steps along gradient - c_i + c, where c_i estimates a client's gradient and c that of all.
+
+    After Q steps from x to y_i a client's control variate is c_i - c + (x - y_i) / (Q step) (option II). Its change,
+    -c - (y_i - x) / (Q step), is a function of what the server has: so only the changes of the model travel.
+    # differs from the paper: that sends both, twice the bytes for the same iterates.
+    In the paper K is `local_steps`, eta_l `step` and eta_g `server_step`. Clients are weighted by their rows.
+    Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
+    """
+
+    problem: Problem
+    batch: Annotated[int, Gt(0)]
+    step: StepSize
+    local_steps: Annotated[int, Gt(0)] = 1
+    server_step: Annotated[float, Gt(0)] = 1.0
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        """The server hears the weighted sum of the clients' changes."""
+        fields = weighted_fields(self.problem, model_template(self.problem))
+        return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
+
+    @property
+    def local(self) -> LocalSteps:
+        """What clients do between two averages."""
+        return LocalSteps(self.problem, self.batch, self.local_steps)
+
+    def check(self) -> list[str]:
+        """The split and the batch must fit the data, and the upload must be accounted for."""
+        wrong = check_rows(self.problem, self.batch) + self.local.check()
+        privacy = self.problem.privacy
+        if privacy is not None and privacy.level == "sample" and privacy.model != "local":
+            wrong.append(
+                f'[privacy] model = "{privacy.model}": a client of SCAFFOLD keeps what it computes from its own '
+                'upload, which only local noise makes public; take model = "local", level = "client", or fedavg'
+            )
+        return wrong
+
+    def start_server(self, now: Round) -> Server:
+        """The initial model; no control yet."""
+        model = start_model(self.problem, now)
+        return Server(model, zeros(model), np.int64(0))
+
+    def start_clients(self, block: Block, now: Round) -> Parameters:
+        """Every client's control variate, zero."""
+        model, n = model_template(self.problem), len(block.clients)
+        found: Parameters = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
+        return found
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """Model, control variate and step size."""
+        return Question(server.model, server.control, np.float64(self.step.at(int(server.steps) + 1)))
+
+    def answer(
+        self, clients: Parameters, question: Question, block: Block, now: Round
+    ) -> tuple[Parameters, Weighted]:
+        """Each client's change of the model after its local steps, weighted by its rows."""
+        step = float(question.step)
+
+        def towards(own: Array, common: Array) -> Array:
+            found = own - common
+            found *= found.dtype.type(step)
+            return found  # type: ignore[no-any-return]
+
+        push = map_leaves(towards, clients, question.control)
+        moved = self.local.run(question.model, self._keep(step), push, step, block, now)
+        weight = weights(self.problem, block)
+        upload = protected(self.problem, self._share(step), moved, weight, block, now)
+
+        def renewed(own: Array, common: Array, change: Array) -> Array:
+            found = change * change.dtype.type(-1 / (self.local_steps * step))
+            found += own
+            found -= common
+            return found  # type: ignore[no-any-return]
+
+        clients = map_leaves(renewed, clients, question.control, upload)
+        return clients, weighted(upload, weight)
+
+    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+        """The model plus the mean change; the control variate plus the mean of its changes over all clients."""
+        step = self.step.at(int(server.steps) + 1)
+        change = mean_released(self.problem, self._share(step), total, now)
+        share = present_weight(self.problem, total) / self.problem.clients
+
+        def controlled(c: Array, d: Array) -> Array:
+            return c - c.dtype.type(share) * (c + d * d.dtype.type(1 / (self.local_steps * step)))  # type: ignore[no-any-return]
+
+        control = map_leaves(controlled, server.control, change)
+        model = map_leaves(lambda w, d: w + w.dtype.type(self.server_step) * d, server.model, change)
+        if self.problem.regularizer is not None:
+            model = self.problem.regularizer.prox(model, self.server_step * self.local_steps * step)
+        return Server(model, control, server.steps + 1)
+
+    def released(self, index: int) -> Release:
+        """What round `index` gives away."""
+        return released(self.problem, self._share(self.step.at(index + 1)), self.local_steps, self.batch)
+
+    def _keep(self, step: float) -> float:
+        return 1 - 2 * step * float(self.problem.objective.penalty)
+
+    def _share(self, step: float) -> Share:
+        """How far one record can move the change; at level "client" all of a client's memory may count."""
+        privacy = self.problem.privacy
+        remembers = privacy is not None and privacy.level == "client"
+        kappa = contraction(self.problem, self._keep(step), step)
+        return upload_share(self.problem, step, 1.0, kappa, self.local_steps, self.batch, remembers)
