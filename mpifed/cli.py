@@ -62,7 +62,9 @@ def run(
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
-    SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75.
+    SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
+    with 5 where the certificate asked for was not reached, and with 6 where another round would exceed the privacy
+    budget.
     """
     from mpifed.run.command import How, run_command
 

@@ -12,7 +12,7 @@ and FedProx-DP.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
@@ -72,6 +72,7 @@ class FedAvg(Rows):
     step that is proximal stochastic gradient descent.
     """
 
+    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
     batch: Annotated[int, Gt(0)]
     step: StepSize

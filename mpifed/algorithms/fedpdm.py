@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -84,6 +84,7 @@ class FedPDM(Rows):
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
 
+    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
     batch: Annotated[int, Gt(0)]
     step_size: StepSize

@@ -35,7 +35,7 @@ class Sums(NamedTuple):
 
 def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
-    fields = Sums(Field((), 2.0**-50, 2.0**10), fields_like(model_template(problem), 2.0**-40, 2.0**10))
+    fields = Sums(Field((), 2.0**-40, 2.0**40), fields_like(model_template(problem), 2.0**-40, 2.0**30))
     exchange = ToServer(
         "optimality",
         fields,

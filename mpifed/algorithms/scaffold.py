@@ -8,7 +8,7 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
@@ -68,6 +68,7 @@ class Scaffold(Rows):
     Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
     """
 
+    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
     batch: Annotated[int, Gt(0)]
     step: StepSize

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt, MinLen
 
-from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled, squares_alone
+from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.dual import lemma_1, levels, multipliers
@@ -91,7 +91,7 @@ class SSCA:
 
     def check(self) -> list[str]:
         """What is wrong whatever the split."""
-        wrong = squares_alone(self.problem)
+        wrong: list[str] = []
         for name, size in (("rho", self.rho), ("gamma", self.gamma)):
             if size.scale > 1:
                 wrong.append(f"[algorithm] {name} = {list(size)}: is the weight of a mean, at most 1; lower its scale")

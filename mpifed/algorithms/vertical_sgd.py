@@ -12,7 +12,6 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt
 
-from mpifed.algorithms.functions import squares_alone
 from mpifed.algorithms.horizontal import start_model
 from mpifed.algorithms.vertical import Gathered, Pass, Question, check_columns, draw_rows, measures_of_columns
 from mpifed.core.block import Block
@@ -68,8 +67,7 @@ class VerticalSGD:
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        wrong = check_columns(self.problem, self.batch, self.label_holder, self.head_client)
-        return wrong + squares_alone(self.problem)
+        return check_columns(self.problem, self.batch, self.label_holder, self.head_client)
 
     def start_server(self, now: Round) -> Server:
         """The initial model."""

@@ -79,7 +79,7 @@ def save(
         if final.exists():
             shutil.rmtree(final)
         os.rename(aside, final)
-        _sync_folder(final.parent)
+        sync_folder(final.parent)
         for old in _generations(run_dir)[KEPT:]:
             shutil.rmtree(old)
 
@@ -213,7 +213,8 @@ def _why_not_whole(folder: Path) -> str | None:
     return f"{', '.join(damaged)}: not as the checksum says" if damaged else None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """The names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -7,96 +7,55 @@ reported at once.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from mpifed.algorithms.functions import Constraint, constrains, wrong_functions
+from mpifed.algorithms.functions import Constraint
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
 from mpifed.maths.objectives import Objective
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
-from mpifed.run.parts import ALGORITHM, MINIMIZE, OBJECTIVE, constraint, make, message, written_out, wrong_with
+from mpifed.run.fit import wrong_fit, wrong_together
+from mpifed.run.parts import (
+    ALGORITHM,
+    MINIMIZE,
+    OBJECTIVE,
+    REGULARIZER,
+    constraint,
+    make,
+    message,
+    written_out,
+    wrong_with,
+)
+from mpifed.run.tables import (
+    ComputeTable,
+    DataTable,
+    LimitKeys,
+    ParticipationTable,
+    Positive,
+    RecordTable,
+    ServerTable,
+    StopTable,
+    SumTable,
+    Table,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
 
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class DataTable(_Table):
-    """`[data]`"""
-
-    path: str
-    block: Positive = 1  # clients computed together
-    memory_gib: Annotated[float, Field(ge=0)] = 4.0  # shards kept in memory, per rank; the rest is streamed
-    verify: bool = True  # compare the shards' checksums at the start
-
-
-class ParticipationTable(_Table):
-    """`[participation]`"""
-
-    clients_per_round: Positive | None = None  # all when absent
-
-
-class SumTable(_Table):
-    """`[sum]`"""
-
-    numbers: Literal["exact", "float"] = "exact"
-    channel: Literal["plain"] = "plain"
-    bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
-    scales: dict[str, Annotated[float, Field(gt=0)]] = {}
-
-
-class RecordTable(_Table):
-    """`[record]`"""
-
-    every: NotNegative = 10  # rounds between measurements; 0: none at all
-    checkpoint_every: NotNegative = 100  # rounds between checkpoints; 0: only when interrupted, and at the end
-    rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
-    certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
-
-
-class ServerTable(_Table):
-    """`[server]`"""
-
-    dedicated: bool = False  # rank 0 hosts no clients
-
-
-class ComputeTable(_Table):
-    """`[compute]`"""
-
-    device: Literal["auto", "cpu"] = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-
-
-class StopTable(_Table):
-    """`[stop]`"""
-
-    seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
-    kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
-
-
-class LimitKeys(_Table):
-    """What every `[[constraint]]` has beside its term."""
-
-    limit: float
-    margin: Annotated[float, Field(ge=0)] = 0.0  # the algorithm aims at limit - margin
-
-
-class Job(_Table):
+class Job(Table):
     """All settings of one run."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -104,8 +63,9 @@ class Job(_Table):
     data: DataTable
     objective: dict[str, Any]
     algorithm: dict[str, Any]
-    minimize: dict[str, Any] = {"name": "loss"}
-    constraint: list[dict[str, Any]] = []
+    minimize: dict[str, Any] = Field({"name": "loss"})
+    constraint: list[dict[str, Any]] = Field([])
+    regularizer: dict[str, Any] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     participation: ParticipationTable = ParticipationTable()
     sum: SumTable = SumTable()
@@ -113,6 +73,7 @@ class Job(_Table):
     server: ServerTable = ServerTable()
     compute: ComputeTable = ComputeTable()
     stop: StopTable = StopTable()
+    privacy: Privacy | None = None
 
     @classmethod
     def check(cls, table: Mapping[str, Any], source: str = "job") -> Job:
@@ -128,13 +89,14 @@ class Job(_Table):
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
-        for kind in (OBJECTIVE, MINIMIZE, ALGORITHM):
+        for kind in (OBJECTIVE, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
                 wrong += wrong_with(kind, part)
         constraints = table.get("constraint", [])
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
                 wrong += _wrong_constraint(number, part)
+        wrong = wrong or wrong_together(job)
         if wrong:
             raise UsageError("\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)]))
         return job
@@ -150,6 +112,8 @@ class Job(_Table):
         table["objective"] = written_out(OBJECTIVE, self.objective)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
+        if self.regularizer is not None:
+            table["regularizer"] = written_out(REGULARIZER, self.regularizer)
         table["constraint"] = [
             {**written_out(constraint(number), term), **keys.model_dump()}
             for number, (term, keys) in enumerate(map(_split, self.constraint), 1)
@@ -186,8 +150,12 @@ class Job(_Table):
             found.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
         return tuple(found)
 
+    def make_regularizer(self) -> Regularizer | None:
+        """What is added to it, if anything."""
+        return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
+
     def make_algorithm(self, problem: Problem) -> Algorithm:
-        """The algorithm for a problem.
+        """The algorithm for a problem, which may still lack the noise multiplier that is to be calibrated.
 
         Raises
         ------
@@ -195,27 +163,7 @@ class Job(_Table):
             listing what does not fit between job and data.
         """
         algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem)
-        wrong = [*wrong_functions(problem), *algorithm.check()]
-        name = self.algorithm["name"]
-        if constrains(problem) and not getattr(algorithm, "constrained", False):
-            wrong.append(
-                f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take '
-                "ssca-horizontal or ssca-vertical"
-            )
-        per_round = self.participation.clients_per_round
-        if per_round is not None and per_round > problem.clients:
-            wrong.append(
-                f"[participation] clients_per_round = {per_round}: {self.data.path} has {problem.clients} clients"
-            )
-        elif per_round not in (None, problem.clients) and getattr(algorithm, "needs_everybody", False):
-            wrong.append(
-                f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
-                "every round, since each holds other columns; leave it out"
-            )
-        if self.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
-            wrong.append(
-                f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures'
-            )
+        wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         return algorithm
@@ -296,5 +244,8 @@ def _known(place: Sequence[int | str]) -> list[str]:
     """The keys of the table that `place` is in."""
     table: Any = Job
     for part in place[:-1]:
-        table = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
+        annotated = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
+        table = next((one for one in get_args(annotated) if one is not type(None)), annotated)
+    if dataclasses.is_dataclass(table):
+        return [field.name for field in dataclasses.fields(table)]
     return list(getattr(table, "model_fields", {}))

@@ -20,11 +20,23 @@ from mpifed.comm.channel import make_sum
 from mpifed.comm.placement import place
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import Record, leaves, nbytes
+from mpifed.run.calibration import settle
 from mpifed.run.config import Job, read_table
 from mpifed.run.environment import peak_rss_bytes
+from mpifed.run.fit import with_noise
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.rehearsal import NOTHING, Stage, rehearse_measuring, rehearse_round, stock_like, typical_round
-from mpifed.run.setup import problem_of
+from mpifed.run.outlook import outlook, outlook_lines
+from mpifed.run.protection import warnings_of
+from mpifed.run.rehearsal import (
+    NOTHING,
+    Stage,
+    load_libraries,
+    rehearse_measuring,
+    rehearse_round,
+    stock_like,
+    typical_round,
+)
+from mpifed.run.setup import measures_of, problem_of
 from mpifed.run.show import human_bytes
 from mpifed.run.sweep import points
 from mpifed.shards import store
@@ -41,11 +53,12 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     found = points(read_table(job_path, changes), str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
     data = store.open_federation(job.data.path)
-    stage = Stage(job, data, job.make_algorithm(problem_of(job, data)), stock_like(data))
+    stage = Stage(job, data, _algorithm(job, data), stock_like(data))
     placement = place(data.counts, job.data.block, ranks, job.server.dedicated)
     host = np.repeat(placement.ranks, [len(block) for block in placement.blocks])  # [N] each client's rank
     now, busiest = typical_round(job, data, host)
     keep_freed_memory()
+    load_libraries(job.privacy)
     with threadpool_limits(1):
         a_round = rehearse_round(stage, placement, now, busiest)
         most = int(np.bincount(host, data.counts).max())
@@ -53,7 +66,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             rehearse_measuring(stage, most, certify) if job.record.every else NOTHING for certify in (False, True)
         )
     questions = a_round.questions | certifying.questions
-    measures = stage.algorithm.measures if job.record.every else ()
+    measures = measures_of(job, stage.algorithm) if job.record.every else ()
     measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
     certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
@@ -74,7 +87,11 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "setup": [_exchange(job, data, one, questions) for one in stage.algorithm.setup],
         "exchanges": [_exchange(job, data, one, questions) for one in stage.algorithm.exchanges],
         "measures": [_exchange(job, data, one, questions) for measure in measures for one in measure.exchanges],
-        "warnings": getattr(stage.algorithm, "warnings", lambda: [])(),
+        "privacy": outlook(job, stage.algorithm),
+        "warnings": [
+            *getattr(stage.algorithm, "warnings", lambda: [])(),
+            *warnings_of(job, stage.algorithm.problem.privacy),
+        ],
         "up_bytes_per_round": int(round_bytes[0]),
         "down_bytes_per_round": int(round_bytes[1]),
         "up_bytes": int(setup_bytes[0] + job.rounds * round_bytes[0]),
@@ -98,6 +115,12 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             + certificates * max(certifying.seconds - measuring.seconds, 0.0),
         },
     }
+
+
+def _algorithm(job: Job, data: store.Federation) -> Algorithm:
+    """The job's algorithm, with as much noise as it needs."""
+    algorithm = job.make_algorithm(problem_of(job, data))
+    return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
 def _certificates(job: Job, measurements: int) -> int:
@@ -217,6 +240,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         f"{measuring if seconds['measurements'] else ''}"
     )
     yield f"{'':12}rehearsed here, on random rows: messages, files and MPI's own memory are left out"
+    if found["privacy"] is not None:
+        yield from outlook_lines(found["privacy"], found["rounds"])
     for warning in found["warnings"]:
         yield f"{'Warning':12}{warning}"
 

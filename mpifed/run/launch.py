@@ -13,8 +13,9 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import Interrupted, MpifedError, UnexpectedError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
-from mpifed.run.loop import FAILURE, Result, run
+from mpifed.run.loop import Result, run
 from mpifed.run.report import reporter
+from mpifed.run.results import FAILURE
 from mpifed.run.setup import together
 
 _GRACE_S = 3.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Measure, Problem, Summation, play
+from mpifed.core.exchange import Algorithm, Measure, Problem, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -17,6 +17,7 @@ def measure(
     algorithm: Algorithm,
     server: Record,
     blocks: Sequence[Block],
+    states: States,
     now: Round,
     summation: Summation,
     test: Block | None,
@@ -26,6 +27,7 @@ def measure(
 
     Parameters
     ----------
+    states : of the algorithm's clients, a record for each block
     now : everybody present
     test : the test data as the block of one client, on rank 0 alone
     certify : play the certificates too; otherwise their columns are None
@@ -36,7 +38,7 @@ def measure(
             columns |= dict.fromkeys(one.certificate)
             continue
         found = one.start(server) if summation.serves else None
-        clients = [one.start_clients(block) for block in blocks]
+        clients = [one.start_clients(*pair) for pair in zip(blocks, states, strict=True)]
         for _ in range(one.turns):
             found, clients = play(one.exchanges, found, clients, now, summation)
         if summation.serves:

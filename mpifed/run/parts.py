@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 
 
@@ -29,6 +30,7 @@ class Kind(NamedTuple):
 OBJECTIVE = Kind("objective", OBJECTIVES, ())
 ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",))
 MINIMIZE = Kind("minimize", TERMS, ())
+REGULARIZER = Kind("regularizer", REGULARIZERS, ())
 
 
 def constraint(number: int) -> Kind:
@@ -75,7 +77,7 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     """
     table, *keys = [str(part) for part in place]
     where = f"[{table}] {'.'.join(keys)}" if keys else table
-    if found["type"] == "extra_forbidden":
+    if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{where}: unknown key; known are {', '.join(known) or 'none'}"
     if found["type"] == "missing":
         return f"{where}: missing"

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,10 +24,12 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Algorithm, Exchange, States, play
 from mpifed.core.record import Array, Record
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.setup import all_exchanges, round_of
+from mpifed.run.participation import round_of
+from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
 BUDGET_S = 0.02  # for playing the same thing again and again
@@ -135,6 +138,14 @@ class _Rehearsal(Federation):
         return super().tell(exchange, question)
 
 
+def load_libraries(privacy: Privacy | None) -> None:
+    """Those that a private round loads when it needs them: that takes longer than the round."""
+    if privacy is not None and privacy.noise == "secure":
+        secret_rng(0)
+    if privacy is not None and privacy.distribution == "discrete":
+        import_module("opendp.prelude")
+
+
 def _rehearse(stage: Stage, blocks: Sequence[Block], act: Callable[[Record, States, _Rehearsal], object]) -> Cost:
     """What `act` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
@@ -201,11 +212,11 @@ def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     whole = stage.data.split == "columns"  # then all rows are gone through together
     block = stage.block([int(stage.data.widths.argmax())], None if whole else CHUNK)
     test = stage.test_block() if stage.data.test_samples else None
+    measures = measures_of(stage.job, stage.algorithm)
     cost = _rehearse(
         stage, [block],
         lambda server, clients, federation: measure(
-            stage.algorithm.measures, stage.algorithm, server, [block], _everybody(stage), federation, test,
-            certify,
+            measures, stage.algorithm, server, [block], clients, _everybody(stage), federation, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)

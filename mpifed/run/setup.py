@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Exchange, Problem, States
+from mpifed.core.exchange import Algorithm, Exchange, Measure, Problem, States
 from mpifed.core.record import Record
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import SETUP, Round, new_key
+from mpifed.run.calibration import settle
 from mpifed.run.config import Job
+from mpifed.run.fit import with_noise
+from mpifed.run.participation import is_secure
 from mpifed.run.shelf import Shelf
 from mpifed.shards import store
 
@@ -31,6 +34,7 @@ class Ready(NamedTuple):
     server: Record  # None on ranks but 0
     clients: States
     test: Block | None  # on rank 0
+    key: int | None = None  # of who takes part, where nobody may know it; on all ranks, new in each process
 
 
 def together(transport: Transport, work: Callable[[], Result]) -> Result:
@@ -58,14 +62,16 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
-        job.make_minimize(), job.make_constraints(), job.record.rows,
+        job.make_minimize(), job.make_constraints(), job.record.rows, regularizer=job.make_regularizer(),
+        clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
     )  # fmt: skip
 
 
-def prepare(job: Job, transport: Transport, shelf: Shelf | None = None) -> Ready:
-    """Open the data, place the clients, begin every state, and play the algorithm's set-up. Collective.
+def prepare(job: Job, transport: Transport, shelf: Shelf | None = None, noise_multiplier: float | None = None) -> Ready:
+    """Open the data, place the clients, and begin every state. Collective.
 
-    What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next.
+    What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
+    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0.
 
     Raises
     ------
@@ -76,6 +82,9 @@ def prepare(job: Job, transport: Transport, shelf: Shelf | None = None) -> Ready
     shelf.keep((job.data, job.compute, job.server, transport.rank, transport.size))
     data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
+    secret = False
+    if job.privacy is not None:
+        algorithm, secret = _settled(job, algorithm, transport, noise_multiplier)
     placement = place(data.counts, job.data.block, transport.size, job.server.dedicated)
     hosted = placement.of(transport.rank)
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
@@ -88,13 +97,29 @@ def prepare(job: Job, transport: Transport, shelf: Shelf | None = None) -> Ready
     clients = together(transport, lambda: [algorithm.start_clients(block, everybody) for block in blocks])
     tests = federation.serves and job.record.every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
-    return Ready(algorithm, federation, server, clients, test)
+    key = transport.share(new_key() if federation.serves else None) if secret else None
+    return Ready(algorithm, federation, server, clients, test, key)
+
+
+def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: float | None) -> tuple[Algorithm, bool]:
+    """The algorithm with its noise multiplier, and whether who takes part is secret. Collective."""
+    if multiplier is None:
+        found = together(transport, lambda: settle(job, algorithm) if transport.rank == 0 else 0.0)
+        multiplier = transport.share(found)
+    settled: Any = with_noise(algorithm, multiplier)
+    claimed = together(transport, lambda: settled.released(0).by_chance)
+    return settled, claimed and is_secure(job)
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
     """Of set-up, rounds and measures."""
     measured = [exchange for one in algorithm.measures for exchange in one.exchanges]
     return [*algorithm.setup, *algorithm.exchanges, *measured]
+
+
+def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
+    """What is measured over training data: nothing where only what is released is recorded."""
+    return () if job.record.released_only else algorithm.measures
 
 
 def _open_blocks(job: Job, data: store.Federation, hosted: list[range]) -> list[Block]:
@@ -117,15 +142,3 @@ def _open_blocks(job: Job, data: store.Federation, hosted: list[range]) -> list[
 def _test_block(job: Job, data: store.Federation) -> Block | None:
     test = data.test_shard()
     return None if test is None else Block((test,), job.compute.dtype)
-
-
-def round_of(job: Job, clients: int, index: int) -> Round:
-    """Round `index`, with its keyed choice of who takes part."""
-    some = job.participation.clients_per_round
-    now = Round(index, job.seed, np.ones(clients, dtype=bool))
-    if some is None or some == clients:
-        return now
-    chosen = now.rng("participation").choice(clients, some, replace=False)
-    now.present[:] = False
-    now.present[chosen] = True
-    return now

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.core.errors import DataError
+from mpifed.run import protection
 from mpifed.run.best import (
     FAILED,
     Choice,
@@ -37,7 +38,10 @@ _MEANING = {
     6: "privacy budget reached",
     75: "interrupted; go on with --resume",
 }
-_COLUMNS = ("rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "elapsed_s", "bytes")
+_COLUMNS = (
+    "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon", "elapsed_s",
+    "bytes",
+)  # fmt: skip
 _PARTS = ("stationarity", "infeasibility", "complementarity")  # of a KKT residual
 _WIDEST = 100_000  # characters: wider than any table
 
@@ -75,13 +79,14 @@ def run_text(folder: Path, terminal: bool = False) -> str:
         "up_bytes": "bytes to the server",
         "down_bytes": "bytes to the clients",
         "peak_rss_bytes": "memory of the largest rank",
-        "epsilon": "epsilon",
         "model_sha256": "model SHA-256",
     }
     lines = [_line("status", f"{_meaning(found['exit'])} (exit {found['exit']})")]
     lines += [_line(label, _value(key, found[key])) for key, label in labels.items() if found[key] is not None]
+    run = read_json(folder / "run.json")
+    lines += [_line(label, text) for label, text in protection.shown(run, found["epsilon"])]
     lines += _certificate_lines(folder)
-    lines += [_line("warning", str(warning)) for warning in read_json(folder / "run.json").get("warnings") or []]
+    lines += [_line("warning", str(warning)) for warning in run.get("warnings") or []]
     lines.append(_line("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
 

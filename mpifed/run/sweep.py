@@ -15,7 +15,7 @@ from mpifed.core.errors import Interrupted, UsageError
 from mpifed.run.config import Job, put_key
 from mpifed.run.history import SUMMARY, aside, read_json, summary
 
-FINISHED = (0, 5)  # exit codes of runs whose result stands; 5: without the certificate that was asked for
+FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, without the certificate asked for, budget spent
 
 
 class Point(NamedTuple):
@@ -65,7 +65,7 @@ def ended(run_dir: Path) -> int | None:
 
 
 def finished(run_dir: Path) -> bool:
-    """Whether a run has come to its end, with or without the certificate it was asked for."""
+    """Whether a run's result stands: it is done, or lacks the certificate asked for, or has spent its budget."""
     return ended(run_dir) in FINISHED
 
 
@@ -75,7 +75,7 @@ def worst(codes: Iterable[int]) -> int:
     75 stands over all: points are left, and `--resume` both runs them and tells of errors again. Then errors, the
     largest first; then 6 and 5, where a result stands; then 0.
     """
-    return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in (*FINISHED, 6), code), default=0)
+    return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in FINISHED, code), default=0)
 
 
 def write_sweep(folder: Path, found: list[Point]) -> None:

@@ -151,7 +151,8 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
         for t in range(3):
             now = now._replace(index=t)
             server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
-        columns = measure(at.algorithm.measures, at.algorithm, server, at.federation.blocks, now, at.federation, None)
+        where = at.federation.blocks, clients, now, at.federation
+        columns = measure(at.algorithm.measures, at.algorithm, server, *where, None)
         return at.algorithm.model(server), columns
 
     expected, columns = played(case.algorithm, wrong=False)

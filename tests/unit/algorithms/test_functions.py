@@ -1,4 +1,4 @@
-"""What is reported of a problem with a regularizer and a penalty that is not convex, and who refuses one."""
+"""What is reported of a problem with a regularizer and a penalty that is not convex."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from mpifed.algorithms import SSCAHorizontal, SSCAVertical, VerticalSGD
 from mpifed.algorithms.functions import Tally, report_certificate, report_levels
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import Bias, Logistic, Parameters, Softmax
-from mpifed.maths.regularizers import L1, Box, L0Ball
-from mpifed.maths.schedules import StepSize
+from mpifed.maths.regularizers import L1, Box
 
 SAMPLES, FEATURES = 40, 6
 RNG = np.random.default_rng(0)
@@ -114,26 +112,3 @@ def test_a_head_has_its_place_in_the_certificate() -> None:
     free = 1e-3 + 0.5 * 2 * bias / (1 + bias**2) ** 2
     zeroed = model.first.astype("f8")  # all of it falls below the threshold
     assert columns["stationarity"] == pytest.approx(np.sqrt((free**2).sum() + (zeroed**2).sum()), rel=1e-12)
-
-
-STEP = StepSize(0.5, 0.6)
-REFUSING = [
-    (SSCAHorizontal, {"batch": 2, "rho": STEP, "gamma": STEP}, "rows"),
-    (SSCAVertical, {"batch": 2, "rho": STEP, "gamma": STEP}, "columns"),
-    (VerticalSGD, {"batch": 2, "step": STEP}, "columns"),
-]
-
-
-@pytest.mark.parametrize(("kind", "settings", "split"), REFUSING, ids=lambda one: getattr(one, "__name__", ""))
-def test_who_knows_neither_says_so(kind: Any, settings: dict[str, Any], split: str) -> None:
-    def lines(objective: Any, regularizer: Any) -> list[str]:
-        found: list[str] = kind(problem(objective, regularizer, split=split), **settings).check()
-        return found
-
-    assert lines(Softmax(), None) == []
-    assert lines(Softmax(concave=0.25), L0Ball(3)) == [
-        "[objective] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
-        "fedavg, scaffold or fedpdm, for data split by rows",
-        "[regularizer] L0Ball: this algorithm knows no prox; leave the table out, or take fedavg, scaffold or fedpdm, "
-        "for data split by rows",
-    ]

@@ -15,7 +15,7 @@ from mpifed.algorithms import ALGORITHMS, FedAvg, SSCAHorizontal
 from mpifed.algorithms.functions import Constraint
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.maths.objectives import Network, Softmax
+from mpifed.maths.objectives import OBJECTIVES, Network, Softmax
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.run.config import Job, read_table, set_value
@@ -94,8 +94,8 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"compute": {"dtype": "float16"}}, '[compute] dtype = "float16"'),
         ({"stop": {"seconds": 0}}, "[stop] seconds = 0"),
         ({"objective": {"penalty": 1.0}}, "[objective] name: missing"),
-        ({"objective": {"name": "soft"}}, "network, softmax, logistic, least-squares"),
-        ({"algorithm": {"name": "sgd"}}, "ssca-horizontal, ssca-vertical, fedavg, vertical-sgd"),
+        ({"objective": {"name": "soft"}}, ", ".join(OBJECTIVES)),
+        ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [-0.1]}}, "[algorithm] step"),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1, 0.2, 0.3]}}, "[algorithm] step"),
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "problem": 1}}, "problem: unknown key"),
@@ -159,13 +159,15 @@ def test_all_defaults_are_written_out() -> None:
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
     assert written["sum"]["numbers"] == "exact"
-    assert written["record"] == {"every": 10, "checkpoint_every": 100, "certify_every": 0}
+    assert written["record"] == {"every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False}
+    assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
     assert written["constraint"] == []
     assert written["stop"] == {}
     assert written["server"] == {"dedicated": False}
     assert written["compute"]["dtype"] == "float32"
-    assert written["objective"] == {"name": "softmax", "penalty": 0.0}
+    assert written["objective"]["name"] == "softmax"
+    assert written["objective"]["penalty"] == 0.0
     assert written["algorithm"]["name"] == "fedavg"
     assert list(written["algorithm"]["step"]) == [0.1, 0.0]
 
@@ -174,6 +176,9 @@ STEPS = {
     "ssca-horizontal": {"rho": [0.5], "gamma": [0.5]},
     "ssca-vertical": {"rho": [0.5], "gamma": [0.5]},
     "fedavg": {"step": [0.5]},
+    "fedprox": {"step": [0.5], "mu": 0.1},
+    "scaffold": {"step": [0.5]},
+    "fedpdm": {"step_size": [0.5], "rho": 1.0},
     "vertical-sgd": {"step": [0.5]},
 }
 
@@ -542,8 +547,9 @@ def test_own_classes() -> None:
     task = problem()
     made = job.make_algorithm(task)
     assert made == Mine(task, 4, StepSize(0.1), extra=5)
-    assert job.make_objective() == MyObjective(0.25, 0.5)
-    assert job.table()["objective"] == {"name": here("MyObjective"), "penalty": 0.25, "slack": 0.5}
+    assert job.make_objective() == MyObjective(penalty=0.25, slack=0.5)
+    inherited = {"bias": False, "concave": 0.0}
+    assert job.table()["objective"] == {"name": here("MyObjective"), "penalty": 0.25, "slack": 0.5, **inherited}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary
 from mpifed.run.launch import exit_code, launch
 from mpifed.run.loop import run
-from mpifed.run.setup import round_of
+from mpifed.run.participation import round_of
 
 
 def job(folder: Path, **changes: Any) -> Job:

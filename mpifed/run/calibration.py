@@ -1,0 +1,112 @@
+"""The noise that a job asks for, before its first round: from its epsilon, and within its budget."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Algorithm
+from mpifed.maths.privacy import accounting
+from mpifed.run.fit import with_noise
+from mpifed.run.participation import round_of
+from mpifed.run.spending import Spending, undone
+
+if TYPE_CHECKING:
+    from mpifed.run.config import Job
+
+_TRIES = 8
+_LITTLE = 1 + 1e-5  # by how much noise grows at least where some is lacking
+_ROUNDING = 1e-12  # of a formula and its inverse
+
+
+def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
+    """What so many rounds will release; all of it follows from what is public."""
+    private: Any = algorithm
+    spending = Spending(private.problem.privacy, private.problem.clients)
+    for index in range(rounds):
+        spending.add(private.released(index), round_of(job, spending.clients, index).present)
+    return spending
+
+
+def settle(job: Job, algorithm: Algorithm) -> float:
+    """The noise multiplier of the job: given, or computed from the epsilon that all its rounds may cost.
+
+    Raises
+    ------
+    UsageError
+        when a single round costs more than the budget.
+    """
+    assert job.privacy is not None
+    multiplier = job.privacy.noise_multiplier
+    if multiplier is None:
+        multiplier = _calibrated(job, algorithm)
+    if job.stop.epsilon is not None:
+        _check_budget(job, with_noise(algorithm, multiplier), job.stop.epsilon)
+    return multiplier
+
+
+def _check_budget(job: Job, algorithm: Any, budget: float) -> None:
+    once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
+    once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
+    if once.worst() > budget:
+        raise UsageError(
+            f"[stop] epsilon = {budget:g}: a budget already spent: one single round costs {once.worst():.3g} at "
+            f"delta = {once.privacy.delta:g}; raise it, or add noise by a larger [privacy] noise_multiplier (now "
+            f"{once.privacy.noise_multiplier:.4g}) or a smaller epsilon there"
+        )
+
+
+def _calibrated(job: Job, algorithm: Algorithm) -> float:
+    """The least noise with which all rounds of the job stay within [privacy] epsilon.
+
+    A release's multiplier is proportional to that of the job, but for discrete noise not quite: hence the loop.
+    """
+    privacy: Any = job.privacy
+    cost, growth = (_cost, _growth) if privacy.accounting == "rigorous" else (_paper_cost, _paper_growth)
+    multiplier = growth(spending_of(job, with_noise(algorithm, 1.0), job.rounds), privacy.epsilon)
+    for _ in range(_TRIES):
+        spending = spending_of(job, with_noise(algorithm, multiplier), job.rounds)
+        if cost(spending) <= privacy.epsilon:
+            return multiplier
+        multiplier *= max(growth(spending, privacy.epsilon), _LITTLE)
+    raise UsageError(
+        f"[privacy] epsilon = {privacy.epsilon:g}: what {job.algorithm['name']} releases does not follow its noise; "
+        "let the multipliers of `released` be proportional to the noise multiplier, or give noise_multiplier"
+    )
+
+
+def _cost(spending: Spending) -> float:
+    return spending.worst()
+
+
+def _growth(spending: Spending, target: float) -> float:
+    """By how much the noise must grow so that no client exceeds the target."""
+    privacy, factor = spending.privacy, 0.0
+    for group in undone(spending.groups()):
+        spent = group.spent
+        grown = {(factor * multiplier, rate): count for (multiplier, rate), count in spent.items()}
+        if factor == 0.0 or spending.epsilon_of(grown) > target:
+            plan = [(multiplier, rate, count) for (multiplier, rate), count in spent.items()]
+            factor = accounting.calibrate(
+                target, privacy.delta, plan, adjacency=privacy.adjacency, sampling=privacy.sampling,
+                accountant=privacy.accountant, distribution=privacy.distribution,
+            )  # fmt: skip
+    return factor
+
+
+def _paper_cost(spending: Spending) -> float:
+    return spending.worst_paper() * (1 - _ROUNDING)
+
+
+def _paper_growth(spending: Spending, target: float) -> float:
+    """The same by the paper's formula, in which epsilon is inversely proportional to the noise."""
+    found = spending.worst_paper()
+    if not math.isfinite(found):
+        raise UsageError(
+            '[privacy] accounting = "paper": the paper\'s formula says nothing about what this job releases (an '
+            'algorithm that it does not treat, or every record in every round); take accounting = "rigorous"'
+        )
+    return found / target

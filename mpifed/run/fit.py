@@ -1,0 +1,125 @@
+"""What does not fit together: the tables of a job among themselves, and a job with its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
+from mpifed.core.exchange import Algorithm
+from mpifed.maths.privacy.accounting import wrong_combination
+from mpifed.maths.privacy.settings import Privacy
+
+if TYPE_CHECKING:
+    from mpifed.run.config import Job
+
+
+def wrong_together(job: Job) -> list[str]:
+    """What is wrong between the tables of a job, whatever its data, one message each."""
+    wrong = list(_wrong_privacy(job.privacy)) if job.privacy is not None else []
+    by_coins = job.privacy is not None and job.privacy.level == "client" and job.privacy.sampling == "poisson"
+    if by_coins and job.participation.clients_per_round is None:
+        wrong.append(
+            '[privacy] sampling = "poisson" at level "client": each client takes part by a coin of its own; give '
+            "[participation] clients_per_round, how many do on average"
+        )
+    if job.stop.epsilon is not None and job.privacy is None:
+        wrong.append(f"[stop] epsilon = {job.stop.epsilon:g}: a budget needs the table [privacy]; add it, or drop this")
+    if job.record.released_only and job.stop.kkt_residual is not None:
+        wrong.append(
+            "[record] released_only: nothing is computed from training data to be reported, so [stop] kkt_residual "
+            "cannot be reached; leave one of them out"
+        )
+    return wrong
+
+
+def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
+    if privacy.clip is None:
+        yield (
+            "[privacy] clip: missing; without a bound on what one record or client adds no noise protects it; give "
+            "the norm to which it is clipped, for instance clip = 1.0"
+        )
+    if privacy.epsilon is None and privacy.noise_multiplier is None:
+        yield (
+            "[privacy]: neither epsilon nor noise_multiplier; give epsilon, from which the noise is computed, or the "
+            "noise itself"
+        )
+    if privacy.epsilon is not None and privacy.noise_multiplier is not None:
+        yield (
+            f"[privacy] epsilon = {privacy.epsilon:g} and noise_multiplier = {privacy.noise_multiplier:g}: each "
+            "follows from the other; give one of the two"
+        )
+    for key in ("clip", "epsilon", "noise_multiplier"):
+        value = getattr(privacy, key)
+        if value is not None and not math.isfinite(value):
+            yield f"[privacy] {key} = {value}: must be a finite number"
+    yield from wrong_combination(privacy, amplified=False)
+
+
+def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
+    """What is wrong between a job, its algorithm and its data, one message each."""
+    problem, name = algorithm.problem, job.algorithm["name"]
+    private = problem.privacy is not None
+    if private and not hasattr(algorithm, "released"):
+        return [
+            f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
+            f"goes with {', '.join(_private_ones()) or 'an algorithm of your own that has `released`'}"
+        ]
+    settled: Any = algorithm
+    if private and problem.privacy.noise_multiplier is None:
+        settled = with_noise(algorithm, 1.0)  # what fits does not depend on how much
+    wrong = [*wrong_functions(problem), *settled.check()]
+    if private and not wrong:
+        wrong += _wrong_sampling(problem.privacy, bool((settled.released(0).rate < 1).any()))
+    if private:
+        wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
+    if constrains(problem) and not getattr(algorithm, "constrained", False):
+        wrong.append(
+            f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take '
+            "ssca-horizontal or ssca-vertical"
+        )
+    if not getattr(algorithm, "regularized", False):
+        wrong += squares_alone(problem)
+    per_round = job.participation.clients_per_round
+    if per_round is not None and per_round > problem.clients:
+        wrong.append(f"[participation] clients_per_round = {per_round}: {job.data.path} has {problem.clients} clients")
+    elif per_round not in (None, problem.clients) and getattr(algorithm, "needs_everybody", False):
+        wrong.append(
+            f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
+            "every round, since each holds other columns; leave it out"
+        )
+    if job.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
+        wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
+    return wrong
+
+
+def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
+    """The same algorithm with the noise multiplier settled."""
+    one: Any = algorithm
+    privacy = dataclasses.replace(one.problem.privacy, noise_multiplier=multiplier)
+    settled: Algorithm = dataclasses.replace(one, problem=dataclasses.replace(one.problem, privacy=privacy))
+    return settled
+
+
+def _private_ones() -> list[str]:
+    return [name for name, algorithm in ALGORITHMS.items() if hasattr(algorithm, "released")]
+
+
+def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
+    """What has no proof where records or clients are sampled, beside what has none anyway."""
+    known = wrong_combination(privacy, amplified=False)
+    return [message for message in wrong_combination(privacy, amplified) if message not in known]
+
+
+def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
+    """A delta that would allow to give one record or client away whole."""
+    count, what = (clients, "clients") if privacy.level == "client" else (samples, "samples")
+    if privacy.delta >= 1 / count:
+        yield (
+            f"[privacy] delta = {privacy.delta:g}: must lie below 1/{count} = {1 / count:.2g}, since at level "
+            f'"{privacy.level}" there are {count} {what}, and a delta of 1/{count} would allow to publish one of them '
+            f"whole; {0.1 / count:.0e} is usual"
+        )

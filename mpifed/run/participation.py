@@ -1,0 +1,27 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpifed.core.round import Round, secret_rng
+from mpifed.run.config import Job
+
+
+def is_secure(job: Job) -> bool:
+    """Whether what privacy rests on is drawn from the system's entropy."""
+    return job.privacy is not None and job.privacy.noise == "secure"
+
+
+def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Round:
+    """Round `index`, with its choice of who takes part: by the job's seed, or by a secret key where there is one."""
+    some, privacy = job.participation.clients_per_round, job.privacy
+    now = Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
+    if some is None or some >= clients:
+        return now
+    rng = now.rng("participation") if key is None else secret_rng(key, index)
+    if privacy is not None and privacy.level == "client" and privacy.sampling == "poisson":
+        return now._replace(present=rng.random(clients) < some / clients)
+    now.present[:] = False
+    now.present[rng.choice(clients, some, replace=False)] = True
+    return now

@@ -1,0 +1,77 @@
+"""What a private run protects, and from whom, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mpifed.maths.privacy.settings import Privacy
+
+if TYPE_CHECKING:
+    from mpifed.run.config import Job
+
+_NEIGHBOURS = {
+    ("sample", "replace-one"): "one record of one client, exchanged for another",
+    ("sample", "add-remove"): "one record of one client, left out",
+    ("client", "replace-one"): "all records of one client, exchanged for others",
+    ("client", "add-remove"): "all records of one client, left out",
+}
+_FROM = {
+    "local": "the server and everybody else: each client adds its own noise before it answers",
+    "distributed": "whoever sees nothing but the sum. The plain channel shows the server each client's answer, with "
+    "its part of the noise alone: in a plain deployment the server is NOT covered",
+    "central": "whoever sees the models. The server is trusted: it sees the clients' answers, and adds the noise",
+}
+
+
+def what_is_protected(privacy: Privacy) -> str:
+    """What two data sets that cannot be told apart differ in."""
+    return _NEIGHBOURS[privacy.level, privacy.adjacency]
+
+
+def from_whom(privacy: Privacy) -> str:
+    """Who can see what, and still not tell."""
+    return _FROM[privacy.model]
+
+
+def not_private(privacy: Privacy) -> str | None:
+    """Why a run with these settings protects nobody; None where it does."""
+    if privacy.noise_multiplier == 0:
+        return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
+    if privacy.noise == "test":
+        return 'noise = "test" can be computed from the job\'s seed by anybody'
+    return None
+
+
+def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
+    """What must not be mistaken for private."""
+    if privacy is None:
+        return []
+    found, why_not = [], not_private(privacy)
+    if why_not is not None:
+        found.append(f"[privacy] {why_not}: this run is not private")
+    if job.record.every and not job.record.released_only:
+        found.append(
+            "[privacy]: training loss, certificates and what else is measured over training data are computed without "
+            "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
+        )
+    return found
+
+
+def shown(run: dict[str, Any], epsilon: float | None) -> Iterator[tuple[str, str]]:
+    """(label, text) on the privacy of a run, from its run.json and its last epsilon; nothing where it has none."""
+    if run.get("delta") is None:
+        return
+    if not run["private"]:
+        yield "privacy", "NOT private: see the warning"
+    if epsilon is None:
+        yield "epsilon", "infinite: there is no noise" if run["noise_multiplier"] == 0 else "not known"
+        return
+    text = f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most"
+    if run.get("epsilon") is None:  # it has not come to an end in order
+        text += ", when it was last measured; later rounds are in the ledger alone"
+    if run.get("epsilon_unamplified") is not None:
+        text += f"; without amplification by sampling {run['epsilon_unamplified']:.6g}"
+    if run.get("epsilon_paper") is not None:
+        text += f"; by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"
+    yield "epsilon", text

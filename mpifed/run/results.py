@@ -1,0 +1,172 @@
+"""A run's folder and the files that it leaves there: job.toml, run.json, history, model, and the table of privacy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.comm.transport import Transport, library
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Algorithm
+from mpifed.core.record import Record, leaves
+from mpifed.run import environment
+from mpifed.run.best import job_of
+from mpifed.run.checkpoint import Progress
+from mpifed.run.config import Job
+from mpifed.run.history import HISTORY, History, dotted, write_json, write_model
+from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
+from mpifed.run.protection import warnings_of
+from mpifed.run.report import Reporter
+
+FAILURE = "failure.txt"  # what the first rank to fail has said
+# what may differ between a run and its resumption, since no bit depends on it
+_FREE = ("rounds", "name", "stop", "record", "server", "data.path", "data.memory_gib", "data.verify")
+
+
+def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]:
+    """Make a run's folder ready: whether there is a checkpoint to go on from, and the header of its ledger.
+
+    Raises
+    ------
+    UsageError, DataError
+        when there is a run where none should be, or none, or that of another job; when its ledger is gone.
+    """
+    begun = (out / "job.toml").exists() or (out / LEDGER).exists()
+    saved = any((out / "checkpoint").glob("round-*[0-9]"))
+    if begun and not resume:
+        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+    if resume and not begun:
+        raise UsageError(f"{out}: no run to resume; start it without --resume")
+    header = _header(job, out) if resume else None
+    out.mkdir(parents=True, exist_ok=True)
+    (out / FAILURE).unlink(missing_ok=True)
+    if not saved:  # also a run that was killed before its first checkpoint
+        (out / HISTORY).unlink(missing_ok=True)
+    return saved, header
+
+
+def _header(job: Job, out: Path) -> Header | None:
+    """That of the ledger of a run that is resumed, if it is private; what it has released stays counted."""
+    private = job.privacy is not None and "privacy" in job_of(out)
+    if not private and not (out / LEDGER).exists():
+        return None
+    header = read_header(out)
+    same_job(out, header.job, job.table())
+    return header
+
+
+def same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """UsageError when a run would be resumed with a job that has other bits."""
+    old, new = dict(dotted(before)), dict(dotted(after))
+    changed = [
+        key
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not any(key == free or key.startswith(free + ".") for free in _FREE)
+    ]
+    if changed:
+        shown = "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
+        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+
+
+class Results:
+    """What a run writes beside its checkpoints; on rank 0, no call is collective."""
+
+    def __init__(self, job: Job, algorithm: Algorithm, out: Path, reporter: Reporter, ledger: Ledger | None) -> None:
+        self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
+        self.history: History | None = None  # there once rounds are measured
+        self.about: dict[str, Any] = {}  # what run.json says from the start
+
+    def resume(self, done: int) -> dict[str, Any]:
+        """Go on with the history of so many rounds; its last row."""
+        self.history = History.resume(self.out, done)
+        return self.history.last()
+
+    def open(self, transport: Transport, progress: Progress, resumed: bool) -> None:
+        """The job as run, what is known from the start, and a word to the reporter."""
+        self.history = self.history or History(self.out)
+        job, text = self.job, self.job.text()
+        (self.out / "job.toml").write_text(text, encoding="utf-8")
+        self.about = {
+            "name": job.name,
+            "seed": job.seed,
+            "started": _utc(),
+            "host": environment.host(),
+            "ranks": transport.size,
+            "commit": environment.commit(),
+            "versions": environment.versions(),
+            "blas": environment.blas(),
+            "mpi": library() if transport.size > 1 else None,
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),
+            "warnings": self._warnings(),
+            "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            **self._privacy(),
+        }
+        self.write(progress, None, [], 0.0, [])
+        how = f", resumed after round {progress.round}" if resumed else ""
+        clients, ranks = self.algorithm.problem.clients, transport.size
+        self.reporter.start(
+            progress.round, job.rounds, f"{job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{how}"
+        )
+        for warning in self.about["warnings"]:
+            self.reporter.warn(warning)
+
+    def _privacy(self) -> dict[str, Any]:
+        """What is private, and with which noise."""
+        privacy = self.algorithm.problem.privacy
+        if privacy is None:
+            return {"private": False}
+        private = privacy.noise == "secure" and privacy.noise_multiplier > 0
+        return {"private": private, "delta": privacy.delta, "noise_multiplier": privacy.noise_multiplier}
+
+    def _warnings(self) -> list[str]:
+        found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
+        if self.job.stop.kkt_residual is not None and not self.job.record.every:
+            found.append("[stop] kkt_residual: nothing is measured with [record] every = 0, so it cannot be reached")
+        return found + warnings_of(self.job, self.algorithm.problem.privacy)
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """A measured round."""
+        if self.history is not None:
+            self.history.append(columns)
+            self.reporter.row(columns)
+
+    def close(self, server: Record, late: dict[str, float | None]) -> None:
+        """Model, history, the table of privacy, and what the algorithm has to say about its end."""
+        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))))
+        if self.history is not None:
+            self.history.close()
+        remarks: list[str] = getattr(self.algorithm, "remarks", lambda server: [])(server)
+        for remark in remarks:
+            self.reporter.warn(remark)
+        self.about["warnings"] += remarks
+        self.about |= late
+        if self.ledger is not None:
+            self.ledger.write_table()
+
+    def write(
+        self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]
+    ) -> None:
+        """run.json, with how far the run has come."""
+        found = {
+            "rounds": progress.round,
+            "exit": code,
+            "ended": None if code is None else _utc(),
+            "elapsed_s": progress.elapsed_s,
+            "seconds_per_round": float(np.median(round_s)) if round_s else None,
+            "cpu_s": cpu_s or None,
+            "peak_rss_bytes": max(peak_rss, default=None),
+            "up_bytes": progress.up_bytes,
+            "down_bytes": progress.down_bytes,
+        }
+        spent = {} if self.ledger is None or code is None else self.ledger.columns()  # until the end, history says it
+        write_json(self.out / "run.json", self.about | found | spent)
+
+
+def _utc() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

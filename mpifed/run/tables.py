@@ -1,0 +1,78 @@
+"""The tables of a job whose keys are the same for every objective and algorithm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class Table(BaseModel):
+    """Its keys are the fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataTable(Table):
+    """`[data]`"""
+
+    path: str
+    block: Positive = 1  # clients computed together
+    memory_gib: Annotated[float, Field(ge=0)] = 4.0  # shards kept in memory, per rank; the rest is streamed
+    verify: bool = True  # compare the shards' checksums at the start
+
+
+class ParticipationTable(Table):
+    """`[participation]`"""
+
+    clients_per_round: Positive | None = None  # all when absent
+
+
+class SumTable(Table):
+    """`[sum]`"""
+
+    numbers: Literal["exact", "float"] = "exact"
+    channel: Literal["plain"] = "plain"
+    bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
+    scales: dict[str, Annotated[float, Field(gt=0)]] = {}
+
+
+class RecordTable(Table):
+    """`[record]`"""
+
+    every: NotNegative = 10  # rounds between measurements; 0: none at all
+    checkpoint_every: NotNegative = 100  # rounds between checkpoints; 0: only when interrupted, and at the end
+    rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
+    certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
+    released_only: bool = False  # leave out what is computed from training data and not covered by epsilon
+
+
+class ServerTable(Table):
+    """`[server]`"""
+
+    dedicated: bool = False  # rank 0 hosts no clients
+
+
+class ComputeTable(Table):
+    """`[compute]`"""
+
+    device: Literal["auto", "cpu"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class StopTable(Table):
+    """`[stop]`"""
+
+    seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
+    kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
+    epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that any client may have spent, at [privacy] delta
+
+
+class LimitKeys(Table):
+    """What every `[[constraint]]` has beside its term."""
+
+    limit: float
+    margin: Annotated[float, Field(ge=0)] = 0.0  # the algorithm aims at limit - margin

@@ -1,0 +1,103 @@
+"""A private algorithm as a user may write one, with releases that are easy to count by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.privacy.release import Release
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters
+
+
+class Answer(NamedTuple):
+    """What each client sends: noise and nothing else."""
+
+    value: Array  # [n, p, 1]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Every client's answer is `mechanisms` mechanisms, whose multiplier grows by `growth` in every round.
+
+    `uneven` gives client i the rate `rate` / (1 + i). With `rates_by_participation`, the rate is the chance to take
+    part, which counts for all clients in every round.
+    """
+
+    problem: Problem
+    mechanisms: int = 1
+    rate: float = 1.0
+    growth: float = 0.0
+    uneven: bool = False
+    rates_by_participation: bool = False
+    paper: bool = True
+    killed_in: Annotated[int, Ge(-1)] = -1  # the round in which the process ends itself, if $MPIFED_TEST_KILL says so
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        p = self.problem.features
+        return (ToServer("noise", Answer(Field((p, self.problem.outputs))), self.ask, self.answer, self.absorb),)
+
+    @property
+    def setup(self) -> tuple[()]:
+        return ()
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return (Measure((), lambda server: server, lambda server, found: {"train_loss": 1.0, "size": 2.0}),)
+
+    def check(self) -> list[str]:
+        return []
+
+    def released(self, index: int) -> Release:
+        ones = np.ones(self.problem.clients)
+        z = self.problem.privacy.noise_multiplier * (1 + self.growth * index)
+        rate = self.rate / (1 + np.arange(self.problem.clients)) if self.uneven else self.rate * ones
+        if self.rates_by_participation:
+            rate = ones * self.problem.clients_per_round / self.problem.clients
+        stated = ones * z if self.paper else ones * np.nan
+        return Release(self.mechanisms, ones * z, rate, stated, rate, self.rates_by_participation)
+
+    def start_server(self, now: Round) -> Server:
+        return Server(Parameters(np.zeros((self.problem.features, self.problem.outputs), self.problem.dtype), ()))
+
+    def start_clients(self, block: Block, now: Round) -> tuple[()]:
+        return ()
+
+    def ask(self, server: Server, now: Round) -> tuple[()]:
+        return ()
+
+    def answer(self, clients: tuple[()], question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Any]:
+        if now.index == self.killed_in and 0 in block.clients and os.environ.get("MPIFED_TEST_KILL"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        shape = self.problem.features, self.problem.outputs
+        return clients, Answer(now.normals("noise", block.clients, shape, self.problem.dtype))
+
+    def absorb(self, server: Server, total: Answer, now: Round) -> Server:
+        return Server(Parameters(server.model.first + total.value, ()))
+
+    def model(self, server: Server) -> Parameters:
+        return server.model
+
+
+@dataclass(frozen=True)
+class Count(Noise):
+    """Counts who takes part: every answer is 1."""
+
+    def answer(self, clients: tuple[()], question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Any]:
+        clients, answer = super().answer(clients, question, block, now)
+        return clients, Answer(np.ones_like(answer.value))

@@ -1,0 +1,508 @@
+"""Private runs: what they have spent, by hand; budgets; and that nothing takes back what was released."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import private_algorithms
+import pytest
+from registry import table
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
+from mpifed.maths.privacy import accounting
+from mpifed.run import ledger
+from mpifed.run.best import choose
+from mpifed.run.command import How, run_command
+from mpifed.run.config import Job
+from mpifed.run.forecast import forecast, forecast_text
+from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary
+from mpifed.run.loop import run
+from mpifed.run.participation import round_of
+from mpifed.run.setup import prepare
+from mpifed.run.show import run_text
+
+CLIENTS, DELTA = 8, 1e-4
+NOISE = {"name": "private_algorithms:Noise"}
+EPSILONS = ("epsilon", "epsilon_median", "epsilon_least", "epsilon_unamplified")
+
+
+def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
+    """Three of eight clients in each round; noise of the test, so that runs can be compared."""
+    base = {
+        "rounds": 10,
+        "objective": {"name": "softmax"},
+        "participation": {"clients_per_round": 3},
+        "privacy": privacy(noise="test"),
+        "sum": {"bounds": {"noise": 64.0}},
+    }
+    algorithm = NOISE | changes.pop("algorithm", {})
+    return table(folder, algorithm, **(base | changes))
+
+
+def privacy(**changes: Any) -> dict[str, Any]:
+    return {"delta": DELTA, "clip": 1.0, "noise_multiplier": 5.0} | changes
+
+
+def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
+    try:
+        run(Job.check(job), Alone(), out, **how)
+    except (BudgetSpent, Interrupted) as error:
+        assert error.agreed
+        return error.exit_code
+    return 0
+
+
+def parts(job: dict[str, Any], rounds: int) -> Any:
+    """[N] in how many of the first rounds each client takes part."""
+    checked = Job.check(job)
+    return sum(round_of(checked, CLIENTS, t).present.astype(int) for t in range(rounds))
+
+
+def plain(mechanisms: int, multiplier: float = 5.0) -> float:
+    """Epsilon of so many Gaussian mechanisms."""
+    return accounting.epsilon({(multiplier, 1.0): mechanisms}, DELTA) if mechanisms else 0.0
+
+
+def lines_of(out: Path) -> list[dict[str, Any]]:
+    """The ledger without its header."""
+    return [json.loads(line) for line in (out / ledger.LEDGER).read_text().splitlines()[1:]]
+
+
+def rounds_in(out: Path) -> list[int]:
+    """The rounds in the ledger, in their order."""
+    return [line["round"] for line in lines_of(out)]
+
+
+# --- what is spent -----------------------------------------------------------------------------------------------
+
+
+def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
+    job, out = private(digits, algorithm={"mechanisms": 2, "rate": 0.2}), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    history = read_history(out)
+    assert history["round"].tolist() == [0, 2, 4, 6, 8, 10]
+    for row, t in enumerate(history["round"]):
+        costs = {
+            count: accounting.epsilon({(5.0, 0.2): 2 * count}, DELTA) if count else 0.0
+            for count in range(1 + int(t))
+        }
+        counts = np.sort(parts(job, t)) if t else np.zeros(CLIENTS, int)
+        assert history["epsilon"][row] == costs[counts[-1]]
+        assert history["epsilon_median"][row] == costs[counts[4]]
+        assert history["epsilon_least"][row] == costs[counts[0]]
+        most = 2 * int(counts[-1])
+        assert history["epsilon_unamplified"][row] == (accounting.unamplified({(5.0, 1.0): most}, DELTA) if most else 0)
+    told = summary(out)
+    assert tuple(told) == SUMMARY
+    assert (told["epsilon"], told["delta"]) == (history["epsilon"][-1], DELTA)
+    with open(out / ledger.TABLE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["rounds"]) for row in rows] == parts(job, 10).tolist()
+    assert [int(row["mechanisms"]) for row in rows] == (2 * parts(job, 10)).tolist()
+    assert [float(row["epsilon"]) for row in rows] == [costs[count] for count in parts(job, 10)]
+    assert {row["accountant"] for row in rows} == {"pld"}
+
+
+def test_multipliers_and_rates_that_differ(digits: Path, tmp_path: Path) -> None:
+    job = private(digits, algorithm={"growth": 0.1, "rate": 0.3, "uneven": True}, rounds=4)
+    ended_with(job, tmp_path / "run")
+    found = []
+    for client in range(CLIENTS):
+        there = [t for t in range(4) if round_of(Job.check(job), CLIENTS, t).present[client]]
+        spent = {(5.0 * (1 + 0.1 * t), 0.3 / (1 + client)): 1 for t in there}
+        found.append(accounting.epsilon(spent, DELTA) if spent else 0.0)
+    assert summary(tmp_path / "run")["epsilon"] == pytest.approx(max(found), rel=1e-12)
+
+
+def test_nothing_of_it_without_privacy(digits: Path, tmp_path: Path) -> None:
+    run(Job.check(table(digits, {"name": "fedavg", "batch": 7, "step": [0.1]})), Alone(), tmp_path / "run")
+    assert not [name for name in read_history(tmp_path / "run") if name.startswith("epsilon_")]
+    assert not {ledger.LEDGER, ledger.TABLE} & {path.name for path in (tmp_path / "run").iterdir()}
+    told = read_json(tmp_path / "run" / "run.json")
+    assert told["private"] is False and "delta" not in told
+    assert "epsilon" not in run_text(tmp_path / "run")
+
+
+def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) -> None:
+    """At level "client" everybody counts in every round, and neither ledger nor table says who was there."""
+    client = privacy(level="client", model="central", sampling="poisson", noise="secure", delta=1e-3)
+    job = private(digits, privacy=client, algorithm={"rates_by_participation": True}, rounds=3)
+    ended_with(job, tmp_path / "run")
+    cost = accounting.epsilon({(5.0, 3 / 8): 3}, 1e-3, sampling="poisson")
+    assert summary(tmp_path / "run")["epsilon"] == cost
+    assert [line["clients"] for line in lines_of(tmp_path / "run")] == ["all"] * 3
+    with open(tmp_path / "run" / ledger.TABLE, newline="") as file:
+        assert {row["rounds"] for row in csv.DictReader(file)} == {"3"}
+
+
+def test_a_key_is_drawn_where_who_takes_part_is_secret(digits: Path) -> None:
+    def key(noise: str, **algorithm: bool) -> int | None:
+        client = privacy(level="client", model="central", noise=noise, delta=1e-3)
+        return prepare(Job.check(private(digits, privacy=client, algorithm=algorithm)), Alone()).key
+
+    drawn = [key("secure", rates_by_participation=True) for _ in range(2)]
+    assert None not in drawn and drawn[0] != drawn[1] and max(one or 0 for one in drawn) >= 2**200
+    assert key("secure") is None and key("test", rates_by_participation=True) is None
+
+
+def test_coins_and_keys(digits: Path) -> None:
+    client = privacy(level="client", model="central", sampling="poisson")
+    job = Job.check(private(digits, privacy=client, participation={"clients_per_round": 20}))
+    counts = [int(round_of(job, 100, t).present.sum()) for t in range(200)]
+    assert abs(np.mean(counts) - 20) < 4 * np.sqrt(100 * 0.2 * 0.8 / 200) and len(set(counts)) > 5
+    fixed = Job.check(private(digits, privacy=client | {"sampling": "fixed"}, participation={"clients_per_round": 20}))
+    for some in (job, fixed):
+        by_key = [round_of(some, 100, t, key).present.tobytes() for key in (1, 2) for t in range(5)]
+        assert len(set(by_key)) == 10
+        assert by_key == [round_of(some, 100, t, key).present.tobytes() for key in (1, 2) for t in range(5)]
+        assert round_of(some, 100, 0, 1).secure
+    assert all(round_of(fixed, 100, t, 1).present.sum() == 20 for t in range(5))
+
+
+def test_of_many_clients_who_differ_the_table_has_coarser_bounds(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_MANY", 2)
+    job = private(digits, algorithm={"rate": 0.3, "uneven": True}, rounds=5, participation={})
+    ended_with(job, tmp_path / "run")
+    with open(tmp_path / "run" / ledger.TABLE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["accountant"] for row in rows} == {"rdp, rounded"}
+    for client, row in enumerate(rows):
+        spent = {(5.0, 0.3 / (1 + client)): 5}
+        least = accounting.epsilon(spent, DELTA, accountant="rdp")
+        assert least < float(row["epsilon"]) < 1.12 * least
+    assert summary(tmp_path / "run")["epsilon"] == accounting.epsilon({(5.0, 0.3): 5}, DELTA)
+
+
+# --- noise for an epsilon ----------------------------------------------------------------------------------------
+
+
+def test_noise_is_computed_from_epsilon_and_kept(digits: Path, tmp_path: Path) -> None:
+    asked = privacy(epsilon=2.0, noise="test")
+    del asked["noise_multiplier"]
+    job, out = private(digits, privacy=asked, algorithm={"rate": 0.5}), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    most = int(parts(job, 10).max())
+    multiplier = read_json(out / "run.json")["noise_multiplier"]
+
+    def cost(of: float) -> float:
+        return accounting.epsilon({(of, 0.5): most}, DELTA)
+
+    assert summary(out)["epsilon"] == cost(multiplier) <= 2.0 < cost(multiplier * 0.999)
+    assert "noise_multiplier" not in Job.read(out / "job.toml").table()["privacy"]
+    # more rounds cost more; the noise is that of the rounds before
+    assert ended_with(job | {"rounds": 14}, out, resume=True) == 0
+    assert read_json(out / "run.json")["noise_multiplier"] == multiplier
+    most = int(parts(job, 14).max())
+    assert summary(out)["epsilon"] == cost(multiplier) > 2.0
+
+
+def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
+    asked = privacy(epsilon=0.5, noise="test", accounting="paper", noise_on="upload")
+    del asked["noise_multiplier"]
+    job, out = private(digits, privacy=asked, algorithm={"rate": 0.5}), tmp_path / "run"
+    ended_with(job, out)
+    told = read_json(out / "run.json")
+    assert told["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
+    most, m = int(parts(job, 10).max()), told["noise_multiplier"]
+    assert m == pytest.approx(2 * 0.5 * np.sqrt(most * np.log(1 / DELTA) / (1 - 0.5)) / 0.5)
+    assert told["epsilon"] == accounting.epsilon({(m, 0.5): most}, DELTA)
+
+
+# --- budgets -----------------------------------------------------------------------------------------------------
+
+
+def first_over(job: dict[str, Any], budget: float) -> int:
+    """The rounds that the budget allows, asking before every one of them."""
+    return next(t for t in range(100) if plain(int(parts(job, t + 1).max())) > budget)
+
+
+@pytest.mark.parametrize("budget", [1.2, 1.5, 2.0])
+def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path, tmp_path: Path) -> None:
+    job, out = private(digits, rounds=50, stop={"epsilon": budget}), tmp_path / "run"
+    assert ended_with(job, out) == 6
+    told, rounds = summary(out), first_over(job, budget)
+    assert 0 < rounds < 50
+    assert (told["exit"], told["rounds"]) == (6, rounds)
+    assert told["epsilon"] == plain(int(parts(job, rounds).max())) <= budget
+    assert rounds_in(out) == list(range(rounds))
+    assert {"model.h5", ledger.TABLE, "history.h5"} <= {path.name for path in out.iterdir()}
+    assert read_history(out)["round"][-1] == rounds
+    # it does not go on
+    assert ended_with(job, out, resume=True) == 6
+    assert summary(out) == told | {"elapsed_s": told["elapsed_s"]} | {
+        name: summary(out)[name] for name in ("seconds_per_round", "peak_rss_bytes")
+    }
+    # unless it may spend more
+    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, out, resume=True) == 6
+    more = summary(out)
+    assert more["rounds"] == first_over(job, budget + 0.5) > rounds
+    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 6
+    assert more["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+
+
+def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
+    job = private(digits, rounds=50, stop={"epsilon": 1.5})
+    rounds = first_over(job, 1.5)
+    spent, then = (plain(int(parts(job, t).max())) for t in (rounds, rounds + 1))
+    said = rf"epsilon = 1.5: {spent:.4g} is spent after {rounds} rounds .* another round it would be {then:.4g}, "
+    with pytest.raises(BudgetSpent, match=said + r"at delta.*model of round \d+ stands in .*stop\.epsilon=.* --resume"):
+        run(Job.check(job), Alone(), tmp_path / "run")
+
+
+def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    """Results of runs that spent their budgets stand: they are compared, and are not run again."""
+    job = private(digits, rounds=30, sweep={"stop.epsilon": [1.2, 1.5, 50.0]})
+    path, out = write_job(tmp_path / "job.toml", job), tmp_path / "sweep"
+    assert run_command(path, (), out, None, How()) == 6
+    told = [summary(out / f"point-000{number}") for number in range(3)]
+    assert [one["exit"] for one in told] == [6, 6, 0]
+    assert told[0]["rounds"] < told[1]["rounds"] < told[2]["rounds"] == 30
+    before = [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)]
+    assert run_command(path, (), out, None, How(resume=True)) == 6
+    assert [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)] == before
+    assert len(choose(out, by="epsilon").best.counted) == 1
+    assert choose(out, by="epsilon").best.settings == {"stop.epsilon": 1.2}
+
+
+def test_a_budget_is_looked_at_rarely(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def affordable(self: ledger.Ledger, index: int, budget: float, most: int) -> int:
+        asked.append(index)
+        return before(self, index, budget, most)
+
+    before = ledger.Ledger._affordable
+    monkeypatch.setattr(ledger.Ledger, "_affordable", affordable)
+    job = private(digits, rounds=30, stop={"epsilon": 100.0})
+    assert ended_with(job, tmp_path / "run") == 0
+    assert asked == [0]
+
+
+def test_enough_for_all_rounds(digits: Path, tmp_path: Path) -> None:
+    job = private(digits)
+    budget = plain(int(parts(job, 10).max()))
+    assert ended_with(job | {"stop": {"epsilon": budget}}, tmp_path / "run") == 0
+    assert summary(tmp_path / "run")["epsilon"] == budget
+
+
+# --- interrupted, killed, resumed --------------------------------------------------------------------------------
+
+
+def test_a_test_of_noise_resumes_to_the_same_bits_and_epsilons(digits: Path, tmp_path: Path) -> None:
+    job = private(digits, record={"every": 2, "checkpoint_every": 3})
+    assert ended_with(job, tmp_path / "whole") == 0
+    out = tmp_path / "run"
+    assert ended_with(job | {"rounds": 7}, out) == 0
+    assert ended_with(job, out, resume=True) == 0
+    first, second = read_history(tmp_path / "whole"), read_history(out)
+    kept = second["round"] != 7
+    for name in (*EPSILONS, "epsilon_paper", "test_loss"):
+        np.testing.assert_array_equal(second[name][kept], first[name])
+    assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    assert summary(out)["epsilon"] == summary(tmp_path / "whole")["epsilon"]
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'{"round": 1')
+
+
+@pytest.mark.parametrize(("noise", "counted"), [("secure", 11), ("test", 10)])
+def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp_path: Path) -> None:
+    """Of everybody, since nobody knows whose; noise of a test has not been drawn but again."""
+    job, out = private(digits, privacy=privacy(noise=noise), participation={}, rounds=6), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    torn(out / ledger.LEDGER)
+    for _ in range(2):  # it is mended once, and stays mended
+        assert ended_with(job | {"rounds": 10}, out, resume=True) == 0
+        assert summary(out)["epsilon"] == plain(counted)
+        assert rounds_in(out) == [*range(6), *([6] if noise == "secure" else []), *range(6, 10)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.unlink(), "cannot be read .* nobody knows what was released"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'{"round": 2', b'{"rou')), "line 4 is damaged"),
+        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1])), "no line of round 3"),
+        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[1:])), "line 1 is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 9')), "has schema 9"),
+        (lambda path: path.write_bytes(b""), "line 1 is damaged"),
+    ],
+)
+def test_a_damaged_ledger_ends_the_run(
+    damage: Callable[[Path], Any], said: str, digits: Path, tmp_path: Path
+) -> None:
+    job, out = private(digits, rounds=4), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    damage(out / ledger.LEDGER)
+    with pytest.raises(DataError, match=said):
+        run(Job.check(job | {"rounds": 6}), Alone(), out, resume=True)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("change", [{"noise_multiplier": 50.0}, {"delta": 1e-3}, {"noise": "secure"}])
+def test_another_job_does_not_reset_it(saved: bool, change: dict[str, Any], digits: Path, tmp_path: Path) -> None:
+    """Nor where no checkpoint was written yet."""
+    job, out = private(digits, rounds=4), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    if not saved:
+        for path in sorted((out / "checkpoint").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    other = job | {"privacy": privacy(noise="test") | change}
+    with pytest.raises(UsageError, match=rf"--resume with another job \(privacy\.{next(iter(change))}"):
+        run(Job.check(other), Alone(), out, resume=True)
+    without = {key: value for key, value in job.items() if key != "privacy"}
+    with pytest.raises(UsageError, match="--resume with another job"):
+        run(Job.check(without), Alone(), out, resume=True)
+    (out / "job.toml").unlink()
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(Job.check(job), Alone(), out)
+
+
+@pytest.mark.parametrize(("noise", "synced"), [("secure", True), ("test", False)])
+def test_what_is_noted_is_on_the_disk_before_the_round(
+    noise: str, synced: bool, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    sync, answer = os.fdatasync, private_algorithms.Noise.answer
+    monkeypatch.setattr(os, "fdatasync", lambda file: (events.append("synced"), sync(file)))
+    monkeypatch.setattr(
+        private_algorithms.Noise, "answer", lambda *given: (events.append("answered"), answer(*given))[1]
+    )
+    job = private(digits, privacy=privacy(noise=noise), participation={"clients_per_round": 1}, rounds=4)
+    ended_with(job, tmp_path / "run")
+    assert events == (["synced", "answered"] if synced else ["answered"]) * 4
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("noise", "checkpoint_every"), [("secure", 3), ("secure", 0), ("test", 3)])
+def test_a_kill_takes_nothing_back(
+    noise: str, checkpoint_every: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    """Killed in round 5 with a checkpoint of round 3, or with none: with secure noise the rounds count twice."""
+    job = private(
+        digits, algorithm={"killed_in": 5}, participation={}, privacy=privacy(noise=noise), rounds=8,
+        record={"every": 1, "checkpoint_every": checkpoint_every},
+    )  # fmt: skip
+    path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
+    ended = launch(2, "run", path, "--out", out, env={"MPIFED_TEST_KILL": "yes"})
+    assert ended.code not in (0, 75), ended.text
+    assert rounds_in(out) == list(range(6))
+    assert summary(out)["epsilon"] == plain(5)  # of the last measured round, and said to be
+    assert "when it was last measured; later rounds are in the ledger" in run_text(out)
+    ended = launch(0, "run", path, "--out", out, "--resume")
+    assert ended.code == 0, ended.text
+    history, again = read_history(out), checkpoint_every or 0
+    assert history["round"].tolist() == list(range(9))
+    if noise == "secure":
+        assert rounds_in(out) == [*range(6), *range(again, 8)]
+        assert summary(out)["epsilon"] == history["epsilon"][-1] == plain(6 + 8 - again)
+        assert history["epsilon"][again + 1] == plain(6 + 1)
+    else:
+        assert rounds_in(out) == list(range(8))
+        assert history["epsilon"].tolist() == [plain(t) for t in range(9)]
+        assert ended_with(job, tmp_path / "whole") == 0
+        assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+
+
+@pytest.mark.launch
+def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
+    """In secret rounds too, of which every rank must know the same: else not three clients would be counted."""
+    client = privacy(level="client", model="central", noise="secure", delta=1e-3)
+    counted = {"name": "private_algorithms:Count", "rates_by_participation": True}
+    job = private(digits, privacy=client, algorithm=counted, rounds=40, stop={"epsilon": 0.8})
+    path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
+    for ranks in (3, 2):
+        ended = launch(ranks, "run", path, "--out", out, *(["--resume"] if ranks == 2 else []))
+        assert ended.code == 6, ended.text
+        assert ended.text.count("[stop] epsilon = 0.8: ") == 1, ended.text
+        assert "Traceback" not in ended.text
+    told = summary(out)
+    costs = [accounting.epsilon({(5.0, 3 / 8): t}, 1e-3) for t in range(1, 40)]
+    assert told["rounds"] == sum(cost <= 0.8 for cost in costs) > 1
+    assert told["epsilon"] == costs[told["rounds"] - 1]
+    assert (read_model(out / "model.h5")["first"] == 3 * told["rounds"]).all()
+
+
+# --- what is said ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "private_", "said"),
+    [
+        ({"noise": "secure"}, True, None),
+        ({"noise": "test"}, False, 'noise = "test" can be computed from the job\'s seed by anybody: this run is not'),
+        ({"noise": "secure", "noise_multiplier": 0}, False, "noise_multiplier = 0: there is clipping and no noise"),
+    ],
+)
+def test_what_is_not_private_says_so(
+    changes: dict[str, Any], private_: bool, said: str | None, digits: Path, tmp_path: Path
+) -> None:
+    job = private(digits, privacy=privacy(**changes), record={"every": 5, "released_only": True}, rounds=2)
+    ended_with(job, tmp_path / "run")
+    told = read_json(tmp_path / "run" / "run.json")
+    assert told["private"] is private_
+    assert len(told["warnings"]) == (said is not None)
+    text = run_text(tmp_path / "run")
+    assert ("NOT private" in text) == (not private_)
+    assert said is None or said in text
+    if changes.get("noise_multiplier") == 0:
+        assert summary(tmp_path / "run")["epsilon"] is None
+        assert "infinite: there is no noise" in text
+        assert np.isnan(read_history(tmp_path / "run")["epsilon"][-1])
+    else:
+        assert f"{plain(int(parts(job, 2).max())):.6g} at delta = {DELTA:g}" in text
+
+
+def test_only_what_is_released(digits: Path, tmp_path: Path) -> None:
+    found = {}
+    for only in (True, False):
+        job = private(digits, record={"every": 5, "released_only": only})
+        ended_with(job, tmp_path / str(only))
+        found[only] = read_history(tmp_path / str(only)), read_json(tmp_path / str(only) / "run.json")["warnings"]
+    (history, warnings), (whole, more) = found[True], found[False]
+    assert np.isnan(history["train_loss"]).all() and "size" not in history
+    assert (whole["train_loss"] == 1.0).all() and (whole["size"] == 2.0).all()
+    for name in ("test_accuracy", "test_loss", "up_bytes", "epsilon", "epsilon_least"):
+        np.testing.assert_array_equal(history[name], whole[name])
+    (further,) = [line for line in more if line not in warnings]
+    assert "epsilon does not cover them" in further
+
+
+def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    job = private(digits, rounds=20, algorithm={"rate": 0.5}, stop={"epsilon": 0.6}, privacy=privacy(noise="secure"))
+    found = forecast(write_job(tmp_path / "job.toml", job), (), 2)
+    told = found["privacy"]
+    json.dumps(found)
+    counts = np.sort(parts(job, 20))
+    by_hand = [accounting.epsilon({(5.0, 0.5): int(count)}, DELTA) for count in counts]
+    assert [told[name] for name in EPSILONS[:3]] == [by_hand[-1], by_hand[4], by_hand[0]]
+    assert (told["mechanisms_per_round"], told["rates"]) == (1, [0.5, 0.5])
+    assert told["rounds_counted"] == [counts[0], counts[-1]]
+    assert ended_with(job, tmp_path / "run") == 6
+    assert summary(tmp_path / "run")["rounds"] == told["budget_ends_after"] < 20
+    text = forecast_text(found)
+    assert f"ends the run after round {told['budget_ends_after']} (exit 6)" in text
+    assert "one record of one client, exchanged for another" in text
+    assert "the server and everybody else: each client adds its own noise" in text
+    assert "by the paper's accounting, which is no bound" in text
+    assert "NOT PRIVATE" not in text
+    central = ("privacy.model='central'", "privacy.noise='test'", "stop.epsilon=50")
+    text = forecast_text(forecast(tmp_path / "job.toml", central, 2))
+    assert "The server is trusted" in text and "NOT PRIVATE" in text and "is enough for all rounds" in text
+    distributed = forecast(tmp_path / "job.toml", ("privacy.model='distributed'",), 2)
+    assert "the server is NOT covered" in forecast_text(distributed)
+    asked = forecast(tmp_path / "job.toml", ("privacy.noise_multiplier=1", "stop.epsilon=50"), 2)["privacy"]
+    assert asked["noise_multiplier"] == 1.0 and asked["epsilon"] > told["epsilon"]
+    write_job(tmp_path / "plain.toml", table(digits, {"name": "fedavg", "batch": 7, "step": [0.1]}))
+    without = forecast(tmp_path / "plain.toml", (), 2)
+    assert without["privacy"] is None and "Privacy" not in forecast_text(without)

@@ -1,0 +1,255 @@
+"""[privacy], [regularizer] and a budget in a job: what is written out, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from mpifed.algorithms import ALGORITHMS, FedAvg
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array
+from mpifed.maths.objectives import Softmax
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.regularizers import L1, REGULARIZERS
+from mpifed.run.calibration import settle
+from mpifed.run.config import Job
+
+PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "name": "job",
+        "rounds": 3,
+        "data": {"path": "somewhere"},
+        "objective": {"name": "softmax"},
+        "algorithm": {"name": f"{__name__}:Told", "batch": 4, "step": [0.1]},
+        "privacy": PRIVATE,
+    }
+    return copy.deepcopy(base) | changes
+
+
+def problem(job: Job, **changes: Any) -> Problem:
+    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
+    own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
+    return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Told(FedAvg):
+    """Says what it releases: one mechanism a round."""
+
+    rate: float = 1.0
+
+    def check(self) -> list[str]:
+        return []
+
+    def released(self, index: int) -> Release:
+        ones = np.ones(self.problem.clients)
+        z = ones * self.problem.privacy.noise_multiplier
+        return Release(1, z, self.rate * ones, z * np.nan, ones)
+
+
+@dataclass(frozen=True)
+class Half:
+    """A regularizer of one's own: half the square of all values."""
+
+    weight: float = 1.0
+
+    def value(self, model: Array) -> float:
+        return self.weight / 2 * float((model.first**2).sum())
+
+    def prox(self, model: Array, step: float) -> Array:
+        return model._replace(first=model.first / (1 + step * self.weight))
+
+
+def said_of(table_: dict[str, Any]) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        Job.check(table_)
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
+    job = Job.check(table_)
+    with pytest.raises(UsageError) as caught:
+        job.make_algorithm(problem(job, **changes))
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+# --- [privacy] ---------------------------------------------------------------------------------------------------
+
+
+def test_written_out_and_read_again() -> None:
+    job = Job.check(table(privacy={"delta": 1e-3, "clip": 2, "epsilon": 3}))
+    assert job.privacy == Privacy(delta=1e-3, clip=2.0, epsilon=3.0)
+    written = job.table()["privacy"]
+    absent = {"noise_multiplier", "noise_on"}  # None by default
+    assert written.keys() == {field.name for field in fields(Privacy)} - absent
+    assert (written["level"], written["noise"], written["accountant"]) == ("sample", "secure", "pld")
+    assert Job.check(job.table()).privacy == job.privacy
+    assert Job.check({k: v for k, v in table().items() if k != "privacy"}).privacy is None
+
+
+def test_an_unknown_key_lists_the_known_ones() -> None:
+    (line,) = said_of(table(privacy=PRIVATE | {"sigma": 1.0}))
+    assert line == f"[privacy] sigma: unknown key; known are {', '.join(field.name for field in fields(Privacy))}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clip": None}, "[privacy] clip: missing; without a bound"),
+        ({"clip": 0.0}, "[privacy] clip = 0.0: Input should be greater than 0"),
+        ({"clip": float("inf")}, "[privacy] clip = inf: must be a finite number"),
+        ({"noise_multiplier": None}, "[privacy]: neither epsilon nor noise_multiplier; give epsilon"),
+        ({"noise_multiplier": float("inf")}, "[privacy] noise_multiplier = inf: must be a finite number"),
+        ({"noise_multiplier": -1.0}, "[privacy] noise_multiplier = -1.0: "),
+        ({"epsilon": 2.0}, "[privacy] epsilon = 2 and noise_multiplier = 2: each follows from the other; give one"),
+        ({"epsilon": 0, "noise_multiplier": None}, "[privacy] epsilon = 0: Input should be greater than 0"),
+        ({"epsilon": -1.5, "noise_multiplier": None}, "[privacy] epsilon = -1.5: Input should be greater than 0"),
+        ({"delta": 0.0}, "[privacy] delta = 0.0: Input should be greater than 0"),
+        ({"delta": 1.0}, "[privacy] delta = 1.0: Input should be less than 1"),
+        ({"delta": None}, "[privacy] delta: missing"),
+        ({"level": "record"}, '[privacy] level = "record": '),
+        ({"noise": "none"}, '[privacy] noise = "none": '),
+        ({"level": "client", "sampling": "poisson", "model": "central"}, '"client": each client takes part by a coin'),
+        ({"level": "client", "noise_on": "gradients"}, '[privacy] noise_on = "gradients"'),
+    ],
+)
+def test_what_is_wrong_by_itself(changes: dict[str, Any], said: str) -> None:
+    privacy = {key: value for key, value in (PRIVATE | changes).items() if value is not None}
+    (line,) = said_of(table(privacy=privacy))
+    assert said in line
+
+
+def test_no_noise_is_a_choice() -> None:
+    job = Job.check(table(privacy=PRIVATE | {"noise_multiplier": 0}))
+    assert job.privacy is not None and job.privacy.noise_multiplier == 0.0
+
+
+@pytest.mark.parametrize(
+    ("level", "fits", "delta", "said"),
+    [
+        ("sample", 0.016, 1 / 60, "[privacy] delta = 0.0166667: must lie below 1/60 = 0.017"),
+        ("client", 0.33, 1 / 3, "[privacy] delta = 0.333333: must lie below 1/3 = 0.33"),
+    ],
+)
+def test_delta_must_lie_below_one_of_all(level: str, fits: float, delta: float, said: str) -> None:
+    job = Job.check(table(privacy=PRIVATE | {"delta": fits, "level": level}))
+    job.make_algorithm(problem(job))
+    (line,) = said_with_data(table(privacy=PRIVATE | {"delta": delta, "level": level}))
+    assert line.startswith(said)
+
+
+def test_an_algorithm_must_say_what_it_releases() -> None:
+    (line,) = said_with_data(table(algorithm={"name": "ssca-horizontal", "batch": 4, "rho": [0.5], "gamma": [0.5]}))
+    assert 'name = "ssca-horizontal": does not say what it releases' in line
+    assert line.endswith(", ".join(name for name, one in ALGORITHMS.items() if hasattr(one, "released")))
+
+
+def test_what_has_no_proof_depends_on_sampling() -> None:
+    """Leaving a record out of a batch of fixed size: fine where nothing is sampled."""
+    left_out = PRIVATE | {"adjacency": "add-remove"}
+    own = table()["algorithm"]
+    (line,) = said_with_data(table(privacy=left_out, algorithm=own | {"rate": 0.5}))
+    assert 'adjacency = "add-remove" with sampling = "fixed"' in line
+    job = Job.check(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
+    job.make_algorithm(problem(job))
+
+
+def test_more_clients_than_there_are() -> None:
+    (line,) = said_with_data(table(participation={"clients_per_round": 4}))
+    assert line == "[participation] clients_per_round = 4: somewhere has 3 clients"
+
+
+# --- budgets -----------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_needs_privacy() -> None:
+    without = {key: value for key, value in table(stop={"epsilon": 2.0}).items() if key != "privacy"}
+    (line,) = said_of(without)
+    assert line.startswith("[stop] epsilon = 2: a budget needs the table [privacy]")
+    (line,) = said_of(table(stop={"epsilon": 0}))
+    assert line == "[stop] epsilon = 0: Input should be greater than 0"
+
+
+def settled(**changes: Any) -> float:
+    job = Job.check(table(**changes))
+    return settle(job, job.make_algorithm(problem(job)))
+
+
+def test_a_budget_that_one_round_exceeds() -> None:
+    """One Gaussian mechanism of multiplier 2, by Theorem 8 of Balle and Wang (ICML 2018)."""
+
+    def delta(epsilon: float) -> float:
+        return float(norm.cdf(1 / 4 - 2 * epsilon) - np.exp(epsilon) * norm.cdf(-1 / 4 - 2 * epsilon))
+
+    cost = brentq(lambda epsilon: delta(epsilon) - 1e-3, 0.1, 10)
+    assert settled(stop={"epsilon": cost * 1.001}) == 2.0
+    with pytest.raises(UsageError, match=rf"already spent: one single round costs {cost:.3g} at delta = 0\.001"):
+        settled(stop={"epsilon": cost * 0.999})
+    with pytest.raises(UsageError, match="one single round costs inf"):
+        settled(stop={"epsilon": 100.0}, privacy=PRIVATE | {"noise_multiplier": 0})
+
+
+# --- what else ---------------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_released() -> None:
+    (line,) = said_of(table(record={"released_only": True}, stop={"kkt_residual": 0.1}))
+    assert "[record] released_only" in line and "[stop] kkt_residual" in line
+
+
+def test_regularizers() -> None:
+    plain = table(regularizer={"name": "l1", "weight": 0.5})
+    job = Job.check(plain)
+    assert job.make_regularizer() == L1(0.5)
+    assert job.table()["regularizer"]["name"] == "l1"
+    assert Job.check(job.table()).make_regularizer() == L1(0.5)
+    assert Job.check(table()).make_regularizer() is None
+    assert Job.check(table(regularizer={"name": f"{__name__}:Half"})).make_regularizer() == Half(1.0)
+    (line,) = said_of(table(regularizer={"name": "l2"}))
+    assert ", ".join(REGULARIZERS) in line
+    (line,) = said_of(table(regularizer={"name": "l1", "weight": -1.0}))
+    assert line.startswith("[regularizer] weight = -1.0")
+
+
+@dataclass(frozen=True)
+class Plain(FedAvg):
+    """One of a user's own, who has not thought of regularizers."""
+
+    regularized: ClassVar[bool] = False
+
+
+SSCA = {"batch": 2, "rho": [0.5, 0.6], "gamma": [0.5, 0.6]}
+REFUSING = [
+    ({"name": "ssca-horizontal", **SSCA}, "rows"),
+    ({"name": "ssca-vertical", **SSCA}, "columns"),
+    ({"name": "vertical-sgd", "batch": 2, "step": [0.5]}, "columns"),
+    ({"name": f"{__name__}:Plain", "batch": 2, "step": [0.5]}, "rows"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "split"), REFUSING, ids=str)
+def test_who_knows_no_regularizer_says_so(algorithm: dict[str, Any], split: str) -> None:
+    def made(concave: float, **tables: Any) -> Any:
+        job = Job.check({key: value for key, value in table(algorithm=algorithm, **tables).items() if key != "privacy"})
+        return job.make_algorithm(problem(job, objective=Softmax(concave=concave), split=split))
+
+    assert made(0.0).problem.regularizer is None
+    with pytest.raises(UsageError) as caught:
+        made(0.25, regularizer={"name": "l0-ball", "nonzeros": 3})
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "[objective] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
+        "fedavg, scaffold or fedpdm, for data split by rows",
+        "[regularizer] L0Ball: this algorithm knows no prox; leave the table out, or take fedavg, scaffold or fedpdm, "
+        "for data split by rows",
+    ]
