@@ -20,11 +20,11 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi check smoke format bench reproduce-ssca clean
+.PHONY: help run test serial mpi check smoke format bench reproduce-ssca reproduce-fedpdm clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -75,6 +75,13 @@ bench: .venv/data,plot.done ## speed against a hand-written loop, in one run (be
 reproduce-ssca: RANKS = 2
 reproduce-ssca: .venv/data,plot.done ## Figures 2-4 of the SSCA paper and what reproduces, reduced; FULL=1 for all
 	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.ssca.reproduce \
+	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
+
+# FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm', RANKS (2)
+reproduce-fedpdm: RANKS = 2
+reproduce-fedpdm: .venv/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and what reproduces, reduced; FULL=1 for all
+	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.fedpdm.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jobs.reproduction.pictures import legend, line, save
 from jobs.ssca.results import Curve
-from mpifed.plots import COLOURS, PANELS, STYLE
-from mpifed.run.history import aside
+from mpifed.plots import COLOURS, PANELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,16 +25,8 @@ RIGHT = {"fig2": ("alg2",), "fig3": ("alg4",)}
 
 def draw(out: Path, curves: Mapping[str, Curve], points: Mapping[str, Sequence[Curve]]) -> Iterator[Path]:
     """Writes fig2, fig3 and fig4 as PNG and PDF; the files."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        pictures = {name: _convergence(name, curves) for name in SIZES}
-        for name, picture in {**pictures, "fig4": _tradeoffs(points)}.items():
-            for suffix in ("png", "pdf"):
-                path = out / f"{name}.{suffix}"
-                with aside(path) as temporary:
-                    picture.savefig(temporary, format=suffix)
-                yield path
+    pictures: dict[str, Callable[[], Figure]] = {name: partial(_convergence, name, curves) for name in SIZES}
+    return save(out, {**pictures, "fig4": partial(_tradeoffs, points)})
 
 
 def _convergence(name: str, curves: Mapping[str, Curve]) -> Figure:
@@ -52,8 +45,7 @@ def _convergence(name: str, curves: Mapping[str, Curve]) -> Figure:
         for limit in limits:
             panels[0, column].axhline(limit, color="black", linewidth=0.8, linestyle=":", label=f"U = {limit:g}")
         panels[1, column].set_xlabel("round")
-        if some:
-            panels[0, column].legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
+        legend(panels[0, column])
     panels[0, 0].set_ylabel(PANELS["train_loss"])
     panels[0, 0].set_ylim(0, 1)
     panels[1, 0].set_ylabel(PANELS["test_accuracy"])
@@ -69,10 +61,7 @@ def _line(axes: Axes, curve: Curve, values: np.ndarray, sizes: Sequence[int]) ->
     batch = int(curve.name.partition("-b")[2].partition("-")[0])
     kind = next(kind for kind in DASHES if curve.name.startswith(kind))
     colour = COLOURS[-1] if kind == "momentum" else COLOURS[sizes.index(batch)]
-    axes.plot(curve.rounds, values.mean(axis=0), color=colour, linestyle=DASHES[kind], label=_label(curve.name, batch))
-    axes.fill_between(
-        curve.rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0
-    )
+    line(axes, curve.rounds, values, color=colour, linestyle=DASHES[kind], label=_label(curve.name, batch))
 
 
 def _label(name: str, batch: int) -> str:
@@ -106,8 +95,7 @@ def _tradeoffs(points: Mapping[str, Sequence[Curve]]) -> Figure:
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("training loss")
         axes.set_ylabel(r"$\|w\|^2$")
-        if axes.lines:
-            axes.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
+        legend(axes)
     panels[2].set_xlabel("U")
     panels[2].set_ylabel(PANELS["test_accuracy"])
     panels[2].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))

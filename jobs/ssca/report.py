@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.ssca.results import Curve, Spread, spread
+from jobs.reproduction.results import Spread, listed, overall, race, spread
+from jobs.reproduction.tables import LEGEND, Claim, claims_table, number, percent, rounds_upto, row, rule, seeds_text
+from jobs.ssca.results import Curve
 
 AT = (10, 30, 100, 300, 1000)  # rounds of the table
 SIMILAR = 0.25  # the largest relative difference of costs that are called similar
@@ -27,15 +29,6 @@ class Search(NamedTuple):
     held: tuple[float, float] | None  # the best step whose decay is held
 
 
-class Claim(NamedTuple):
-    """One statement of the paper."""
-
-    where: str
-    says: str
-    measured: str
-    verdict: str  # yes | in part | no
-
-
 def held_name(name: str) -> str:
     """The label of a baseline whose step's decay is held."""
     return f"{name}-held"
@@ -43,39 +36,7 @@ def held_name(name: str) -> str:
 
 def table_rounds(rounds: int) -> list[int]:
     """Those of `AT` that were played, and the last."""
-    return [t for t in AT if t < rounds] + [rounds]
-
-
-# --- comparisons -------------------------------------------------------------------------------------------------
-
-
-def compare(a: Curve, b: Curve, t: int) -> int | None:
-    """-1 when the cost of `a` at round `t` is the lower by more than two standard errors, 1 when the higher, else 0."""
-    i, j = a.at(t), b.at(t)
-    if i is None or j is None:
-        return None
-    one, other = spread(a.cost[:, i]), spread(b.cost[:, j])
-    difference, error = one.mean - other.mean, float(np.hypot(one.error, other.error))
-    return 0 if abs(difference) <= 2 * error else int(np.sign(difference))
-
-
-def race(a: Curve, b: Curve, rounds: Sequence[int]) -> tuple[str, str]:
-    """How `a` fares against `b`, and whether that is `converges faster`: yes, in part or no."""
-    signs = {t: sign for t in rounds if (sign := compare(a, b, t)) is not None}
-    ahead, level, behind = ([t for t, sign in signs.items() if sign == kind] for kind in (-1, 0, 1))
-    words = (("ahead", ahead), ("level", level), ("behind", behind))
-    parts = [f"{word} at {_list(some)}" for word, some in words if some]
-    verdict = "no" if not ahead else "in part" if behind else "yes"
-    return "; ".join(parts), verdict
-
-
-def overall(verdicts: Sequence[str]) -> str:
-    """Of several parts of one statement."""
-    return verdicts[0] if len(set(verdicts)) == 1 else "in part"
-
-
-def _list(rounds: Sequence[int]) -> str:
-    return ", ".join(map(str, rounds))
+    return rounds_upto(AT, rounds)
 
 
 def _last(curve: Curve) -> Spread:
@@ -142,7 +103,7 @@ def _alike(curves: Curves, at: Sequence[int]) -> Iterator[Claim]:
         largest.append(max(max(ratios), 1 / min(ratios)) - 1)
     if lines:
         verdicts = ["yes" if one <= SIMILAR else "no" for one in largest]
-        told = "<br>".join([f"ratio of costs over rounds {_list(at)}:", *lines])
+        told = "<br>".join([f"ratio of costs over rounds {listed(at)}:", *lines])
         yield Claim("Fig. 2, 3", says, told, overall(verdicts))
 
 
@@ -198,25 +159,20 @@ def text(
     """All tables as Markdown."""
     lines = ["# SSCA on MNIST: what the paper says, and what we measure", ""]
     counts = {curve.seeds for curve in curves.values()} or {0}
-    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     lines.append(
-        f"{rounds} rounds, {seeds} seeds a curve, Figure 4 and the grids of SGD's step one seed each; "
+        f"{rounds} rounds, {seeds_text(counts)} seeds a curve, Figure 4 and the grids of SGD's step one seed each; "
         "the paper: 1000 rounds and 100 runs."
     )
     if rounds < 1000 or min(counts) < 10:
         lines.append("**Reduced**: `make reproduce-ssca FULL=1` plays 1000 rounds with 10 seeds.")
-    lines += ["", "## Claims of Section VI", "", _row(("", "where", "paper says", "we measure", "reproduces?"))]
-    lines.append(_row(["---"] * 5))
-    found = claims(curves, points, rounds)
-    lines += [_row((str(i), *claim[:3], f"**{claim.verdict}**")) for i, claim in enumerate(found, 1)]
-    lines += ["", "`ahead`, `behind`: the mean costs differ by more than two standard errors of their difference."]
+    lines += ["", "## Claims of Section VI", "", *claims_table(claims(curves, points, rounds)), "", LEGEND]
     lines += ["", "## Measured", "", "Mean +- standard deviation over seeds.", ""]
     lines += _measured(curves, table_rounds(rounds))
     lines += ["", "## Steps of the SGD baselines, a / t^alpha, by the least training cost", ""]
-    lines += [_row(("job", "tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5"))]
-    lines += [_row(["---"] * 6)]
+    lines += [row(("job", "tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5"))]
+    lines += [rule(6)]
     lines += [
-        _row((one.name, str(one.tried), *cells, _step(one.held)))
+        row((one.name, str(one.tried), *cells, _step(one.held)))
         for one in searches
         for cells in [(_step(one.step), f"{one.cost:.4f}", "; ".join(one.edges) or "no")]
     ]
@@ -225,28 +181,16 @@ def text(
 
 
 def _measured(curves: Curves, rounds: Sequence[int]) -> Iterator[str]:
-    yield _row(("curve", "seeds", "round", "cost F", "accuracy", "F - U", "||w||^2"))
-    yield _row(["---"] * 7)
+    yield row(("curve", "seeds", "round", "cost F", "accuracy", "F - U", "||w||^2"))
+    yield rule(7)
     for name, curve in curves.items():
         for t in rounds:
             if (i := curve.at(t)) is None:
                 continue
-            excess = "" if curve.limit is None else _spread(spread(curve.excess()[:, i]), "+.4f")
-            cells = [_spread(spread(curve.cost[:, i]), ".4f"), _percent(spread(curve.accuracy[:, i]))]
-            yield _row((name, str(curve.seeds), str(t), *cells, excess, _spread(spread(curve.norm[:, i]), ".1f")))
-
-
-def _spread(one: Spread, digits: str) -> str:
-    return f"{one.mean:{digits}} +- {one.deviation:{digits.lstrip('+')}}"
-
-
-def _percent(one: Spread) -> str:
-    return f"{100 * one.mean:.2f} +- {100 * one.deviation:.2f} %"
+            excess = "" if curve.limit is None else number(spread(curve.excess()[:, i]), "+.4f")
+            cells = [number(spread(curve.cost[:, i]), ".4f"), percent(spread(curve.accuracy[:, i]))]
+            yield row((name, str(curve.seeds), str(t), *cells, excess, number(spread(curve.norm[:, i]), ".1f")))
 
 
 def _step(step: tuple[float, float] | None) -> str:
     return "" if step is None else f"{step[0]:g}, {step[1]:g}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

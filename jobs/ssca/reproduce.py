@@ -6,27 +6,17 @@ of the SGD baselines is searched on a grid, with a seed that is not reported. Wi
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
+from jobs.reproduction import runs
 from jobs.ssca import figures, report
 from jobs.ssca.results import Curve, read_curve, tuned
-from mpifed.run.best import FAILED, select
-from mpifed.run.command import How, run_command
-from mpifed.run.config import read_table
-from mpifed.run.history import read_json
+from mpifed.run.best import select
 
 JOBS = Path(__file__).parent
 EARLY = 30  # rounds measured every 10; the later ones every 50
-GRID_SEED = 1001
 HELD = 0.5  # the decay of SGD's step that is also tried held fixed
 
 SSCA = tuple(f"alg{k}-b{B}" for k in (1, 2) for B in (1, 10, 100)) + tuple(
@@ -45,56 +35,21 @@ TRADEOFFS = ("alg1-lambda", "alg2-limit", "alg3-lambda", "alg4-limit")
 Step = tuple[float, float]  # [a, alpha]: a / t^alpha
 
 
+def grid_of(scales: Iterable[float], decays: Sequence[float]) -> tuple[Step, ...]:
+    """All pairs."""
+    return tuple((a, alpha) for a in scales for alpha in decays)
+
+
+SMALL = grid_of((0.3, 1.0, 3.0), (0.0, 0.2, HELD))
+LARGE = grid_of((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD))
+
+
 @dataclass(frozen=True)
-class Plan:
-    """What is run, and how."""
+class Plan(runs.Plan):
+    """With the grid over the step of the SGD baselines."""
 
-    out: Path
-    rounds: int
-    seeds: int
-    grid: tuple[Step, ...]
-    changes: tuple[str, ...]  # of every job, as `--set` takes them
     jobs: Path = JOBS
-    launcher: tuple[str, ...] = ()  # before `python -m mpifed`
-    dry: bool = False  # run nothing
-    only: tuple[str, ...] = ("",)  # how the names of the jobs begin that are run; $ is the end of a name
-
-    def some(self, names: Iterable[str]) -> list[str]:
-        """Those of the jobs that are asked for."""
-        return [name for name in names if f"{name}$".startswith(self.only)]
-
-    def run(self, name: str, folder: Path, rounds: int, every: int, changes: Sequence[str], seeds: int) -> None:
-        """A job's sweep over seeds, to `rounds`; what has finished is left as it is."""
-        if self.dry or done(folder, self.points(name, changes, seeds), rounds):
-            return
-        settings = [f"rounds={rounds}", f"record.every={every}", "record.checkpoint_every=0", f"sweep.seeds={seeds}"]
-        log, job = folder.with_name(f"{folder.name}.log"), self.jobs / f"{name}.toml"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        print(f"{folder}  ({rounds} rounds)", flush=True)
-        with open(log, "w", encoding="utf-8") as file:
-            code = self.launch(job, (*settings, *self.changes, *changes), folder, file)
-        if code not in (0, FAILED):  # large steps of a grid fail numerically
-            raise SystemExit(f"{job} ended with {code}; see {log}")
-
-    def launch(self, job: Path, changes: tuple[str, ...], folder: Path, log: TextIO) -> int:
-        """`mpifed run`, under the launcher or in this process; the exit code."""
-        if not self.launcher:
-            with redirect_stdout(log), redirect_stderr(log):
-                try:
-                    return run_command(job, changes, folder, None, How(resume=True, progress="none"))
-                except SystemExit as end:
-                    return int(end.code or 0)
-        command = [*self.launcher, sys.executable, "-m", "mpifed", "run", str(job)]
-        command += [part for one in changes for part in ("--set", one)]
-        command += ["--resume", "--progress", "none", "--out", str(folder)]
-        return subprocess.call(command, stdout=log, stderr=log)
-
-    def points(self, name: str, changes: Sequence[str], seeds: int) -> int:
-        """How many runs a job's sweep has."""
-        count = seeds
-        for key, values in read_table(self.jobs / f"{name}.toml", changes).get("sweep", {}).items():
-            count *= len(values) if key != "seeds" else 1
-        return count
+    grid: tuple[Step, ...] = SMALL
 
     def curve(self, name: str, step: Step | None = None) -> Path:
         """The folder of a job's runs to the end, densely measured at their beginning."""
@@ -104,12 +59,9 @@ class Plan:
         self.run(name, folder, self.rounds, 50, changes, self.seeds)
         return folder
 
-    def search(self, name: str) -> Path:
+    def steps(self, name: str) -> Path:
         """The folder of the grid over a baseline's step."""
-        folder = self.out / "grid" / name
-        axis = f'sweep."algorithm.step"={[list(step) for step in self.grid]}'
-        self.run(name, folder, self.rounds, self.rounds, [f"seed={GRID_SEED}", axis], 1)
-        return folder
+        return self.search(name, {"algorithm.step": [list(step) for step in self.grid]})
 
     def tradeoff(self, name: str) -> Path:
         """The folder of a sweep of Figure 4, a single seed."""
@@ -118,29 +70,11 @@ class Plan:
         return folder
 
 
-def done(folder: Path, points: int, rounds: int) -> bool:
-    """Whether so many runs of a sweep have come so far, or have failed numerically."""
-    runs = [read_json(one) for one in folder.glob("point-*/run.json")]
-    ended = [run for run in runs if run["exit"] == FAILED or (run["exit"] == 0 and run["rounds"] >= rounds)]
-    return len(ended) >= points
-
-
-def prepare(data: Path) -> None:
-    """MNIST over 10 clients, by rows and by columns."""
-    source = Path(os.environ.get("MPIFED_DATA", "data")) / "mnist"
-    for split in ("rows", "columns"):
-        folder = data / f"mnist-{split}-10"
-        if not (folder / "federation.h5").exists():
-            given = [str(source)] if source.is_dir() else []  # else it is downloaded
-            options = ["--split", split, "--clients", "10", "--out", str(folder)]
-            subprocess.run([sys.executable, "-m", "mpifed", "data", "mnist", *given, *options], check=True)
-
-
 def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[report.Search]]:
     """Everything is run; the curves by label, the points of Figure 4 by job, and what the grids gave."""
     folders, searches = {name: plan.curve(name) for name in plan.some(SSCA)}, []
     for name in plan.some(TUNED):
-        grid = plan.search(name)
+        grid = plan.steps(name)
         if not (grid / "sweep.csv").exists():
             continue
         best = select(grid, by="train_loss", maximize=False)
@@ -174,40 +108,21 @@ def _step(values: Sequence[float]) -> Step:
     return float(a), float(alpha)
 
 
-def grid_of(scales: Iterable[float], decays: Sequence[float]) -> tuple[Step, ...]:
-    """All pairs."""
-    return tuple((a, alpha) for a in scales for alpha in decays)
-
-
-SMALL = grid_of((0.3, 1.0, 3.0), (0.0, 0.2, HELD))
-LARGE = grid_of((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD))
-
-
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
     """From the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="1,000 rounds, 10 seeds, the large grid")
-    parser.add_argument("--rounds", type=int, help="of every run  [default: 200, with --full 1000]")
-    parser.add_argument("--seeds", type=int, help="of every curve  [default: 3, with --full 10]")
-    parser.add_argument("--grid", choices=["small", "large"], help="of SGD's step  [default: small, with --full large]")
-    parser.add_argument("--out", type=Path, help="[default: runs/reproduce-ssca, or runs/reproduce-ssca-ROUNDS]")
-    parser.add_argument("--set", action="append", default=[], dest="changes", help="a change of every job")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only jobs whose names begin so")
-    parser.add_argument("--dry", action="store_true", help="run nothing: tables and figures of what is there")
+    full, default = "1,000 rounds, 10 seeds, the large grid", "runs/reproduce-ssca"
+    parser = runs.options(__doc__, full, "200, with --full 1000", f"{default}, or {default}-ROUNDS")
     given = parser.parse_args(arguments)
-    rounds, seeds = given.rounds or (1000 if given.full else 200), given.seeds or (10 if given.full else 3)
-    default = Path("runs/reproduce-ssca" if rounds == 200 else f"runs/reproduce-ssca-{rounds}")
-    grid = LARGE if (given.grid or ("large" if given.full else "small")) == "large" else SMALL
-    mpiexec, ranks = os.environ.get("MPIEXEC", ""), os.environ.get("RANKS", "2")
-    launcher = (*shlex.split(mpiexec), "-n", ranks) if mpiexec else ()
-    changes, only = tuple(given.changes), tuple(given.only)
-    return Plan(given.out or default, rounds, seeds, grid, changes, launcher=launcher, dry=given.dry, only=only)
+    rounds = given.rounds or (1000 if given.full else 200)
+    out = given.out or Path(default if rounds == 200 else f"{default}-{rounds}")
+    return Plan(out, rounds, **runs.common(given), grid=LARGE if runs.wants_large(given) else SMALL)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(arguments)
     if not plan.dry:
-        prepare(Path("data"))
+        for split in ("rows", "columns"):
+            runs.prepare_mnist(Path(f"data/mnist-{split}-10"), split, 10)
     text, pictures = finish(plan)
     print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
 

@@ -181,14 +181,11 @@ class FedPDM(Rows):
             own=clients.model if self.start == "own" else None, tolerance=self.tolerance,
         )  # fmt: skip
         weight = weights(self.problem, block)
-        dual = map_leaves(partial(_ascended, rho), clients.dual, moved)  # (10c)
-        upload = map_leaves(partial(_uploaded, rho), moved, dual)  # (10d)
-        model = map_leaves(np.add, moved, start)
-        if on_upload(self.problem):
-            upload = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)
-            if self.dual == "public":
-                dual = map_leaves(partial(_from_upload, rho), clients.dual, upload)
-        return Clients(model, dual), weighted(upload, weight)
+        upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
+        leaving = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)  # (12)
+        known = leaving if self.dual == "public" else upload
+        dual = map_leaves(partial(_ascended, rho), clients.dual, known)  # (10c)
+        return Clients(map_leaves(np.add, moved, start), dual), weighted(leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
@@ -232,22 +229,16 @@ class FedPDM(Rows):
         return found.sensitivity
 
 
-def _ascended(rho: float, dual: Array, moved: Array) -> Array:
-    """lambda + rho (x_0 - x_i)."""
-    found = moved * moved.dtype.type(-rho)
-    found += dual
-    return found  # type: ignore[no-any-return]
-
-
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
-    """y_i - x_0 = x_i - x_0 - lambda_i / rho."""
+    """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
     found = dual * dual.dtype.type(-1 / rho)
+    found += moved
     found += moved
     return found  # type: ignore[no-any-return]
 
 
-def _from_upload(rho: float, dual: Array, upload: Array) -> Array:
-    """lambda + rho (x_0 - x_i), from y_i - x_0 and the lambda of before: (lambda - rho (y_i - x_0)) / 2."""
+def _ascended(rho: float, dual: Array, upload: Array) -> Array:
+    """lambda_i + rho (x_0 - x_i), from y_i - x_0: (lambda_i - rho (y_i - x_0)) / 2."""
     found = upload * upload.dtype.type(-rho)
     found += dual
     found *= found.dtype.type(0.5)

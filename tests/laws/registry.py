@@ -22,6 +22,23 @@ GROUPS = {
 }
 SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
 
+SPARSE = {"regularizer": {"name": "l1", "weight": 1e-3}, "objective": BARE | {"penalty": 1e-3, "concave": 1e-2}}
+
+
+def private(**settings: Any) -> dict[str, Any]:
+    """[privacy] whose noise can be had again."""
+    return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"} | settings}
+
+
+BY_CHANCE = private(sampling="poisson", adjacency="add-remove", accountant="rdp")
+UPLOADS = private(noise_on="upload")
+TOGETHER = private(sampling="poisson", adjacency="add-remove", accountant="rdp", model="distributed")
+PEOPLE = private(level="client", model="distributed")
+PEOPLE_BY_CHANCE = private(
+    level="client", model="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
+)  # fmt: skip
+PDM = {"batch": 7, "step_size": STEP, "rho": 2.0}
+
 
 class Case(NamedTuple):
     """One way to run an algorithm."""
@@ -64,6 +81,26 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"batch": 7, "step": STEP, "local_steps": 3}, {}),
         ({"batch": 16, "step": STEP, "local_epochs": 2}, {}),
         ({"batch": 7, "step": STEP, "momentum": 0.9}, {}),
+        ({"batch": 7, "step": STEP, "local_steps": 1}, TOGETHER),
+        ({"batch": 7, "step": STEP, "momentum": 0.5}, PEOPLE_BY_CHANCE),
+    ],
+    "fedprox": [
+        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, {}),
+        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, BY_CHANCE),
+    ],
+    "scaffold": [
+        ({"batch": 7, "step": STEP, "local_steps": 3, "server_step": 0.7}, {}),
+        ({"batch": 7, "step": STEP, "local_steps": 3}, UPLOADS),
+        ({"batch": 7, "step": STEP, "local_steps": 2}, PEOPLE),
+    ],
+    "fedpdm": [
+        (PDM, {}),
+        (PDM | {"local_steps": 8, "start": "own", "tolerance": 1.0}, SPARSE),
+        (PDM | {"local_steps": 3, "step": "paper"}, BY_CHANCE),
+        (PDM | {"local_steps": 3, "step": "fedpd", "start": "own", "tolerance": 0.5}, private()),
+        (PDM | {"local_steps": 3}, UPLOADS),
+        (PDM | {"local_steps": 3, "dual": "hidden"}, UPLOADS),
+        (PDM | {"local_steps": 2}, PEOPLE),
     ],
     "vertical-sgd": [
         ({"batch": 7, "step": STEP}, {}),

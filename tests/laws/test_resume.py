@@ -83,6 +83,30 @@ def test_max_hours(job: Path, whole: Path, launch: Callable[..., Any], tmp_path:
     same(out, whole)
 
 
+def test_clients_with_a_memory_and_noise(
+    skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    """Dual variables of the absent too, and the noise of a test; on other numbers of ranks each time."""
+    own = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
+    privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "level": "client"}
+    task = table(
+        skewed, own, rounds=6, record={"every": 3, "checkpoint_every": 0}, participation={"clients_per_round": 4},
+        privacy=privacy, regularizer={"name": "l1", "weight": 1e-3}, data={"path": str(skewed), "block": 2},
+    )  # fmt: skip
+    job, out = write_job(tmp_path / "memory.toml", task), tmp_path / "run"
+    assert launch(0, "run", job, "--out", tmp_path / "whole").code == 0
+    for ranks, rounds in ((3, 3), (2, 6)):
+        resume = ["--resume"] if out.exists() else []
+        ended = launch(ranks, "run", job, "--out", out, "--set", f"rounds={rounds}", *resume)
+        assert ended.code == 0, ended.text
+    found, expected = (read_history(run) for run in (out, tmp_path / "whole"))
+    assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    assert list(found) == list(expected)
+    for name in found.keys() - {"elapsed_s", "optimality", *CERTIFICATE}:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    assert found["optimality"][-1] == expected["optimality"][-1] > 0
+
+
 def test_stop_seconds(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
     ended = launch(2, "run", job, "--out", out, "--set", "stop.seconds=1e-9")

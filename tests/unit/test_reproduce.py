@@ -54,7 +54,7 @@ def test_who_converges_faster(first: Sequence[float], second: Sequence[float], v
 
 
 def test_a_difference_within_the_noise_is_none() -> None:
-    from jobs.ssca.report import compare
+    from jobs.reproduction.results import compare
 
     first, second = (curve("alg1-b10", (cost,) * 3, spread=0.1) for cost in (0.20, 0.21))
     assert [compare(first, second, t) for t in (*AT, 40)] == [0, 0, 0, None]
@@ -111,9 +111,8 @@ def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
         text = text.replace("data/mnist-rows-10", str(digits)).replace("data/mnist-columns-10", str(sides))
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     only = ("alg2-b1$", "fedsgd-b1$", "alg4-limit")
-    plan = Plan(
-        tmp_path / "out", 40, 2, ((0.1, 0.0), (0.1, 0.5)), ("objective.hidden=8",), jobs=tmp_path, only=only
-    )
+    grid = ((0.1, 0.0), (0.1, 0.5))
+    plan = Plan(tmp_path / "out", 40, 2, tmp_path, ("objective.hidden=8",), only=only, grid=grid)
     table, pictures = finish(plan)
     assert (tmp_path / "out" / "table.md").read_text(encoding="utf-8") == table
     assert "**Reduced**" in table and "| alg2-b1 | 2 | 40 |" in table and "| fedsgd-b1-held | 2 | 10 |" in table

@@ -105,7 +105,7 @@ def upload_hidden(
 
         x^Q     = a^Q x_0 - step S + step c (lambda + rho x_0),
         lambda+ = lambda + rho (x_0 - x^Q)  = b lambda + rho step S + public,            b = 1 - rho step c,
-        y       = x^Q - lambda+ / rho       = -2 step S - (1 - 2 b) lambda / rho + public,
+        y       = x^Q - lambda+ / rho       = -2 step S + (1 - 2 b) lambda / rho + public,
 
     where public means a function of x_0, and b = a^Q when mu = 0.
 
