@@ -114,7 +114,7 @@ def show(
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
 @click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
 def plot(runs: tuple[Path, ...], out: Path | None, terminal: bool) -> None:
-    """Loss and accuracy against rounds, seconds and bytes; runs that differ in their seed as mean and spread."""
+    """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread."""
     from mpifed import plots
 
     if out is None and not terminal:

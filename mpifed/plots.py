@@ -36,7 +36,12 @@ PANELS = {  # from top to bottom
     "kkt_residual": "KKT residual",
     "test_accuracy": "test accuracy",
 }
-HORIZONTAL = {"round": "round", "elapsed_s": "training time", "bytes": "sent, up and down"}
+HORIZONTAL = {
+    "round": "round",
+    "elapsed_s": "training time",
+    "bytes": "sent, up and down",
+    "epsilon": "epsilon of the client who has spent most",
+}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
 CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
@@ -94,7 +99,7 @@ def convergence(
 
 
 def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(HORIZONTAL)) -> Figure:
-    """Loss and accuracy against rounds, time and bytes.
+    """Loss and accuracy against rounds, time and bytes; of private runs, against epsilon too.
 
     Runs that differ in nothing but their seed are one line, their mean, with a band from their least to their largest
     value. What no run has measured gets no panel.

@@ -25,8 +25,12 @@ def write_run(
     rounds: Sequence[int] = ROUNDS,
     scale: float = 1.0,
     unknown: Sequence[str] = (),
+    private: bool = False,
 ) -> Path:
-    """A run directory with a loss of `scale` * 2^-round, a second every ten rounds, and 100 bytes up and 50 down."""
+    """A run directory with a loss of `scale` * 2^-round, a second every ten rounds, and 100 bytes up and 50 down.
+
+    A private one has an epsilon of a fifth of the rounds.
+    """
     run.mkdir()
     (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch = {batch}\n')
     write_json(run / "run.json", {"name": name})
@@ -40,6 +44,7 @@ def write_run(
             "up_bytes": 100 * index,
             "down_bytes": 50 * index,
         }
+        row |= {"epsilon": index / 5} if private else {}
         history.append(row | dict.fromkeys(unknown))
     return run
 
@@ -99,6 +104,14 @@ def test_what_no_run_has_measured_has_no_panel(tmp_path: Path) -> None:
     picture = figure([plain, scored])
     assert len(picture.axes) == 6
     assert lines(picture.axes[2])["job"].shape == (2, 0)
+
+
+def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
+    picture = figure([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True)])
+    loss = picture.axes[3]
+    assert picture.axes[7].get_xlabel().startswith("epsilon")
+    assert lines(loss)["job"].shape == (2, 0)
+    np.testing.assert_allclose(lines(loss)["private"], [np.array(ROUNDS) / 5, 2.0 ** -np.array(ROUNDS)])
 
 
 @pytest.mark.parametrize(("rounds", "scale"), [(ROUNDS, "log"), ((0, 1, 2, 3), "linear")])
