@@ -259,7 +259,7 @@ def test_secure_draws_take_every_row_as_often() -> None:
 @pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
 def test_coins(now: Round) -> None:
     """Each row by itself, with its client's chance; 0 and 1 mean never and always."""
-    clients, sizes, chances = np.arange(5), np.array([20_000, 400, 400, 1, 20_000]), np.array([0.1, 0.0, 1.0, 1.0, 0.5])
+    clients, sizes, chances = np.arange(5), np.array([10**6, 400, 400, 1, 10**5]), np.array([0.1, 0.0, 1.0, 1.0, 0.5])
     rows, drawn = now.coins("batch", clients, sizes, chances)
     assert rows.shape == drawn.shape
     counts = drawn.sum(axis=1)

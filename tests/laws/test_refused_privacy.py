@@ -1,0 +1,56 @@
+"""Combinations of algorithm and [privacy] without a proof are refused, each with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from small import algorithm
+
+UPLOAD = {"noise_on": "upload"}
+AVG = {"name": "fedavg", "batch": 4, "step": [0.1]}
+PDM = {"name": "fedpdm", "batch": 4, "step_size": [0.1], "rho": 2.0, "local_steps": 2}
+SUMS = {"model": "distributed"}
+PLAIN = {"name": "softmax"}
+# algorithm, [privacy], [objective], what the message says
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
+    "epochs": (AVG | {"local_epochs": 1}, {}, PLAIN, ["local_epochs", "give local_steps"]),
+    "a record twice": (
+        AVG | {"local_steps": 6}, UPLOAD, PLAIN, ["6 local steps of batch 4 take 24 records", "client 1 has 20"],
+    ),
+    "any number of records": (AVG | {"local_steps": 2}, UPLOAD | {"sampling": "poisson"}, PLAIN, ["local_steps = 1"]),
+    "steps that tell": (PDM | {"tolerance": 0.1}, UPLOAD, PLAIN, ["tolerance = 0", 'noise_on = "gradients"']),
+    "models that remember": (PDM | {"start": "own"}, UPLOAD, PLAIN, ['start = "server"']),
+    "duals in the clear": (PDM, SUMS, PLAIN, ['model = "local"', 'level = "client"']),
+    "controls in the clear": (
+        {"name": "scaffold", "batch": 4, "step": [0.1]}, SUMS, PLAIN, ['model = "local"', 'level = "client"'],
+    ),
+    "hidden and concave": (
+        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"concave": 0.1}, ['dual = "public"', "concave = 0"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(case: Any) -> None:
+    table, privacy, objective, said = case
+    (message,) = algorithm(table, privacy, [40, 20], 3, 3, objective, wrong=True).check()
+    assert message.startswith(("[algorithm] ", "[privacy] "))
+    assert all(part in message for part in said)
+
+
+ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "own start, gradients": (PDM | {"start": "own", "tolerance": 0.1}, {}, PLAIN | {"concave": 0.1}),
+    "own start, clients": (PDM | {"start": "own"}, SUMS | {"level": "client"}, PLAIN),
+    "by chance, gradients": (PDM | {"local_steps": 9}, {"sampling": "poisson"}, PLAIN),
+    "all records once": (AVG | {"local_steps": 5}, UPLOAD, PLAIN),
+    "hidden": (PDM | {"dual": "hidden"}, UPLOAD, PLAIN),
+    "public and concave": (PDM, UPLOAD, PLAIN | {"concave": 0.1}),
+    "sums": (AVG | {"local_steps": 2}, SUMS, PLAIN),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED.values(), ids=ALLOWED)
+def test_what_is_next_to_it_is_not(case: Any) -> None:
+    table, privacy, objective = case
+    assert algorithm(table, privacy, [40, 20], 3, 3, objective, wrong=True).check() == []

@@ -1,0 +1,169 @@
+"""What plain loops of algorithms with local steps share: rows, gradients, who takes part, and the product's outcome.
+
+Of the product only the data, the rows drawn and the starting model are used. Models are vectors [d]: the features'
+weights [p, L] row by row, then the biases [L], if there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from paper import model_flat
+
+from mpifed.comm.transport import Alone
+from mpifed.core.exchange import play
+from mpifed.core.record import leaves
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.participation import round_of
+from mpifed.run.setup import Ready, prepare
+from mpifed.shards.store import open_federation
+
+Gradient = Callable[[Any, Any, Any], Any]  # (w [d], X [s, p], y [s]) -> [d], with all penalties
+SEED = 11
+
+# [privacy] without noise, by what it makes of the local steps; a gradient of the digits is longer than that
+CLIP, HAIR = 1.5, 1 - 2.0**-20  # what is clipped becomes a millionth shorter
+PRIVATE: dict[str, dict[str, Any]] = {
+    name: {"privacy": {"delta": 1e-5, "clip": CLIP, "noise_multiplier": 0.0, "noise": "test", **settings}}
+    for name, settings in {
+        "gradients": {},
+        "gradients, by chance": {"sampling": "poisson"},
+        "upload": {"noise_on": "upload"},
+    }.items()
+}
+
+
+def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
+    """A job in float64 without any measuring; what is summed in floats has no grid."""
+    table: dict[str, Any] = {
+        "name": "reference", "rounds": 4, "seed": SEED, "data": {"path": str(folder)}, "algorithm": algorithm,
+        "objective": {"name": "softmax", "bias": True, "penalty": 1e-2}, "sum": {"numbers": "float"},
+        "record": {"every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+    }  # fmt: skip
+    return Job.check(table | changes)
+
+
+# --- the product ---------------------------------------------------------------------------------------------------
+
+
+class Played(NamedTuple):
+    """What the product has after all rounds."""
+
+    ready: Ready
+    server: Any
+    clients: list[Any]  # a record for each block
+
+    @property
+    def model(self) -> Any:
+        """[d]"""
+        return model_flat(self.ready.algorithm.model(self.server))
+
+    def kept(self, field: str) -> Any:
+        """[N, d] what the clients keep under this name, or as their whole state."""
+        found = np.empty((self.ready.federation.clients, len(self.model)))
+        for block, state in zip(self.ready.federation.blocks, self.clients, strict=True):
+            record = getattr(state, field) if field else state
+            found[block.clients] = np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
+        return found
+
+
+def played(task: Job) -> Played:
+    """All rounds of a job, by the product."""
+    ready = prepare(task, Alone())
+    server, clients = ready.server, ready.clients
+    for index in range(task.rounds):
+        now = round_of(task, ready.federation.clients, index)
+        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.federation)
+    return Played(ready, server, clients)
+
+
+def start_of(task: Job) -> Any:
+    """[d] the product's model before round 0."""
+    return played(task.model_copy(update={"rounds": 0})).model
+
+
+# --- data and draws ------------------------------------------------------------------------------------------------
+
+
+def rows_of(folder: str | Path) -> list[tuple[Any, Any]]:
+    """X [s, p] and y [s] of each client."""
+    federation, found = open_federation(folder), []
+    for i in range(federation.clients):
+        shard = federation.shard(i, in_memory=True)
+        X = np.empty((shard.samples, shard.features))
+        shard.take(np.arange(shard.samples), X)
+        found.append((X, shard.y))
+    return found
+
+
+def present(task: Job, clients: int, t: int) -> list[int]:
+    """Who takes part in round t = 1, 2, ..."""
+    now, some = Round(t - 1, task.seed, np.ones(clients, dtype=bool)), task.participation.clients_per_round
+    if some is None:
+        return list(range(clients))
+    return sorted(now.rng("participation").choice(clients, some, replace=False).tolist())
+
+
+def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
+    """A client's rows for each of Q local steps of round t.
+
+    They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
+    """
+    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch"]
+    now, privacy = Round(t - 1, task.seed, np.zeros(0, dtype=bool)), task.privacy
+    one, rows = np.array([client]), np.array([size])
+    if privacy is not None and privacy.sampling == "poisson" and privacy.level == "sample":
+        coins = [now.coins(f"minibatch {r}", one, rows, np.array([b / size])) for r in range(Q)]
+        return [drawn[0][counts[0]] for drawn, counts in coins]
+    if privacy is not None and privacy.on_gradients:
+        return [now.draw(f"minibatch {r}", one, rows, b)[0] for r in range(Q)]
+    return list(now.draw("minibatch", one, rows, Q * b)[0].reshape(Q, b))
+
+
+# --- gradients of mean losses, sample by sample --------------------------------------------------------------------
+
+
+def gradient_of(task: Job, outputs: int) -> Gradient:
+    """That of the job's objective; under [privacy] every sample's is clipped, and a batch counts as `batch` of them."""
+    objective = task.objective
+    slope = {
+        "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
+    }[objective["name"]]  # fmt: skip
+    mu, beta, private = objective.get("penalty", 0.0), objective.get("concave", 0.0), task.privacy is not None
+    clip = np.inf if task.privacy is None else task.privacy.bound * HAIR
+
+    def gradient(w: Any, X: Any, y: Any) -> Any:
+        p = X.shape[1]
+        W, bias = w[: p * outputs].reshape(p, outputs), w[p * outputs :]
+        total = 2 * mu * w + beta * 2 * w / (1 + w**2) ** 2
+        for x, label in zip(X, y, strict=True):
+            down = slope(x @ W + (bias if len(bias) else 0), label)
+            own = np.concatenate([np.outer(x, down).ravel(), down if len(bias) else []])
+            own = own * min(1.0, clip / np.linalg.norm(own))
+            total = total + own / (task.algorithm["batch"] if private else len(y))
+        return total
+
+    return gradient
+
+
+def softmax_slope(z: Any, label: int) -> Any:
+    """-log q_y has the slope q - e_y."""
+    q = np.exp(z) / np.exp(z).sum()
+    q[label] -= 1
+    return q
+
+
+def printed_slope(z: Any, label: int) -> Any:
+    """(25) of FedPDM-DP: log(1 + exp(-z_y))."""
+    down = np.zeros_like(z)
+    down[label] = -1 / (1 + np.exp(z[label]))
+    return down
+
+
+def residual(z: Any, target: float) -> Any:
+    """(z - y)^2 / 2"""
+    return z - target

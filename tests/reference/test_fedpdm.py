@@ -1,0 +1,272 @@
+"""FedPDM against a loop written from its paper, against FedAvg where they are one, and against known optima.
+
+Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek, arXiv:2307.13333, whose equation numbers these are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from paper import make_data, model_flat, step_size
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.record import map_leaves
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.loop import run
+from mpifed.run.measure import measure
+from mpifed.run.setup import prepare
+
+RHO = 2.0
+RULES: dict[str, list[float]] = {"prox": [0.8, 0.5], "fedpd": [0.9, 0.3], "paper": [0.4, 0.3]}  # [eta, decay]
+CLASSES = 10
+L1 = {"name": "l1", "weight": 0.02}
+# sums over some hundred rows in float64
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def fedpdm(**changes: Any) -> dict[str, Any]:
+    rule = changes.get("step", "prox")
+    return {"name": "fedpdm", "batch": 4, "step_size": RULES[rule], "rho": RHO, **changes}
+
+
+class Course(NamedTuple):
+    """What the loop leaves."""
+
+    x_0: Any  # [d]
+    x: Any  # [N, d]
+    lam: Any  # [N, d]
+    steps: list[int]  # Q of every client of every round
+
+
+def soft(u: Any, threshold: float) -> Any:
+    return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
+
+
+def plain_loop(task: Job, outputs: int = CLASSES) -> Course:
+    """Algorithm 1, client by client; h = gamma ||x||_1, biases left out."""
+    rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
+    gamma, penalized = (task.regularizer or {"weight": 0.0})["weight"], data[0][0].shape[1] * outputs
+    x_0 = start_of(task)
+    x, lam, steps = np.tile(x_0, (len(data), 1)), np.zeros((len(data), len(x_0))), []
+    for t in range(1, task.rounds + 1):
+        eta = step_size(rule["step_size"], t)
+        eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("step", "prox")]
+        total, rows = np.zeros_like(x_0), 0
+        for i in present(task, len(data), t):
+            X, y = data[i]
+            v = x[i] if rule.get("start") == "own" else x_0
+            Q = 0
+            for batch in minibatches(task, i, len(y), t):
+                Q += 1
+                down = gradient(v, X[batch], y[batch]) - lam[i] + RHO * (v - x_0)
+                v = v - eta * down  # (10a)
+                if down @ down <= rule.get("tolerance", -1.0):  # (11)
+                    break
+            steps.append(Q)
+            x[i] = v  # (10b)
+            lam[i] = lam[i] + RHO * (x_0 - v)  # (10c)
+            total, rows = total + len(y) * (v - lam[i] / RHO), rows + len(y)  # (10d)
+        x_0 = total / rows  # (13)
+        x_0[:penalized] = soft(x_0[:penalized], gamma / RHO)
+    return Course(x_0, x, lam, steps)
+
+
+def same(task: Job, outputs: int = CLASSES, atol: float = 1e-12) -> Course:
+    """The product's models and dual variables are those of the loop."""
+    found, expected = played(task), plain_loop(task, outputs)
+    np.testing.assert_allclose(found.model, expected.x_0, rtol=0, atol=atol)
+    np.testing.assert_allclose(found.kept("model"), expected.x, rtol=0, atol=atol)
+    np.testing.assert_allclose(found.kept("dual"), expected.lam, rtol=0, atol=atol)
+    return expected
+
+
+@pytest.mark.parametrize("per_round", [None, 3])
+@pytest.mark.parametrize("start", ["server", "own"])
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: int | None) -> None:
+    """Shards of different sizes; whoever is absent keeps x_i and lambda_i."""
+    participation = {} if per_round is None else {"clients_per_round": per_round}
+    same(local_job(skewed, fedpdm(step=rule, local_steps=steps, start=start), participation=participation))
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("start", ["server", "own"])
+def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:
+    """(11), at which clients end after different numbers of steps, those of one block too."""
+    algorithm = fedpdm(local_steps=12, start=start, step_size=[2.0, 0.1], tolerance=3.0)
+    task = local_job(skewed, algorithm, data={"path": str(skewed), "block": block}, rounds=3)
+    steps = same(task).steps
+    assert {1, 12} < set(steps)
+    assert len(set(steps)) > 4
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"regularizer": L1},
+        {"objective": {"name": "softmax", "penalty": 0.0}},
+        {"objective": {"name": "softmax", "penalty": 0.05, "concave": 0.1}},
+        {"objective": {"name": "true-class-logistic", "concave": 0.1}, "regularizer": L1},
+    ],
+    ids=["l1", "no penalty", "concave penalty", "the paper's function"],
+)
+def test_other_functions(skewed: Path, tables: dict[str, Any]) -> None:
+    algorithm, some = fedpdm(local_steps=3, batch=5), {"participation": {"clients_per_round": 4}}
+    x_0 = same(local_job(skewed, algorithm, **some, **tables)).x_0
+    assert ((x_0 == 0).sum() > 200) == ("regularizer" in tables)  # dead pixels have 90
+
+
+@pytest.mark.parametrize("tables", PRIVATE.values(), ids=PRIVATE)
+@pytest.mark.parametrize("algorithm", [{}, {"dual": "hidden"}], ids=str)
+def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]) -> None:
+    """Each record's gradient by itself, and the penalties not at all; without noise the two duals are one."""
+    objective = {"name": "softmax", "bias": True, "penalty": 0.05}
+    same(local_job(skewed, fedpdm(local_steps=3, **algorithm), objective=objective, **tables))
+
+
+def test_exact_sums(skewed: Path) -> None:
+    """Uploads are rounded to multiples of 2^-38 = 4e-12, once a client and round."""
+    same(local_job(skewed, fedpdm(local_steps=2), sum={"numbers": "exact"}), atol=1e-10)
+
+
+def test_least_squares(regression: Path) -> None:
+    objective = {"name": "least-squares", "penalty": 1e-2}
+    same(local_job(regression, fedpdm(local_steps=4, batch=3), objective=objective, regularizer=L1), outputs=1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, rule: str) -> None:
+    """With S = sum a^(Q-1-r) g_r: y = x_0 - 2 eta S + (1 - 2a^Q) lambda/rho, lambda+ = a^Q lambda + rho eta S."""
+    task = local_job(skewed, fedpdm(step=rule, local_steps=steps), objective={"name": "softmax"})
+    at, (X, y) = prepare(task, Alone()), rows_of(skewed)[0]
+    rng, now = np.random.default_rng(1), Round(2, task.seed, np.ones(11, dtype=bool))
+    x_0, lam = rng.normal(size=(2, 640)) / 4
+    clients = map_leaves(lambda leaf: lam.reshape(leaf.shape), at.clients[0])
+    server = at.server._replace(model=at.server.model._replace(first=x_0.reshape(64, 10)), steps=np.int64(2))
+    (exchange,) = at.algorithm.exchanges
+    clients, sent = exchange.answer(clients, exchange.ask(server, now), at.federation.blocks[0], now)
+
+    eta = step_size(RULES[rule], 3)
+    eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule]
+    a, v, S, gradient = 1 - eta * RHO, x_0, 0.0, gradient_of(task, CLASSES)
+    for batch in minibatches(task, 0, len(y), 3):
+        g = gradient(v, X[batch], y[batch])
+        S, v = a * S + g, v - eta * (g - lam + RHO * (v - x_0))
+    uploaded = x_0 + model_flat(sent.value) / sent.weight
+    np.testing.assert_allclose(uploaded, x_0 - 2 * eta * S + (1 - 2 * a**steps) * lam / RHO, **EXACT)
+    np.testing.assert_allclose(model_flat(clients.dual), a**steps * lam + RHO * eta * S, **EXACT)
+
+
+# --- FedAvg ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tables", [{}, {"participation": {"clients_per_round": 3}}, {"regularizer": L1}], ids=str)
+@pytest.mark.parametrize("settings", [("paper", 1 / (2 * RHO)), ("prox", 1 / RHO), ("fedpd", 0.5)], ids=str)
+@pytest.mark.parametrize("data", ["digits", "skewed"])
+def test_one_step_of_half_the_way_is_fedavg(
+    request: Any, data: str, settings: tuple[str, float], tables: dict[str, Any]
+) -> None:
+    """eta = 1 / (2 rho): the dual leaves no trace in the upload, which is a gradient step of 1 / rho."""
+    folder, (rule, eta) = request.getfixturevalue(data), settings
+    one = local_job(folder, fedpdm(step=rule, step_size=[eta]), rounds=8, **tables)
+    other = local_job(folder, {"name": "fedavg", "batch": 4, "step": [1 / RHO]}, rounds=8, **tables)
+    np.testing.assert_allclose(played(one).model, played(other).model, **EXACT)
+
+
+# --- optima ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def equal(tmp_path_factory: Any) -> Path:
+    """5 clients with 24 rows each of a regression: with a batch of 24 all rows count in every step."""
+    out = tmp_path_factory.mktemp("data") / "equal"
+    return make_data(out, "synthetic", "--split", "rows", "--clients", 5, "--samples", 120, "--features", 8)
+
+
+def to_the_end(folder: Path, out: Path, rounds: int, batch: int, **tables: Any) -> Any:
+    record = {"every": rounds // 2, "certify_every": rounds // 2, "checkpoint_every": 0}
+    algorithm = {"name": "fedpdm", "batch": batch, "step_size": [0.3], "rho": 3.0, "local_steps": 6}
+    return run(local_job(folder, algorithm, rounds=rounds, record=record, **tables), Alone(), out)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.05, 0.3])
+def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) -> None:
+    from sklearn.linear_model import Lasso
+
+    data = rows_of(equal)
+    assert {len(y) for _, y in data} == {24}
+    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
+    best = np.linalg.lstsq(X, y, rcond=None)[0]
+    if gamma:
+        best = Lasso(gamma, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
+    tables = {"regularizer": {"name": "l1", "weight": gamma}} if gamma else {}
+    result = to_the_end(equal, tmp_path / "run", 300, 24, objective={"name": "least-squares"}, **tables)
+    assert result.columns["optimality"] < 1e-20  # a square
+    assert result.columns["kkt_residual"] < 1e-10
+    found = result.model.first[:, 0]
+    np.testing.assert_allclose(found, best, rtol=0, atol=1e-9)
+    assert ((found == 0) == (best == 0)).all()
+    assert (found == 0).any() == (gamma > 0)
+
+
+def test_full_batches_find_a_stationary_point_of_a_function_that_is_not_convex(classes: Path, tmp_path: Path) -> None:
+    """One-vs-rest with the penalty of (25), beta = 0.05, and l1: the model ends with real zeros."""
+    objective = {"name": "one-vs-rest", "concave": 0.05}
+    tables = {"objective": objective, "regularizer": {"name": "l1", "weight": 0.02}}
+    result = to_the_end(classes, tmp_path / "run", 600, 60, **tables)
+    assert result.columns["optimality"] < 1e-10
+    zeros = result.model.first == 0
+    assert 0 < zeros.sum() < zeros.size
+
+
+def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
+    model = played(local_job(skewed, fedpdm(local_steps=2), regularizer=L1, rounds=20)).model[:640]
+    assert 200 < (model == 0).sum() < 640
+
+
+@pytest.mark.parametrize("tables", [{}, {"regularizer": L1}], ids=["smooth", "l1"])
+def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
+    """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
+    objective = {"name": "softmax", "penalty": 0.05, "concave": 0.1}
+    task = local_job(skewed, fedpdm(local_steps=3), objective=objective, **tables)
+    found = played(task)
+    at, federation = found.ready, found.ready.federation
+    everybody = Round(-1, 1, np.ones(11, dtype=bool))
+    columns = measure(
+        at.algorithm.measures, at.algorithm, found.server, federation.blocks, found.clients, everybody, federation, None
+    )
+    data, x_0, x, lam = rows_of(skewed), found.model, found.kept("model"), found.kept("dual")
+    N, P, pull = sum(len(y) for _, y in data), 0.0, np.zeros(640)
+    gradient = gradient_of(task, CLASSES)
+    for (X, y), own, dual in zip(data, x, lam, strict=True):
+        share = len(y) / N
+        P += share**2 * np.sum((gradient(own, X, y) - dual + RHO * (own - x_0)) ** 2)  # by x_i
+        P += share**2 * np.sum((x_0 - own) ** 2)  # by lambda_i
+        pull += share * (dual + RHO * (x_0 - own))  # by x_0
+    target = soft(x_0 - pull / RHO, (L1["weight"] if tables else 0.0) / RHO)
+    P += np.sum((RHO * (x_0 - target)) ** 2)
+    assert columns["optimality"] == pytest.approx(P, rel=1e-9)
+    assert P > 1e-3
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "most"), [("paper", 1.0), ("fedpd", 2.0)])  # eta rho < 2, and eta < 2
+def test_steps_that_diverge_are_refused(skewed: Path, rule: str, most: float) -> None:
+    prepare(local_job(skewed, fedpdm(step=rule, step_size=[0.99 * most]), objective={"name": "softmax"}), Alone())
+    with pytest.raises(UsageError, match=r"a local step multiplies x - x_0 by -1"):
+        prepare(local_job(skewed, fedpdm(step=rule, step_size=[most]), objective={"name": "softmax"}), Alone())
+
+
+def test_prox_steps_are_stable_whatever_their_size(skewed: Path) -> None:
+    model = played(local_job(skewed, fedpdm(step_size=[1e9], local_steps=3, rho=20.0), rounds=20)).model
+    assert np.abs(model).max() < 10

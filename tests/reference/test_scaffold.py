@@ -1,0 +1,122 @@
+"""SCAFFOLD against its printed form, in which clients send two changes and the server keeps c.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled Averaging
+for Federated Learning" (ICML 2020, arXiv:1910.06378), Algorithm 1 with option II.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from loops import PRIVATE, Played, gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from paper import make_data, model_flat, step_size
+
+from mpifed.run.config import Job
+
+STEP = [0.4, 0.3]
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def scaffold(**changes: Any) -> dict[str, Any]:
+    return {"name": "scaffold", "batch": 4, "step": STEP, "local_steps": 3, **changes}
+
+
+class Course(NamedTuple):
+    """What the loop leaves."""
+
+    x: Any  # [d]
+    c: Any  # [d]
+    own: Any  # [N, d]
+
+
+def plain_loop(task: Job, outputs: int = 10) -> Course:
+    """The means over clients are by rows; that of c over all of them, present or not."""
+    rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
+    x = start_of(task)
+    K, N, c, own = rule["local_steps"], sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
+    for t in range(1, task.rounds + 1):
+        step, who = step_size(rule["step"], t), present(task, len(data), t)
+        dx, dc = np.zeros_like(x), np.zeros_like(x)
+        for i in who:
+            X, label = data[i]
+            y = x
+            for batch in minibatches(task, i, len(label), t):
+                y = y - step * (gradient(y, X[batch], label[batch]) - own[i] + c)
+            new = own[i] - c + (x - y) / (K * step)
+            dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
+            own[i] = new
+        x = x + rule.get("server_step", 1.0) * dx / sum(len(data[i][1]) for i in who)
+        if task.regularizer is not None:
+            threshold = task.regularizer["weight"] * rule.get("server_step", 1.0) * K * step
+            x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
+        c = c + dc / N
+    return Course(x, c, own)
+
+
+def same(found: Played, expected: Course) -> None:
+    np.testing.assert_allclose(found.model, expected.x, **EXACT)
+    np.testing.assert_allclose(model_flat(found.server.control), expected.c, **EXACT)
+    np.testing.assert_allclose(found.kept(""), expected.own, **EXACT)
+
+
+@pytest.mark.parametrize("server_step", [1.0, 0.6])
+@pytest.mark.parametrize("per_round", [None, 4])
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("data", ["digits", "skewed"])
+def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | None, server_step: float) -> None:
+    """Model, c and every c_i, those of absent clients too."""
+    folder = request.getfixturevalue(data)
+    participation = {} if per_round is None else {"clients_per_round": per_round}
+    algorithm = scaffold(local_steps=steps, server_step=server_step)
+    task = local_job(folder, algorithm, participation=participation, data={"path": str(folder), "block": 3})
+    same(played(task), plain_loop(task))
+
+
+def test_concave_penalty_and_l1(skewed: Path) -> None:
+    tables = {"objective": {"name": "softmax", "concave": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    task = local_job(skewed, scaffold(), **tables)
+    expected = plain_loop(task)
+    same(played(task), expected)
+    assert (expected.x == 0).sum() > 100
+
+
+@pytest.mark.parametrize("tables", PRIVATE.values(), ids=PRIVATE)
+def test_clipped(skewed: Path, tables: dict[str, Any]) -> None:
+    """Each record's gradient by itself, and neither the penalty nor the controls."""
+    task = local_job(skewed, scaffold(), participation={"clients_per_round": 4}, **tables)
+    same(played(task), plain_loop(task))
+
+
+def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
+    """By rows: though the server never hears a change of c."""
+    found = played(local_job(skewed, scaffold(), participation={"clients_per_round": 5}, rounds=9))
+    counts = np.array([len(y) for _, y in rows_of(skewed)])
+    np.testing.assert_allclose(model_flat(found.server.control), counts @ found.kept("") / counts.sum(), **EXACT)
+    assert np.abs(found.server.control.first).max() > 0.01
+
+
+def test_the_first_round_is_fedavgs(skewed: Path) -> None:
+    """As all control variates are zero; the second is not."""
+    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "sum": {"numbers": "exact"}}
+    plain = {"name": "fedavg", "batch": 4, "step": STEP, "local_steps": 3}
+    for rounds in (1, 2):
+        one, other = (played(local_job(skewed, rule, rounds=rounds, **tables)).model for rule in (scaffold(), plain))
+        assert (np.abs(one - other).max() < 1e-14) == (rounds == 1)
+
+
+def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:
+    """Where FedAvg stops short of it, clients being different and local steps many."""
+    folder = make_data(
+        tmp_path_factory.mktemp("data") / "equal", "synthetic", "--split", "rows", "--clients", 4, "--samples", 80,
+        "--features", 5,
+    )  # fmt: skip
+    data = rows_of(folder)
+    best = np.linalg.lstsq(np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data]), rcond=None)[0]
+    tables: dict[str, Any] = {"objective": {"name": "least-squares"}, "rounds": 300}
+    algorithm = {"batch": 20, "step": [0.05], "local_steps": 8}
+    found, plain = (played(local_job(folder, {"name": name, **algorithm}, **tables)) for name in ("scaffold", "fedavg"))
+    np.testing.assert_allclose(found.model, best, rtol=0, atol=1e-10)
+    assert np.abs(plain.model - best).max() > 1e-3

@@ -1,0 +1,79 @@
+"""Private algorithms with no noise and nothing clipped are their plain selves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loops import Played, local_job, played
+
+from mpifed.core.block import Block
+from mpifed.core.record import leaves
+
+STEP = [0.4, 0.3]
+PLAIN: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg", "step": STEP},
+    "fedprox": {"name": "fedprox", "step": STEP, "mu": 0.3},
+    "scaffold": {"name": "scaffold", "step": STEP},
+    "fedpdm": {"name": "fedpdm", "step_size": STEP, "rho": 2.0},
+    "fedpdm, hidden": {"name": "fedpdm", "step_size": STEP, "rho": 2.0, "dual": "hidden"},
+}
+every_algorithm = pytest.mark.parametrize("algorithm", PLAIN.values(), ids=PLAIN)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {"delta": 1e-5, "clip": 1e6, "noise_multiplier": 0.0, "noise": "test", **changes}
+
+
+def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None, steps: int) -> Played:
+    """In single precision, summed exactly."""
+    tables: dict[str, Any] = {"sum": {"numbers": "exact"}, "compute": {"dtype": "float32"}}
+    tables |= {"participation": {"clients_per_round": 3}} | ({} if privacy is None else {"privacy": privacy})
+    return played(local_job(folder, {"batch": 4, "local_steps": steps, **algorithm}, **tables))
+
+
+def bits(found: Played) -> list[Any]:
+    return [np.asarray(leaf).tobytes() for state in (found.server, *found.clients) for _, leaf in leaves(state)]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@every_algorithm
+def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -> None:
+    """Bit for bit, states of clients too, since minibatches are drawn alike."""
+    plain = run(skewed, algorithm, None, steps)
+    assert bits(run(skewed, algorithm, settings(noise_on="upload"), steps)) == bits(plain)
+    assert bits(run(skewed, algorithm, settings(noise_on="upload", clip=0.1), steps)) != bits(plain)
+
+
+@pytest.mark.parametrize("model", ["central", "distributed"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
+    for name in ("fedavg", "fedprox"):
+        plain = run(skewed, PLAIN[name], None, steps)
+        assert bits(run(skewed, PLAIN[name], settings(model=model), steps)) == bits(plain)
+
+
+@pytest.mark.parametrize("model", ["local", "central", "distributed"])
+@pytest.mark.parametrize("steps", [1, 3])
+@every_algorithm
+def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: str) -> None:
+    """At level "client" all count alike: so shards are equal."""
+    plain = run(classes, algorithm, None, steps)
+    assert bits(run(classes, algorithm, settings(level="client", model=model), steps)) == bits(plain)
+    assert bits(run(classes, algorithm, settings(level="client", model=model, clip=0.01), steps)) != bits(plain)
+
+
+@every_algorithm
+def test_noise_on_gradients(skewed: Path, algorithm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step, on the plain minibatch: with more, theirs are disjoint, and those of private ones independent."""
+    plain, draw = run(skewed, algorithm, None, 1), Block.draw
+
+    def same_rows(block: Block, now: Any, purpose: str, count: int, secret: bool = False) -> Any:
+        assert (purpose, secret) == ("minibatch 0", True)
+        return draw(block, now, "minibatch", count)
+
+    assert bits(run(skewed, algorithm, settings(), 1)) != bits(plain)
+    monkeypatch.setattr(Block, "draw", same_rows)
+    assert bits(run(skewed, algorithm, settings(), 1)) == bits(plain)
