@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import rows_of
 from paper import make_data
 
 from mpifed.comm.transport import Alone
@@ -15,7 +16,7 @@ from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.loop import run
 from mpifed.run.setup import prepare
-from mpifed.shards.store import Federation, open_federation
+from mpifed.shards.store import open_federation
 
 ROUNDS, SEED, STEP = 4, 5, (0.4, 0.25)
 
@@ -32,17 +33,6 @@ def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
         "compute": {"dtype": "float64"},
     }
     return Job.check(table | changes)
-
-
-def rows_of(federation: Federation) -> list[tuple[Any, Any]]:
-    """X [s, p] and y [s] of each client."""
-    found = []
-    for i in range(federation.clients):
-        shard = federation.shard(i, in_memory=True)
-        X = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), X)
-        found.append((X, shard.y))
-    return found
 
 
 def network_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
