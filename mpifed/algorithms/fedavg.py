@@ -69,7 +69,9 @@ class FedAvg(Rows):
     more local steps theirs has momentum at the clients, and this has not.
 
     A `[regularizer]` h is the server's: after averaging, w = prox of h with step (local steps) x `step`. With one local
-    step that is proximal stochastic gradient descent.
+    step that is proximal stochastic gradient descent. Momentum then keeps how far w has really moved, prox and all, so
+    that it rests where the method without momentum does (P. Ochs, Y. Chen, T. Brox, T. Pock: "iPiano", SIAM J. Imaging
+    Sciences 2014, arXiv:1404.4805).
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
@@ -144,6 +146,7 @@ class FedAvg(Rows):
         model = map_leaves(np.add, server.model, change)
         if self.problem.regularizer is not None:
             model = self.problem.regularizer.prox(model, self.local.count * step)
+            velocity = map_leaves(np.subtract, model, server.model) if self.momentum else ()
         return Server(model, server.steps + 1, velocity)
 
     def released(self, index: int) -> Release:

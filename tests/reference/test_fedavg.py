@@ -309,3 +309,25 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     assert found["test_loss"] == pytest.approx(log_loss(test_y, probabilities(test_X), labels=labels), rel=1e-8)
     assert found["test_accuracy"] == accuracy_score(test_y, probabilities(test_X).argmax(axis=1))
     assert found["round"] == ROUNDS
+
+
+@pytest.mark.parametrize(("name", "momentum"), [("fedavg", 0.0), ("fedavg", 0.6), ("scaffold", 0.0)])
+def test_full_batches_with_l1_find_the_lasso(tmp_path: Path, name: str, momentum: float) -> None:
+    """With one local step the prox follows a gradient step; momentum must not change where that rests."""
+    from sklearn.linear_model import Lasso
+
+    folder = make_data(
+        tmp_path / "equal", "synthetic", "--split", "rows", "--clients", 5, "--samples", 120, "--features", 8
+    )
+    data = rows_of(folder)
+    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
+    best = Lasso(0.3, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
+    algorithm = {"name": name, "batch": 24, "step": [0.2]} | ({"momentum": momentum} if name == "fedavg" else {})
+    task = job(
+        folder, algorithm, objective={"name": "least-squares"}, regularizer={"name": "l1", "weight": 0.3}, rounds=400
+    )
+    result = run(task, Alone(), tmp_path / "run")
+    assert result is not None
+    found = result.model.first[:, 0]
+    np.testing.assert_allclose(found, best, rtol=0, atol=1e-9)
+    assert ((found == 0) == (best == 0)).all() and (best == 0).any()
