@@ -78,10 +78,9 @@ reproduce-ssca: .venv/data,plot.done ## Figures 2-4 of the SSCA paper and what r
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
-# FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm', RANKS (2)
-reproduce-fedpdm: RANKS = 2
+# FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm'; one process: rounds take 2 ms
 reproduce-fedpdm: .venv/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and what reproduces, reduced; FULL=1 for all
-	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.fedpdm.reproduce \
+	MPIEXEC= $(BIN)/python -m jobs.fedpdm.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 

@@ -1,0 +1,56 @@
+"""What epsilon can be proved for the noise that the paper's analysis asks for: FedPDM-DP, Theorems 1 and 2.
+
+The noise follows from a claimed total by (20), with p T participations as the paper counts them, and (18), (19). How
+much it protects depends on what is read into the paper:
+
+- what bounds a gradient. Assumption 3 bounds that of a minibatch: then one record can turn it round, and (19), which
+  has no 1/b, is tight. Clipping record by record would make the same noise b times stronger.
+- whether lambda_i is known. (19) takes it to be; in Algorithm 1 it is hidden and remembers all records, so that more
+  can differ and sampling amplifies nothing.
+- the exponent of q in (20): 2 as printed, 1 in what it is taken from.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.maths.privacy import accounting, paper
+from mpifed.maths.privacy.sensitivity import upload_hidden
+
+DELTA, ROUNDS, BATCH, SHARD, CLIENTS, PRESENT, RHO = 1e-5, 300, 30, 600, 100, 5, 10.0
+RATE = BATCH / SHARD
+
+
+class Truth(NamedTuple):
+    """Epsilons that can be proved, where one total was claimed."""
+
+    claimed: float
+    one_round: float  # the epsilon of one upload that (20) has in it, for which Lemma 1 is then used
+    multiplier: float  # standard deviation of the noise / (19)
+    public: float  # a client whose lambda is public
+    hidden: float  # Algorithm 1 as it stands
+    public_printed: float  # the same two with q^2 as printed
+    hidden_printed: float
+
+
+def truth(claimed: float, rounds: NDArray[np.int64]) -> Truth:
+    """Of a client who takes part in `rounds`, counted from 0."""
+    multiplier = paper.needed(claimed, RATE, ROUNDS * PRESENT / CLIENTS, DELTA)
+    printed = multiplier * RATE  # epsilon of a round is 1 / q times larger
+    found = [one(m, rounds) for m in (multiplier, printed) for one in (_public, _hidden)]
+    return Truth(claimed, paper.noise(1.0, 1.0, DELTA) / multiplier, multiplier, *found)
+
+
+def _public(multiplier: float, rounds: NDArray[np.int64]) -> float:
+    return accounting.epsilon({(multiplier, RATE): len(rounds)}, DELTA)
+
+
+def _hidden(multiplier: float, rounds: NDArray[np.int64]) -> float:
+    """Each upload by its own sensitivity, at the steps of `prox`, and none of them amplified."""
+    steps = [1 / (RHO + np.sqrt(t)) for t in range(1, ROUNDS + 1)]
+    true = upload_hidden(steps, RHO, 1, 1.0, 1.0, "replace-one").sensitivity
+    stated = np.array([paper.sensitivity(step, RHO, 1, 1.0) for step in steps])
+    return accounting.epsilon({(multiplier * stated[t] / true[t], 1.0): 1 for t in rounds}, DELTA)

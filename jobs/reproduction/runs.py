@@ -1,0 +1,127 @@
+"""Plays the jobs of a paper's curves, each for several seeds as a sweep; what has finished is not run again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from mpifed.run.best import FAILED
+from mpifed.run.command import How, run_command
+from mpifed.run.config import read_table
+from mpifed.run.history import read_json
+
+GRID_SEED = 1001  # of every search, and of nothing that is reported
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, and how."""
+
+    out: Path
+    rounds: int
+    seeds: int
+    jobs: Path
+    changes: tuple[str, ...] = ()  # of every job, as `--set` takes them
+    launcher: tuple[str, ...] = ()  # before `python -m mpifed`
+    dry: bool = False  # run nothing
+    only: tuple[str, ...] = ("",)  # how the names of the jobs begin that are run; $ is the end of a name
+
+    def some(self, names: Iterable[str]) -> list[str]:
+        """Those of the jobs that are asked for."""
+        return [name for name in names if f"{name}$".startswith(self.only)]
+
+    def run(self, name: str, folder: Path, rounds: int, every: int, changes: Sequence[str], seeds: int) -> None:
+        """A job's sweep over seeds, to `rounds`; what has finished is left as it is."""
+        if self.dry or done(folder, self.points(name, changes, seeds), rounds):
+            return
+        settings = [f"rounds={rounds}", f"record.every={every}", "record.checkpoint_every=0", f"sweep.seeds={seeds}"]
+        log, job = folder.with_name(f"{folder.name}.log"), self.jobs / f"{name}.toml"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{folder}  ({rounds} rounds)", flush=True)
+        with open(log, "w", encoding="utf-8") as file:
+            code = self.launch(job, (*settings, *self.changes, *changes), folder, file)
+        if code not in (0, FAILED):  # large steps of a grid fail numerically
+            raise SystemExit(f"{job} ended with {code}; see {log}")
+
+    def launch(self, job: Path, changes: tuple[str, ...], folder: Path, log: TextIO) -> int:
+        """`mpifed run`, under the launcher or in this process; the exit code."""
+        if not self.launcher:
+            with redirect_stdout(log), redirect_stderr(log):
+                try:
+                    return run_command(job, changes, folder, None, How(resume=True, progress="none"))
+                except SystemExit as end:
+                    return int(end.code or 0)
+        command = [*self.launcher, sys.executable, "-m", "mpifed", "run", str(job)]
+        command += [part for one in changes for part in ("--set", one)]
+        command += ["--resume", "--progress", "none", "--out", str(folder)]
+        return subprocess.call(command, stdout=log, stderr=log)
+
+    def points(self, name: str, changes: Sequence[str], seeds: int) -> int:
+        """How many runs a job's sweep has."""
+        count = seeds
+        for key, values in read_table(self.jobs / f"{name}.toml", changes).get("sweep", {}).items():
+            count *= len(values) if key != "seeds" else 1
+        return count
+
+    def search(self, name: str, axes: Mapping[str, Sequence[Any]], kind: str = "grid") -> Path:
+        """The folder of a grid over some settings of a job, one seed."""
+        folder = self.out / kind / name
+        grid = [f'sweep."{key}"={list(values)}' for key, values in axes.items()]
+        self.run(name, folder, self.rounds, self.rounds, [f"seed={GRID_SEED}", *grid], 1)
+        return folder
+
+
+def done(folder: Path, points: int, rounds: int) -> bool:
+    """Whether so many runs of a sweep have come so far, or have failed numerically."""
+    runs = [read_json(one) for one in folder.glob("point-*/run.json")]
+    ended = [run for run in runs if run["exit"] == FAILED or (run["exit"] == 0 and run["rounds"] >= rounds)]
+    return len(ended) >= points
+
+
+def prepare_mnist(folder: Path, split: str, clients: int) -> None:
+    """MNIST shared out to clients, unless it is there."""
+    if (folder / "federation.h5").exists():
+        return
+    source = Path(os.environ.get("MPIFED_DATA", "data")) / "mnist"
+    given = [str(source)] if source.is_dir() else []  # else it is downloaded
+    options = ["--split", split, "--clients", str(clients), "--out", str(folder)]
+    subprocess.run([sys.executable, "-m", "mpifed", "data", "mnist", *given, *options], check=True)
+
+
+def options(about: str | None, full: str, rounds: str, out: str) -> argparse.ArgumentParser:
+    """The command line of a reproduction; the texts tell of its defaults."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--full", action="store_true", help=full)
+    parser.add_argument("--rounds", type=int, help=f"of every run  [default: {rounds}]")
+    parser.add_argument("--seeds", type=int, help="of every curve  [default: 3, with --full 10]")
+    parser.add_argument("--grid", choices=["small", "large"], help="of the steps  [default: small, with --full large]")
+    parser.add_argument("--out", type=Path, help=f"[default: {out}]")
+    parser.add_argument("--set", action="append", default=[], dest="changes", help="a change of every job")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only jobs whose names begin so")
+    parser.add_argument("--dry", action="store_true", help="run nothing: tables and figures of what is there")
+    return parser
+
+
+def common(given: argparse.Namespace) -> dict[str, Any]:
+    """What every plan takes from its command line, and from the environment: MPIEXEC and RANKS."""
+    mpiexec, ranks = os.environ.get("MPIEXEC", ""), os.environ.get("RANKS", "2")
+    return {
+        "seeds": given.seeds or (10 if given.full else 3),
+        "changes": tuple(given.changes),
+        "only": tuple(given.only),
+        "dry": given.dry,
+        "launcher": (*shlex.split(mpiexec), "-n", ranks) if mpiexec else (),
+    }
+
+
+def wants_large(given: argparse.Namespace) -> bool:
+    """Whether the command line asks for the large grid."""
+    return (given.grid or ("large" if given.full else "small")) == "large"

@@ -1,0 +1,57 @@
+"""Markdown tables: statements of a paper beside what is measured, and the measured numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jobs.reproduction.results import Spread
+
+LEGEND = "`ahead`, `behind`: the means differ by more than two standard errors of their difference."
+
+
+class Claim(NamedTuple):
+    """One statement of the paper."""
+
+    where: str
+    says: str
+    measured: str
+    verdict: str  # yes | in part | no
+
+
+def claims_table(found: Sequence[Claim]) -> Iterator[str]:
+    """A line each, numbered."""
+    yield row(("", "where", "paper says", "we measure", "reproduces?"))
+    yield rule(5)
+    for i, claim in enumerate(found, 1):
+        yield row((str(i), *claim[:3], f"**{claim.verdict}**"))
+
+
+def row(cells: Sequence[str]) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def rule(columns: int) -> str:
+    """What stands under the head of a table."""
+    return row(["---"] * columns)
+
+
+def number(one: Spread, digits: str) -> str:
+    """Mean +- standard deviation."""
+    return f"{one.mean:{digits}} +- {one.deviation:{digits.lstrip('+')}}"
+
+
+def percent(one: Spread) -> str:
+    """The same of a share."""
+    return f"{100 * one.mean:.2f} +- {100 * one.deviation:.2f} %"
+
+
+def seeds_text(counts: set[int]) -> str:
+    """How many seeds the curves have."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+def rounds_upto(at: Sequence[int], rounds: int) -> list[int]:
+    """Those of `at` that were played, and the last."""
+    return [t for t in at if t < rounds] + [rounds]
