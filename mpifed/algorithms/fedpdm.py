@@ -1,7 +1,7 @@
 """FedPDM: federated primal-dual learning with a regularizer that need not be smooth; with `[privacy]` FedPDM-DP.
 
 Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek: "Privacy-Preserving Federated Primal-Dual Learning for Non-convex
-Problems with Non-smooth Regularization" (IEEE MLSP 2023, arXiv:2307.13333), Algorithm 1.
+Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FedPDM against a loop written from its paper, against FedAvg where they are one, and against known optima.
 
-Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek, arXiv:2307.13333, whose equation numbers these are.
+Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek (IEEE MLSP 2023), whose equation numbers these are.
 """
 
 from __future__ import annotations
