@@ -165,8 +165,8 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     plan = Plan(tmp_path / "out", 60, 2, tmp_path, changes, only=only, grids=steps, clips=grid)
     table, pictures = finish(plan)
     assert (tmp_path / "out" / "table.md").read_text(encoding="utf-8") == table
-    curves = [f"paper-fedpdm-7{change}" for change in ("", "-no-l1", "-tuned")] + ["rigorous-fedavg-none-q5"]
-    curves += [f"{one}{change}" for one in names[1:] for change in ("", "-by-rho", "-tuned")]
+    curves = [f"paper-fedpdm-7{change}" for change in ("", "-no-l1", "-q5", "-tuned")]
+    curves += [f"{one}{change}" for one in names[1:] for change in ("", "-by-rho", "-q5", "-tuned")]
     assert "**Reduced**" in table
     assert [one for one in curves if f"| {one} | 2 |" not in table] == []
     assert "| paper: mean | 0.3 |" in table and "| rigorous-fedavg-none | 2 | step = " in table
