@@ -5,8 +5,9 @@ Every random number is a function of (seed, purpose, round, client) alone, by th
 no generator is ever stored, any rank can draw any client's numbers, and no two streams share a number.
 
 What differential privacy rests on must not be known to anybody who can read the job. In a `secure` round such numbers
-(noise, and the choice of who or what is in a minibatch) come from ChaCha20 under a key of the system's entropy, which
-is never stored: no two runs draw the same.
+(noise, and the choice of who or what is in a minibatch) come from a stream cipher under a key of the system's entropy,
+which is never stored: no two runs draw the same. It is AES-128 in counter mode, as fast as NumPy's own generators where
+the processor has instructions for it, else ChaCha20.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def secret_rng(key: int, index: int = 0) -> Generator:
 @lru_cache(maxsize=1)
 def _own() -> Generator:
     """This process's secret generator, which only goes on."""
-    return secret_rng(new_key())
+    from randomgen import AESCounter
+
+    fast = AESCounter(key=new_key() % 2**128)
+    return Generator(fast) if fast.use_aesni else secret_rng(new_key())
 
 
 class Round(NamedTuple):

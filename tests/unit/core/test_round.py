@@ -202,6 +202,15 @@ VECTORS = [
 ]  # fmt: skip
 
 
+def test_secret_numbers_are_aes_in_counter_mode() -> None:
+    """FIPS 197, appendix C.1: AES-128 of one block, which as a counter gives the first numbers."""
+    from randomgen import AESCounter
+
+    key, block = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
+    stream = AESCounter(key=int.from_bytes(key, "little"), counter=int.from_bytes(block, "little"))
+    assert stream.random_raw(2).tobytes().hex() == "69c4e0d86a7b0430d8cdb78070b4c55a"
+
+
 @pytest.mark.parametrize(("key", "nonce", "keystream"), VECTORS)
 def test_secret_numbers_are_chacha20(key: str, nonce: int, keystream: str) -> None:
     """A round has 2^64 words of 4 bytes, 2^60 blocks: so nonce 1, block number 2^64, is where round 16 begins."""
