@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,9 +147,8 @@ class LocalSteps:
         own: Record | None = None,
         tolerance: float = 0.0,
     ) -> Parameters:
-        x: Any = own  # None: at the model itself, which needs no copy for each client
+        x: Any = None if own is None else map_leaves(np.copy, own)  # None: at the model, which needs no copy for each
         ended = np.zeros(len(block.clients), dtype=bool)
-        moved: Any = None
         for r, batch in enumerate(self.minibatches(block, now)):
             down = self._down(model if x is None else x, batch, step, block, now, r)
             if push is not None:
@@ -158,10 +158,12 @@ class LocalSteps:
                 if self.one:
                     return moved  # type: ignore[no-any-return]
                 new = map_leaves(np.add, moved, model)
+            elif tolerance:
+                new = map_leaves(lambda w, d: d + w * w.dtype.type(keep), x, down)
             else:
-                new = map_leaves(lambda d, w: _add(d, w if keep == 1 else w * w.dtype.type(keep)), down, x)
+                new = map_leaves(partial(_descended, keep), x, down)
             if tolerance:
-                new, ended = _stopped(new, x if x is not None else model, ended, tolerance * step**2)
+                new, ended = _stopped(new, model if x is None else x, ended, tolerance * step**2)
             x = new
             if ended.all():
                 break
@@ -197,6 +199,13 @@ def _alike(batch: Any) -> Minibatch:
 def _add(out: Array, other: Array) -> Array:
     out += other
     return out
+
+
+def _descended(keep: float, x: Array, down: Array) -> Array:
+    if keep != 1:
+        x *= x.dtype.type(keep)
+    x += down
+    return x
 
 
 def _subtract(out: Array, other: Array) -> Array:
