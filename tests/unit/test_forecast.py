@@ -267,4 +267,5 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
     assert seconds(record={"every": 5, "certify_every": 10})["certificates"] == 5
     assert seconds(stop={"kkt_residual": 1e-3})["certificates"] == 5
     assert seconds(record={"every": 0})["certificates"] == 0
-    assert seconds()["run"] > seconds()["elapsed"] > 0
+    found = seconds()  # of one rehearsal: two take different times
+    assert found["run"] > found["elapsed"] > 0
