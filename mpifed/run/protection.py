@@ -50,6 +50,11 @@ def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
     found, why_not = [], not_private(privacy)
     if why_not is not None:
         found.append(f"[privacy] {why_not}: this run is not private")
+    if privacy.model == "distributed":
+        found.append(
+            '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
+            "sees each client's answer, with its part of the noise, and is not covered"
+        )
     if job.record.every and not job.record.released_only:
         found.append(
             "[privacy]: training loss, certificates and what else is measured over training data are computed without "
