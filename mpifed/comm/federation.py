@@ -159,9 +159,11 @@ class Federation:
         clients = list(clients)
         for i, who, block in present:
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
-                states, answer = exchange.answer(take(clients[i], who[some]), question, block.only(some), now)
+                before = take(clients[i], who[some])
+                states, answer = exchange.answer(before, question, block.only(some), now)
                 adder.add(answer, block.clients[some])
-                clients[i] = self._put(i, clients[i], who[some], states, exchange)
+                if states is not before:  # most clients keep nothing, or nothing new
+                    clients[i] = self._put(i, clients[i], who[some], states, exchange)
         return clients
 
     def _put(self, i: int, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange) -> Record:
