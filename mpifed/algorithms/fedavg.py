@@ -25,7 +25,7 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
-from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import Share, mean_released, protected, released, upload_share, weighted, weights
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
@@ -116,7 +116,7 @@ class FedAvg(Rows):
         """Each client's change of the model after its local steps, weighted by its rows."""
         step, mu = float(question.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
-        change = self.local.run(question.model, self._keep(step), push, step, block, now)
+        change = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         return clients, weighted(protected(self.problem, self._share(step), change, weight, block, now), weight)
 

@@ -17,17 +17,15 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
-    measures_of_rows,
     model_template,
     start_model,
     weighted_fields,
 )
-from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.optimality import Clients, measure_of_optimality
 from mpifed.algorithms.private import (
     Share,
     mean_released,
-    on_upload,
     protected,
     released,
     upload_share,
@@ -104,7 +102,7 @@ class FedPDM(Rows):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Training loss and gradient norm; the optimality measure (21)."""
-        return (*measures_of_rows(self), measure_of_optimality(self.problem, self.rho))
+        return (*super().measures, measure_of_optimality(self.problem, self.rho))
 
     @property
     def local(self) -> LocalSteps:
@@ -176,10 +174,9 @@ class FedPDM(Rows):
             found += w * w.dtype.type(step * rho)
             return found  # type: ignore[no-any-return]
 
-        moved = self.local.run(
-            start, self._keep(step), map_leaves(pushed, clients.dual, start), step, block, now,
-            own=clients.model if self.start == "own" else None, tolerance=self.tolerance,
-        )  # fmt: skip
+        own = clients.model if self.start == "own" else None
+        push = map_leaves(pushed, clients.dual, start)
+        moved = self.local.run(Descent(start, step, self._keep(step), push, own, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
         leaving = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)  # (12)
@@ -211,7 +208,7 @@ class FedPDM(Rows):
         """How far one record can move y_i = 2 x_i - x_0 - lambda_i / rho, lambda_i being that before the round."""
         privacy, step = self.problem.privacy, self._step(index + 1)
         client = privacy is not None and privacy.level == "client"
-        hidden = client or (on_upload(self.problem) and self.dual == "hidden")
+        hidden = client or (self.dual == "hidden" and privacy is not None and not privacy.on_gradients)
         kappa = contraction(self.problem, self._keep(step), step)
         share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch, hidden)
         if hidden and not client:

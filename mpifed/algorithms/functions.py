@@ -15,9 +15,9 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.record import Array, Record, flat, leaves, map_leaves, unflat
 from mpifed.maths.certificates import Certificate, certificate
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, penalty
+from mpifed.maths.objectives import Parameters, concave, penalty, penalty_gradient
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Loss, Norm, Term
 
@@ -249,18 +249,17 @@ def report_certificate(
     """
     known, which = terms(problem), sampled(problem)
     counts = [total.count[known.index(one.term)] for one in which]
-    flat = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for _, leaf in leaves(gradient)], axis=1)
-    rows = iter(flat / np.array(counts)[:, None])
-    w = _flat(model)
+    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for _, leaf in leaves(gradient)], axis=1)
+    rows = iter(stacked / np.array(counts)[:, None])
 
     def slope(term: Term, added: Array) -> Array:
         found = next(rows) + added if term.sampled else 0.0
         part = term.server(model)
         if part is not None:
-            found = found + _flat(part[1])
+            found = found + flat(part[1])
         return found
 
-    first = slope(objective_term(problem), 2 * problem.objective.penalty * w + concave_gradient(problem.objective, w))
+    first = slope(objective_term(problem), penalty_gradient(problem.objective, flat(model)))
     if problem.regularizer is not None:
         first = _prox_map(problem.regularizer, model, first)
     others = [slope(one.term, 0.0) for one in problem.constraints]
@@ -271,14 +270,8 @@ def report_certificate(
 
 def _prox_map(regularizer: Regularizer, model: Parameters, gradient: Array) -> Array:
     """[d] w - prox_h(w - gradient) with step 1, in float64."""
-    parts = iter(np.split(gradient, np.cumsum([leaf.size for _, leaf in leaves(model)])[:-1]))
-    moved = map_leaves(lambda leaf: leaf.astype(np.float64) - next(parts).reshape(leaf.shape), model)
-    return _flat(model) - _flat(regularizer.prox(moved, 1.0))
-
-
-def _flat(record: Record) -> Array:
-    """[d] all leaves in float64."""
-    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
+    w = flat(model)
+    return w - flat(regularizer.prox(unflat(w - gradient, model), 1.0))
 
 
 CERTIFICATE = ("kkt_residual", "stationarity", "infeasibility", "complementarity")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.private import gradient_noise, noisy, on_gradients, privacy_of, wrong_privacy
+from mpifed.algorithms.private import gradient_noise, noisy, privacy_of, wrong_privacy
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, map_leaves
@@ -36,6 +36,17 @@ class Minibatch(NamedTuple):
     weights: Array  # [n, s] what a row counts in the mean: 1 / batch, or 0 where it only fills up
 
 
+class Descent(NamedTuple):
+    """A round's local steps x <- keep x + push - step (gradient + concave), and where they begin and end."""
+
+    model: Parameters  # common to all, leaves without the leading axis
+    step: float
+    keep: float
+    push: Record | None = None  # leaves [n, ...], or common to all like those of a model
+    own: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
+    tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
+
+
 @dataclass(frozen=True)
 class LocalSteps:
     """How much local work there is: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
@@ -48,7 +59,9 @@ class LocalSteps:
     @property
     def count(self) -> int:
         """Local steps; of epochs, those of the largest shard."""
-        return len(self.slices(int(self.problem.counts.max())))
+        if self.epochs is None:
+            return self.steps or 1
+        return self.epochs * -(-int(self.problem.counts.max()) // self.batch)
 
     @property
     def one(self) -> bool:
@@ -90,7 +103,7 @@ class LocalSteps:
             for r in range(self.steps or 1):
                 rows, drawn = block.coins(now, f"minibatch {r}", self.batch)
                 yield Minibatch(*block.take(rows), drawn / self.batch)
-        elif on_gradients(self.problem):
+        elif privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
                 yield _alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
         else:
@@ -103,54 +116,23 @@ class LocalSteps:
                 for at in some:
                     yield _alike(batch.rows(at.start - first, at.stop - first))
 
-    def run(
-        self,
-        model: Parameters,
-        keep: float,
-        push: Record | None,
-        step: float,
-        block: Block,
-        now: Round,
-        *,
-        own: Record | None = None,
-        tolerance: float = 0.0,
-    ) -> Parameters:
-        """How far each client of the block is from `model` after its local steps.
-
-        Parameters
-        ----------
-        model : common to all, leaves without the leading axis
-        keep, push : of a step, see the module; leaves of push are [n, ...], or common to all like those of a model
-        own : where each client begins, leaves [n, ...]; None: all at `model`
-        tolerance : a client stops after a step along a direction whose squared norm is at most this (FedPDM (11))
-
-        Returns
-        -------
-        leaves [n, ...]: x_i - model
-        """
+    def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """[n, ...] x_i - model: how far each client of the block comes in its local steps."""
         if self.epochs is None:
-            return self._run(model, keep, push, step, block, now, own, tolerance)
-        assert own is None and not tolerance
-        parts = [(who, self._run(model, keep, push, step, part, now)) for who, part in block.equal_parts()]
+            return self._run(descent, block, now)
+        parts = [(who, self._run(descent, part, now)) for who, part in block.equal_parts()]
         order = np.argsort(np.concatenate([who for who, _ in parts]))
         joined: Parameters = map_leaves(lambda *all_: np.concatenate(all_)[order], *[moved for _, moved in parts])
         return joined
 
-    def _run(
-        self,
-        model: Parameters,
-        keep: float,
-        push: Record | None,
-        step: float,
-        block: Block,
-        now: Round,
-        own: Record | None = None,
-        tolerance: float = 0.0,
-    ) -> Parameters:
+    def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """The same for clients with equally many steps."""
+        model, step, keep, push, own, tolerance = descent
         x: Any = None if own is None else map_leaves(np.copy, own)  # None: at the model, which needs no copy for each
         ended = np.zeros(len(block.clients), dtype=bool)
         for r, batch in enumerate(self.minibatches(block, now)):
-            down = self._down(model if x is None else x, batch, step, block, now, r)
+            at = model if x is None else x
+            down = self._down(at, batch, step, block, now, r)
             if push is not None:
                 down = map_leaves(_add, down, push)
             if x is None:
@@ -163,7 +145,7 @@ class LocalSteps:
             else:
                 new = map_leaves(partial(_descended, keep), x, down)
             if tolerance:
-                new, ended = _stopped(new, model if x is None else x, ended, tolerance * step**2)
+                new, ended = _stopped(new, at, ended, tolerance * step**2)
             x = new
             if ended.all():
                 break

@@ -14,9 +14,9 @@ import numpy as np
 from mpifed.algorithms.horizontal import CHUNK, model_template
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer, fields_like
-from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.objectives import Parameters, gradient, penalty_gradient, squares
 
 
 class Clients(NamedTuple):
@@ -64,7 +64,7 @@ def _answer(
     slope = _slope(problem.objective, own.model, block)
     down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, own.dual, gap)
     pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], own.dual, gap)
-    return clients, Sums(np.array([share**2 * (_square(down) + _square(gap))]), pull)
+    return clients, Sums(np.array([share**2 * (squares(down) + squares(gap))]), pull)
 
 
 def _report(problem: Problem, rho: float, server: Any, found: Sums) -> dict[str, float]:
@@ -72,7 +72,7 @@ def _report(problem: Problem, rho: float, server: Any, found: Sums) -> dict[str,
     moved = map_leaves(lambda w, g: w - g / rho, start, found.pull)
     if problem.regularizer is not None:
         moved = problem.regularizer.prox(moved, 1 / rho)
-    return {"optimality": float(found.squares) + rho**2 * _square(map_leaves(np.subtract, start, moved))}
+    return {"optimality": float(found.squares) + rho**2 * squares(map_leaves(np.subtract, start, moved))}
 
 
 def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
@@ -83,14 +83,5 @@ def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
         some = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
         total = some if total is None else map_leaves(np.add, total, some)
     rows = int(block.counts[0])
-
-    def whole(g: Array, w: Array) -> Array:
-        found = g / rows + 2 * objective.penalty * w
-        return found + concave_gradient(objective, w) if concave(objective) else found
-
-    slope: Parameters = map_leaves(whole, total, model)
+    slope: Parameters = map_leaves(lambda g, w: g / rows + penalty_gradient(objective, w), total, model)
     return slope
-
-
-def _square(record: Record) -> float:
-    return sum(float((leaf**2).sum()) for _, leaf in leaves(record))

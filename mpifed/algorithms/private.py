@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.algorithms.horizontal import Weighted, model_template
+from mpifed.algorithms.horizontal import Weighted, mean, model_template
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.core.round import Round
+from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable
 from mpifed.maths.privacy.discrete import discretely_noisy, inflation
 from mpifed.maths.privacy.release import Release
@@ -43,17 +44,6 @@ def privacy_of(problem: Problem) -> Privacy | None:
     """The job's settings, if it is private."""
     found: Privacy | None = problem.privacy
     return found
-
-
-def on_gradients(problem: Problem) -> bool:
-    """Whether every gradient is made noisy."""
-    privacy = privacy_of(problem)
-    return privacy is not None and privacy.on_gradients
-
-
-def on_upload(problem: Problem) -> bool:
-    """Whether what is uploaded is made noisy."""
-    return problem.privacy is not None and not on_gradients(problem)
 
 
 def weights(problem: Problem, block: Block) -> Floats:
@@ -111,7 +101,7 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
 def present_weight(problem: Problem, total: Weighted) -> float:
     """The weight of the clients of a round; where they come by chance, that expected: how many came is secret."""
     privacy = privacy_of(problem)
-    if privacy is not None and privacy.level == "client" and privacy.sampling == "poisson":
+    if privacy is not None and privacy.by_coins:
         return float(problem.clients_per_round or problem.clients)
     return float(total.weight)
 
@@ -123,7 +113,7 @@ def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -
         spread = np.array([_sigma(problem, share) * heaviest(problem)])
         value = map_leaves(lambda leaf: leaf[None], value)
         value = map_leaves(lambda leaf: leaf[0], noisy(privacy, "server", value, spread, SERVER, now))
-    return map_leaves(lambda leaf: leaf / leaf.dtype.type(weight), value)
+    return mean(Weighted(value, weight))
 
 
 def noisy(
@@ -183,11 +173,6 @@ def weighted(uploaded: Record, weight: Floats) -> Weighted:
         return leaf
 
     return Weighted(map_leaves(scale, uploaded), weight)
-
-
-def column(weight: Array, like: Array) -> Array:
-    """[n, 1, ...] in the dtype and number of axes of `like`."""
-    return weight.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
 
 
 def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:

@@ -21,7 +21,7 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
-from mpifed.algorithms.local import LocalSteps, contraction
+from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
     Share,
     mean_released,
@@ -124,7 +124,7 @@ class Scaffold(Rows):
             return found  # type: ignore[no-any-return]
 
         push = map_leaves(towards, clients, question.control)
-        moved = self.local.run(question.model, self._keep(step), push, step, block, now)
+        moved = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         upload = protected(self.problem, self._share(step), moved, weight, block, now)
 

@@ -11,18 +11,18 @@ from annotated_types import Gt
 
 from mpifed.algorithms.functions import Statistics, counts_some, statistics
 from mpifed.algorithms.horizontal import (
+    Rows,
     Weighted,
     check_rows,
     count_samples,
     mean,
-    measures_of_rows,
     model_template,
     start_model,
     weighted_fields,
 )
 from mpifed.algorithms.ssca import SSCA, Server
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import Measure, ToServer
+from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -57,7 +57,7 @@ class LocalAnswer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SSCAHorizontal(SSCA):
+class SSCAHorizontal(SSCA, Rows):
     """Algorithms 1 and 2: every round each client draws `batch` rows and sends the sums of their gradients.
 
     With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
@@ -100,11 +100,6 @@ class SSCAHorizontal(SSCA):
             return ()
         return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares)),)
 
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Losses, constraints and the certificate."""
-        return measures_of_rows(self)
-
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
         wrong = super().check() + check_rows(self.problem, self.batch)
@@ -118,10 +113,6 @@ class SSCAHorizontal(SSCA):
     def start_server(self, now: Round) -> Server:
         """Step 1: any w_1, and the surrogates of nothing."""
         return self.begin(start_model(self.problem, now))
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Clients keep nothing."""
-        return ()
 
     def ask(self, server: Server, now: Round) -> Question:
         """Step 3: w_t."""

@@ -63,6 +63,17 @@ def put_in_place(record: Record, who: Array, values: Record) -> Record:
     return map_leaves(replaced, record, values)
 
 
+def flat(record: Record) -> Array:
+    """[d] all leaves in float64, one after the other."""
+    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
+
+
+def unflat(values: Array, like: Record) -> Record:
+    """The record of which `values` [d] are the leaves one after the other, in the shapes of those of `like`."""
+    parts = iter(np.split(values, np.cumsum([leaf.size for _, leaf in leaves(like)])[:-1]))
+    return map_leaves(lambda leaf: next(parts).reshape(leaf.shape), like)
+
+
 def zeros(like: Record) -> Record:
     """Zeros in the shapes and dtypes of `like`."""
     return map_leaves(np.zeros_like, like)

@@ -110,7 +110,7 @@ class Round(NamedTuple):
                 stream.at(self._counter(client))
             numbers = (_own() if self.secure else stream.generator).random(size)
             kept.append(np.flatnonzero(numbers < chance))
-        width = max(1, *(len(one) for one in kept)) if kept else 1
+        width = max([1, *map(len, kept)])
         rows, drawn = np.zeros((len(kept), width), np.int64), np.zeros((len(kept), width), np.bool_)
         for i, one in enumerate(kept):
             rows[i, : len(one)] = one

@@ -70,6 +70,11 @@ def _square_norms_sparse(x: Any) -> Array:
     return found
 
 
+def column(values: Array, like: Array) -> Array:
+    """[n, 1, ...] from values [n], in the dtype and number of axes of `like`."""
+    return values.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
+
+
 def sigmoid(z: Array) -> Array:
     """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
     half = z.dtype.type(0.5)

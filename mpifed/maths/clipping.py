@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Record, leaves, map_leaves
-from mpifed.maths.arrays import namespace, square_norms
+from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.objectives import Linear, Objective, Parameters
 
 _HAIR = 1 - 2.0**-20  # more than a few roundings in float32: a clipped gradient as it is computed keeps the bound
@@ -90,7 +90,7 @@ def clip_record(record: Record, clip: float) -> Record:
     """
     squares = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for _, leaf in leaves(record))
     factors = _factors(squares, clip)
-    return map_leaves(lambda leaf: leaf * factors.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1)), record)
+    return map_leaves(lambda leaf: leaf * column(factors, leaf), record)
 
 
 def _factors(squares: Array, clip: float) -> Array:

@@ -14,7 +14,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from annotated_types import Ge, Gt
 
-from mpifed.core.record import Array, leaves, map_leaves
+from mpifed.core.record import Array, leaves, map_leaves, unflat
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
 
@@ -151,8 +151,8 @@ class L0Ball:
             ties = np.flatnonzero(size == least)
             flat[size < least] = 0
             flat[ties[self.nonzeros - int(np.sum(size > least)) :]] = 0
-        rest = iter(np.split(flat, np.cumsum([leaf.size for leaf in _parts(model)])[:-1]))
-        return _change(lambda u: next(rest).reshape(u.shape), model)
+        found: Parameters = unflat(flat, model)
+        return found
 
 
 def _soft(u: Array, threshold: float) -> Array:

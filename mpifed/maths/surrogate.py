@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.record import Array, Record, flat, leaves, map_leaves
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ def track(
     linear = map_leaves(tracked, surrogate.linear, gradient, at)
     constant = surrogate.constant
     if len(level):
-        w = _flat(at)
+        w = flat(at)
         new = level / weight - _products(gradient, w) / weight + tau * float(w @ w)
         constant = (1 - rho) * constant + rho * new  # (39)
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
@@ -143,13 +143,10 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Record) -> Record:
 
 def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
     """[K] the values of the surrogates at `at`."""
-    w = _flat(at)
+    w = flat(at)
     found: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
     return found
 
-
-def _flat(record: Record) -> Floats:
-    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
 
 
 def _products(record: Record, w: Floats) -> Floats:

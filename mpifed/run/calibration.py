@@ -65,7 +65,7 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
     A release's multiplier is proportional to that of the job, but for discrete noise not quite: hence the loop.
     """
     privacy: Any = job.privacy
-    cost, growth = (_cost, _growth) if privacy.accounting == "rigorous" else (_paper_cost, _paper_growth)
+    cost, growth = (Spending.worst, _growth) if privacy.accounting == "rigorous" else (_paper_cost, _paper_growth)
     multiplier = growth(spending_of(job, with_noise(algorithm, 1.0), job.rounds), privacy.epsilon)
     for _ in range(_TRIES):
         spending = spending_of(job, with_noise(algorithm, multiplier), job.rounds)
@@ -76,10 +76,6 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
         f"[privacy] epsilon = {privacy.epsilon:g}: what {job.algorithm['name']} releases does not follow its noise; "
         "let the multipliers of `released` be proportional to the noise multiplier, or give noise_multiplier"
     )
-
-
-def _cost(spending: Spending) -> float:
-    return spending.worst()
 
 
 def _growth(spending: Spending, target: float) -> float:

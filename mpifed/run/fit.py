@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def wrong_together(job: Job) -> list[str]:
     """What is wrong between the tables of a job, whatever its data, one message each."""
     wrong = list(_wrong_privacy(job.privacy)) if job.privacy is not None else []
-    by_coins = job.privacy is not None and job.privacy.level == "client" and job.privacy.sampling == "poisson"
-    if by_coins and job.participation.clients_per_round is None:
+    if job.privacy is not None and job.privacy.by_coins and job.participation.clients_per_round is None:
         wrong.append(
             '[privacy] sampling = "poisson" at level "client": each client takes part by a coin of its own; give '
             "[participation] clients_per_round, how many do on average"

@@ -36,7 +36,7 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         "accounting": privacy.accounting,
         "accountant": privacy.accountant,
         "distribution": privacy.distribution,
-        "noise_on": "gradients" if privacy.on_gradients else "upload",
+        "noise_on": privacy.noised,
         "sampling": privacy.sampling,
         "mechanisms_per_round": first.mechanisms,
         "rates": [float(first.rate.min()), float(first.rate.max())],

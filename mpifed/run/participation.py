@@ -20,7 +20,7 @@ def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Roun
     if some is None or some >= clients:
         return now
     rng = now.rng("participation") if key is None else secret_rng(key, index)
-    if privacy is not None and privacy.level == "client" and privacy.sampling == "poisson":
+    if privacy is not None and privacy.by_coins:
         return now._replace(present=rng.random(clients) < some / clients)
     now.present[:] = False
     now.present[rng.choice(clients, some, replace=False)] = True

@@ -21,7 +21,7 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.history import HISTORY, History, dotted, write_json, write_model
 from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
-from mpifed.run.protection import warnings_of
+from mpifed.run.protection import not_private, warnings_of
 from mpifed.run.report import Reporter
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
@@ -121,7 +121,7 @@ class Results:
         privacy = self.algorithm.problem.privacy
         if privacy is None:
             return {"private": False}
-        private = privacy.noise == "secure" and privacy.noise_multiplier > 0
+        private = not_private(privacy) is None
         return {"private": private, "delta": privacy.delta, "noise_multiplier": privacy.noise_multiplier}
 
     def _warnings(self) -> list[str]:

@@ -9,6 +9,7 @@ from mpifed.maths.objectives.form import (
     concave_gradient,
     gradient,
     penalty,
+    penalty_gradient,
     squares,
 )
 from mpifed.maths.objectives.linear import (
@@ -42,6 +43,7 @@ __all__ = [
     "concave_gradient",
     "gradient",
     "penalty",
+    "penalty_gradient",
     "squares",
 ]
 

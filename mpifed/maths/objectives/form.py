@@ -110,6 +110,14 @@ def penalty(objective: Objective, model: Parameters) -> float:
     return total
 
 
+def penalty_gradient(objective: Objective, w: Array) -> Array:
+    """The derivative of `penalty` by parameters `w`, in their dtype."""
+    slope = w * w.dtype.type(2 * objective.penalty)
+    if concave(objective):
+        slope += concave_gradient(objective, w)
+    return slope
+
+
 def concave(objective: Objective) -> float:
     """beta, the factor of the penalty that is not convex; 0 for objectives that have none."""
     return float(getattr(objective, "concave", 0.0))

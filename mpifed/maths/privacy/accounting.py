@@ -168,7 +168,7 @@ def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
             f'noise_on = "gradients" with model = "{p.model}": only a sum of uploads is made noisy there;'
             ' use noise_on = "upload", or model = "local"'
         )
-    if p.sampling == "poisson" and p.level == "client" and p.model != "central":
+    if p.by_coins and p.model != "central":
         wrong.append(
             f'sampling = "poisson" of clients with model = "{p.model}": how many take part would be seen, and there'
             ' would be no noise when nobody does; use model = "central", or sampling = "fixed"'
@@ -205,7 +205,7 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
         "adjacency": ("replace-one", privacy.adjacency),
         "sampling": ("fixed", privacy.sampling),
         "distribution": ("gaussian", privacy.distribution),
-        "noise_on": ("upload", "gradients" if privacy.on_gradients else "upload"),
+        "noise_on": ("upload", privacy.noised),
     }
     return [
         f'accounting = "paper" with {name} = "{value}": (18) to (20) are stated for {name} = "{stated}";'

@@ -73,7 +73,7 @@ def upload(
 
 
 def reach(clip: float, adjacency: str) -> float:
-    """By how much a sum of clipped gradients can change at one point (see `Privacy.reach`)."""
+    """By how much a sum of contributions clipped to norm G can change: 2 G when one is replaced, G when left out."""
     return clip * (2.0 if adjacency == "replace-one" else 1.0)
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
+from mpifed.maths.privacy.sensitivity import reach
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -41,11 +43,19 @@ class Privacy:
     distribution: Literal["gaussian", "discrete"] = "gaussian"
 
     @property
+    def noised(self) -> str:
+        """`noise_on`, with its default."""
+        return self.noise_on or ("gradients" if self.level == "sample" and self.model == "local" else "upload")
+
+    @property
     def on_gradients(self) -> bool:
         """Whether every clipped gradient is made noisy, and not the upload."""
-        return (self.noise_on or ("gradients" if self.level == "sample" and self.model == "local" else "upload")) == (
-            "gradients"
-        )
+        return self.noised == "gradients"
+
+    @property
+    def by_coins(self) -> bool:
+        """Whether each client takes part by a coin of its own, so that how many do is secret."""
+        return self.level == "client" and self.sampling == "poisson"
 
     @property
     def bound(self) -> float:
@@ -62,4 +72,4 @@ class Privacy:
     @property
     def reach(self) -> float:
         """By how much a sum of clipped contributions can change: 2 G when one is replaced, G when it is left out."""
-        return self.bound * (2.0 if self.adjacency == "replace-one" else 1.0)
+        return reach(self.bound, self.adjacency)

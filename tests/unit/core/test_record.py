@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.core.record import Layout, leaves, map_leaves, nbytes, put, take, zeros
+from mpifed.core.record import Layout, flat, leaves, map_leaves, nbytes, put, put_in_place, take, unflat, zeros
 
 
 class Inner(NamedTuple):
@@ -67,6 +67,29 @@ def test_put_undoes_take(who: set[int]) -> None:
     assert bits(record) == before  # the old one stands
     np.testing.assert_array_equal(changed.inner.a, [i + 7 * (i in who) for i in range(3)])
     assert bits(take(changed, at)) == bits(negative)
+
+
+@given(st.sets(st.integers(0, 2)))
+def test_put_in_place_writes_what_put_writes(who: set[int]) -> None:
+    record, at = example(), np.array(sorted(who), dtype=np.int64)
+    new = map_leaves(lambda leaf: leaf + 7, take(record, at))
+    expected = bits(put(record, at, new))
+    fixed = map_leaves(np.copy, record)
+    for _, leaf in leaves(fixed):
+        leaf.flags.writeable = False
+    assert bits(put_in_place(fixed, at, new)) == expected
+    assert bits(fixed) == bits(record)  # what cannot be written to stands
+    assert bits(put_in_place(record, at, new)) == expected == bits(record)
+
+
+def test_flat_and_back() -> None:
+    record = example()
+    values = flat(record)
+    assert values.dtype == np.float64 and len(values) == sum(leaf.size for _, leaf in leaves(record))
+    back = unflat(values, record)
+    for (name, leaf), (other, found) in zip(leaves(record), leaves(back), strict=True):
+        assert name == other
+        np.testing.assert_array_equal(found, leaf)
 
 
 def test_zeros_and_nbytes() -> None:
