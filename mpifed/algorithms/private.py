@@ -94,7 +94,7 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
         return uploaded
     spread = np.full(len(weight), _sigma(problem, share))
     if privacy.model == "distributed":  # a part of the weighted sum's noise
-        spread *= heaviest(problem) / (np.sqrt(now.present.sum()) * weight)
+        spread *= heaviest(problem) / (np.sqrt(now.fewest) * weight)
     return noisy(privacy, "upload", uploaded, spread, block.clients, now)
 
 

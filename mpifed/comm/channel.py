@@ -1,299 +1,250 @@
-"""The plain channel: answers are added in the clear, exactly or in floats.
+"""How sums travel: the plain channel, and what every other channel is measured by.
 
-A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction. The last number of
-the buffer is the system's own: how many ranks ask for the run to end.
+All channels add the same integers, so a run has the same bits in each of them; they differ in who can see what. A
+channel adds the sealed answers of this rank's clients, reduces them over the ranks, and opens the sum for those who
+may hear it: rank 0 of a `ToServer` sum, the ranks that host hearers of a `ToClients` sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Protocol
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
+from mpifed.comm.sums import ExactSum, Place
+from mpifed.comm.transport import Transport
+from mpifed.core.exchange import Exchange, Placed, ToClients
+from mpifed.core.record import Layout, Record, map_leaves
+from mpifed.core.round import Round
 
 
-class Place:
-    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
+class Holdings(NamedTuple):
+    """Who holds which columns; public."""
 
-    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
-        self.name, self.field, self.form, self.start = name, field, form, start
-        self.stop = start + form.limbs * field.size
-        self.message_dtype = dtype
-        self.dtype = dtype if field.shape else "float64"
-
-    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
-        """The leaf [n, ...] as [n, size] floats."""
-        array = np.asarray(leaf)
-        if array.shape != (clients, *self.field.shape):
-            raise UsageError(
-                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
-                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
-            )
-        return _floats(array).reshape(clients, -1)
-
-    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
-        """Of a field whose values come from single clients: (client, its values, where they go) for each who has any.
-
-        The place is an index into an array of the field's shape.
-        """
-        if not isinstance(leaf, Placed):
-            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
-                if client == self.field.sender:
-                    yield client, values.reshape(self.field.shape), ...
-            return
-        axis = self.field.columns or 0
-        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
-            shape = list(self.field.shape)
-            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
-            if values.shape != tuple(shape):
-                raise UsageError(
-                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} columns, its "
-                    f"field declares {tuple(shape)}"
-                )
-            yield client, _floats(values), (slice(None),) * axis + (at,)
-
-    def sizes(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] values that each client sends."""
-        if self.field.columns is not None:
-            return self.field.size // features * widths
-        everybody = np.full(len(widths), self.field.size)
-        if self.field.sender is not None:
-            everybody[np.arange(len(widths)) != self.field.sender] = 0
-        return everybody
-
-
-def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
-
-
-class Sum(Protocol):
-    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
-
-    places: list[Place]
-    message: NDArray[Any]  # what travels between ranks
+    features: int
+    groups: NDArray[np.int64]  # [N] each client's group of columns
+    members: tuple[slice | NDArray[np.int64], ...]  # the columns of each group
 
     @property
-    def nbytes(self) -> int:
-        """Of the sum, as a deployment would send it."""
+    def widths(self) -> NDArray[np.int64]:
+        """[N] columns of each client."""
+        return np.array([size(at, self.features) for at in self.members], dtype=np.int64)[self.groups]
 
-    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] bytes of each client's answer, as a deployment would send it; `widths` [N] are the clients' columns."""
-
-    def begin(self, clients: int) -> None:
-        """Start over, for the answers of `clients` clients."""
-
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n]."""
-
-    def total(self, message: NDArray[Any]) -> Record:
-        """The sum that a reduced message stands for."""
+    @classmethod
+    def all(cls, clients: int, features: int) -> Holdings:
+        """Everybody holds every column."""
+        return cls(features, np.zeros(clients, dtype=np.int64), (slice(0, features),))
 
 
-def _places(
-    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
-) -> list[Place]:
-    found: list[tuple[str, Field]] = []
-    forms: list[Grid] = []
-    for leaf, field in leaves(exchange.fields):
-        name = f"{exchange.name}.{leaf}".rstrip(".")
-        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
+def size(at: slice | NDArray[np.int64], length: int) -> int:
+    """How many of `length` places."""
+    return len(range(*at.indices(length))) if isinstance(at, slice) else len(at)
+
+
+class Protection(NamedTuple):
+    """How the job wants its sums to travel."""
+
+    channel: str = "plain"
+    min_clients: int = 2  # fewest whose sum may be opened
+    allow: tuple[str, ...] = ()  # names of exchanges or fields whose single clients' values may be opened all the same
+    max_dropouts: int = 0  # how many clients may leave within a round
+    neighbours: int | None = None  # masked: clients with whom each shares masks; enough of them when absent
+    scheme: str = "bfv"  # encrypted
+    key_bits: int = 2048  # encrypted, of Paillier's modulus
+
+
+class Setting(NamedTuple):
+    """What a channel knows of the federation; of this rank."""
+
+    transport: Transport
+    hosted: NDArray[np.int64]  # clients of this rank
+    clients: int  # N
+    columns: Holdings
+    protection: Protection = Protection()
+    rehearsed: bool = False  # other clients are not there at all: what it costs is all that counts
+
+
+class Account:
+    """What an exchange has cost so far."""
+
+    def __init__(self) -> None:
+        self.played = 0
+        self.up_bytes = 0  # on rank 0: what a deployment would send
+        self.down_bytes = 0
+        self.crypto_s = 0.0  # of this rank
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds within as cryptography."""
+        start = time.perf_counter()
         try:
-            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
-        except ValueError as error:
-            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
-        found.append((name, field))
-    if any(form.bits == 64 for form in forms):
-        forms = [form.wide() for form in forms]  # a message has one kind of number
-    places: list[Place] = []
-    start = 0
-    for (name, field), form in zip(found, forms, strict=True):
-        places.append(Place(name, field, form, start, dtype))
-        start = places[-1].stop
-    return places
+            yield
+        finally:
+            self.crypto_s += time.perf_counter() - start
 
 
-def names_field(name: str, field: str) -> bool:
-    """Whether `name` is that of the field, or of a record that it is in."""
-    return f"{field}.".startswith(f"{name}.")
+class Line:
+    """What one exchange needs again every time it is played: its sums, and the buffers of its question."""
 
-
-def named(settings: Mapping[str, float], field: str) -> float | None:
-    """The setting of a field by its name, or by the longest name of a record that it is in."""
-    names = [name for name in settings if names_field(name, field)]
-    return settings[max(names, key=len)] if names else None
-
-
-class _Message:
-    """The flat buffer of a sum, and its size."""
-
-    places: list[Place]
-    message: NDArray[Any]
+    def __init__(self, exchange: Exchange, make: Any, columns: Holdings) -> None:
+        """`make` gives a new sum of the exchange's fields."""
+        self.exchange, self._make, self._columns = exchange, make, columns
+        self.sum: Any = make()  # ExactSum or FloatSum
+        self.reduced = np.empty_like(self.sum.message)  # the sum as it was opened, where this rank may use it
+        self.layout: Layout | None = None
+        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.sent = self.sum.sent(columns.widths, columns.features)  # [N] bytes of each client's integers
+        self.account = Account()
+        self._alone: ExactSum | None = None
+        self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
 
     @property
-    def nbytes(self) -> int:
-        """Of the sum."""
-        return self.message.itemsize * self.places[-1].stop
+    def alone(self) -> Any:
+        """A sum for the answer of one client at a time."""
+        if self._alone is None:
+            self._alone = self._make()
+        return self._alone
 
-    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] bytes of each client's answer."""
-        values = sum(place.form.limbs * place.sizes(widths, features) for place in self.places)
-        return np.asarray(self.message.itemsize * values)
-
-
-class ExactSum(_Message):
-    """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
-
-    def __init__(self, fields: Record, places: list[Place]) -> None:
-        self._fields, self.places = fields, places
-        self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
-        self._clients, self._begun = 0, False
-        self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
-        self._accumulators = [self.message[place.start : place.stop] for place in places]
-        self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
-
-    def begin(self, clients: int) -> None:
-        """Make ready for `clients` additions."""
-        self._clients, self._begun = clients, False
-        for place, accumulator in zip(self.places, self._accumulators, strict=True):
-            if not clients or place.field.single:
-                accumulator.fill(0)
-
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Round each client's values to the grid, and add.
+    def integers(self, answer: Record, i: int, client: int) -> NDArray[np.signedinteger]:
+        """[m] what the answer of the `i`-th of several clients is on the grids; overwritten by the next one.
 
         Raises
         ------
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
-        for place, encoder, accumulator, (_, leaf) in parts:
-            if place.field.single:
-                self._put(place, accumulator, leaf, clients)
-                continue
-            values = place.rows(leaf, len(clients))
-            if outside(values, place.form.bound):
-                i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
-                raise _out_of_bounds(place, int(clients[i]), values[i])
-            encoder.add(values, accumulator, 0 if self._begun else self._clients)
-        self._begun = True
+        self.alone.begin(1)
+        self.alone.add(_one_of(answer, i), np.array([client]))
+        found: NDArray[np.signedinteger] = self.alone.message[:-1]
+        return found
 
-    def _put(
-        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]
-    ) -> None:
-        """Add what single clients have, each in its places."""
-        whole = accumulator.reshape(place.form.limbs, *place.field.shape)
-        for client, values, at in place.parts(leaf, clients):
-            flat = values.reshape(1, -1)
-            if outside(flat, place.form.bound):
-                raise _out_of_bounds(place, client, flat[0])
-            if (place.name, flat.size) not in self._parts:
-                buffer = np.empty(place.form.limbs * flat.size, dtype=accumulator.dtype)
-                self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
-            encoder, coded = self._parts[place.name, flat.size]
-            encoder.add(flat, coded, 1)
-            for limb, part in enumerate(coded.reshape(place.form.limbs, *values.shape)):
-                whole[limb, ...][at] += part  # a view even of a single number
-
-    def total(self, message: NDArray[np.signedinteger]) -> Record:
-        """Decoded, in the job's dtype; single numbers in float64."""
-        arrays = (
-            decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
-            for place in self.places
-        )
-        return map_leaves(lambda _: next(arrays)[()], self._fields)
+    def positions(self, place: Place, client: int) -> slice | NDArray[np.int64] | None:
+        """Where in the message the client's values of a field lie; None where another client sends them."""
+        field = place.field
+        if field.sender is not None and field.sender != client:
+            return None
+        if field.columns is None:
+            return slice(place.start, place.stop)
+        group = int(self._columns.groups[client])
+        found = self._positions.get((place.name, group))
+        if found is None:
+            shape = (place.form.limbs, *field.shape)
+            whole = np.arange(place.start, place.stop).reshape(shape)
+            found = whole[(slice(None),) * (field.columns + 1) + (self._columns.members[group],)].ravel()
+            if len(found) and found[-1] - found[0] == len(found) - 1:
+                found = slice(int(found[0]), int(found[-1]) + 1)
+            self._positions[place.name, group] = found
+        return found
 
 
-class FloatSum(_Message):
-    """Floating-point sums, faster; their bits depend on the number of ranks."""
+def _one_of(answer: Record, i: int) -> Record:
+    """The answers [1, ...] of the `i`-th client."""
 
-    def __init__(self, fields: Record, places: list[Place]) -> None:
-        self._fields, self.places = fields, places
-        self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Placed):
+            return Placed(leaf.values[i : i + 1], leaf.at[i : i + 1], leaf.size, leaf.axis)
+        return leaf[i : i + 1]
 
-    def begin(self, clients: int) -> None:
-        """Zeros."""
-        self.message.fill(0)
-
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add each client's values."""
-        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
-            part = self.message[place.start : place.stop]
-            if place.field.single:
-                for _, values, at in place.parts(leaf, clients):
-                    part.reshape(place.field.shape)[at] += values
-            else:
-                for values in place.rows(leaf, len(clients)):
-                    part += values
-            self._check(place, part, clients)
-
-    def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Begin with the sum of the answers of `clients`, and end with it."""
-        for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
-            part = self.message[place.start : place.stop]
-            part[:] = np.reshape(leaf, -1)
-            self._check(place, part, clients)
-
-    def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            fine = np.isfinite(np.dot(part, part)) or np.isfinite(part).all()  # the first is half as dear
-        if not fine:
-            raise NumericalError(
-                f"{place.name}: the sum over clients {_listed(clients)} is not finite; lower the step size, or set "
-                '[sum] numbers = "exact" to learn which client it comes from'
-            )
-
-    def total(self, message: NDArray[np.floating]) -> Record:
-        """Copies in the job's dtype; single numbers in float64."""
-        arrays = (
-            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self.places
-        )
-        return map_leaves(lambda _: next(arrays)[()], self._fields)
+    return map_leaves(one, answer)
 
 
-def make_sum(
-    exchange: Exchange,
-    clients: int,
-    *,
-    exact: bool,
-    dtype: str,
-    bounds: Mapping[str, float] = MappingProxyType({}),
-    scales: Mapping[str, float] = MappingProxyType({}),
-) -> Sum:
-    """The sum of an exchange's answers, of up to `clients` clients.
+class Recorder(Protocol):
+    """Takes down who sent what to whom; of this rank."""
 
-    Parameters
-    ----------
-    exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
+    def question(self, line: Line, now: Round, question: Record) -> None:
+        """What the server asks all who are asked."""
 
-    Raises
-    ------
-    UsageError
-        when a field's bound and scale fit no grid.
-    """
-    places = _places(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
-    return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
+    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+        """What leaves a client of this rank, as it travels."""
+
+    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+        """What this rank hands to the others for its clients, added up."""
+
+    def opened(self, line: Line, now: Round, total: Record) -> None:
+        """The sum, on a rank that hears it."""
+
+    def note(self, line: Line | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        """Any other message: keys, shares."""
 
 
-def _out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
-    finite = values[np.isfinite(values)]
-    largest = float(np.abs(finite).max(initial=0.0))
-    what = f"has {values.size - finite.size} values that are not finite" if finite.size < values.size else ""
-    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
-    return NumericalError(
-        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
-        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
-    )
+class Channel:
+    """Plain: whoever carries an answer can read it."""
+
+    name = "plain"
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.transport = setting, setting.transport
+        self.recorder: Recorder | None = None
+        self.keys = Account()  # of agreeing on keys
+
+    def prepare(self, lines: list[Line]) -> None:
+        """Agree on keys, and try them on what will be sent. Collective; once, before the first exchange."""
+
+    def begin(self, line: Line, now: Round) -> None:
+        """Make ready for the answers of one exchange. Called alike on all ranks."""
+        line.sum.begin(0 if self.recorder else int(now.present[self.setting.hosted].sum()))
+
+    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """Add the answers [n, ...] of `clients` [n] of this rank, as they leave the clients."""
+        line.sum.add(answer, clients)
+
+    def add_one_by_one(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """The same, so that every client's message is there for a moment by itself."""
+        for i, client in enumerate(clients.tolist()):
+            upload = self.seal(line, line.integers(answer, i, client), client, now)
+            if self.recorder is not None:
+                self.recorder.upload(line, now, client, upload)
+            self.gather(line, upload)
+
+    def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
+        """What leaves the client: here its integers [m]."""
+        return integers.copy()
+
+    def gather(self, line: Line, upload: Any) -> None:
+        """Add what left a client to what this rank hands on."""
+        line.sum.message[:-1] += upload
+
+    def collect(self, line: Line, now: Round) -> bool:
+        """Whether this rank may use `line.reduced`, where the sum over all ranks now is. Collective.
+
+        The last number is the system's own, and always there on rank 0.
+        """
+        message, reduced = line.sum.message, line.reduced
+        if self.recorder is not None:
+            self.recorder.passed_on(line, now, message[:-1])
+        if isinstance(line.exchange, ToClients):
+            self.transport.reduce_all(message, reduced)
+            return True
+        serves = self.transport.rank == 0
+        self.transport.reduce(message, reduced if serves else None)
+        return serves
+
+    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
+        """(up, down) bytes of all that is sent for a sum but the question, as a deployment would send it."""
+        return int(line.sent[now.present].sum()), hearers(line, now) * line.sum.nbytes
 
 
-def _listed(clients: NDArray[np.int64]) -> str:
-    names = [str(client) for client in clients[:8]]
-    return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")
+def hearers(line: Line, now: Round) -> int:
+    """How many clients are told the sum."""
+    if not isinstance(line.exchange, ToClients) or now.void:
+        return 0
+    hearer = line.exchange.hearer
+    return int(now.staying.sum() if hearer is None else now.staying[hearer])
+
+
+def make_channel(setting: Setting) -> Channel:
+    """The channel that the setting names; its libraries are loaded now."""
+    if setting.protection.channel == "masked":
+        from mpifed.comm.masked import Masked
+
+        return Masked(setting)
+    if setting.protection.channel == "encrypted":
+        from mpifed.comm.encrypted import Encrypted
+
+        return Encrypted(setting)
+    return Channel(setting)
+

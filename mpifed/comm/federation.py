@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import FloatSum, Sum, make_sum, names_field
+from mpifed.comm.channel import Account, Holdings, Line, Protection, Recorder, Setting, make_channel
+from mpifed.comm.groups import check_groups
+from mpifed.comm.sums import FloatSum, make_sum, names_field
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
@@ -17,17 +20,6 @@ from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, 
 from mpifed.core.round import Round
 
 _HEADER = 8  # bytes before a question: the server's order
-
-
-class _Line:
-    """What one exchange needs again every round: its sum, and the buffers of its question."""
-
-    def __init__(self, adder: Sum, sent: NDArray[np.int64]) -> None:
-        self.sum = adder
-        self.sent = sent  # [N] bytes of each client's answer
-        self.layout: Layout | None = None
-        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-        self.reduced = np.empty_like(adder.message)
 
 
 def _repeated(state: Record, clients: int) -> Record:
@@ -50,7 +42,9 @@ class Federation:
     clients : number of clients of the whole federation
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
-    widths : [N] columns of each client, and `features` of all; for the account of bytes where data are split by columns
+    columns : who holds which columns; everybody all of them when absent
+    protection : how sums travel; plain when absent
+    rehearsed : whether the clients of other ranks are not there at all, since only the cost counts
     """
 
     def __init__(
@@ -63,17 +57,22 @@ class Federation:
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
         scales: Mapping[str, float] | None = None,
-        widths: NDArray[np.int64] | None = None,
-        features: int = 1,
+        columns: Holdings | None = None,
+        protection: Protection | None = None,
+        rehearsed: bool = False,
     ) -> None:
         self.transport, self.blocks, self.clients = transport, list(blocks), clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
-        self._widths = np.full(clients, features) if widths is None else widths
-        self._features = features
-        self._lines: dict[str, _Line] = {}
         self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
+        self.columns = columns or Holdings.all(clients, 1)
+        self.protection = protection or Protection()
+        self.channel = make_channel(
+            Setting(transport, self._all.clients, clients, self.columns, self.protection, rehearsed)
+        )
+        self._lines: dict[str, Line] = {}
+        self._widths = self.columns.widths
         self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
         self.request = Request()  # of this rank
         self.requested = False  # on the server: whether any rank was asked to end
@@ -90,19 +89,54 @@ class Federation:
         """Whether the server has ended the run."""
         return self.order != 0
 
-    def check_names(self, exchanges: Sequence[Exchange]) -> None:
-        """Make ready for `exchanges`; UsageError when a bound or scale names none of their fields, or fits no grid."""
-        known = [place.name for exchange in exchanges for place in self._line(exchange).sum.places]
-        for table in ("bounds", "scales"):
-            for name in self._settings[table]:
-                if not any(names_field(name, field) for field in known):
-                    raise UsageError(f'[sum.{table}] "{name}": no such field; known are {", ".join(known)}')
+    def make_ready(self, exchanges: Sequence[Exchange]) -> None:
+        """Buffers for `exchanges`, and a look at whether they can be summed as the job wants.
 
-    def _line(self, exchange: Exchange) -> _Line:
+        Raises
+        ------
+        UsageError
+            when a bound or scale names none of their fields, or fits no grid; when a name that is to be allowed is none
+            of theirs; when sums would be of fewer clients than the job allows.
+        """
+        lines = [self._line(exchange) for exchange in exchanges]
+        known = [place.name for line in lines for place in line.sum.places]
+        named = {"[sum.bounds]": self._settings["bounds"], "[sum.scales]": self._settings["scales"]}
+        for table, names in {**named, "[sum] allow:": self.protection.allow}.items():
+            for name in names:
+                if not any(names_field(name, field) for field in known):
+                    raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
+        if self.channel.name != "plain":
+            check_groups(lines, self.columns, self.protection)
+
+    def agree_on_keys(self) -> None:
+        """Whatever the channel needs before the first exchange. Collective."""
+        with self.channel.keys.timed():
+            self.channel.prepare(list(self._lines.values()))
+        self.up_bytes += self.channel.keys.up_bytes
+        self.down_bytes += self.channel.keys.down_bytes
+
+    def accounts(self) -> dict[str, Account]:
+        """What each exchange of the run has cost, the agreement on keys first."""
+        found = {line.exchange.name: line.account for line in self._lines.values() if not line.exchange.off_clock}
+        return {"keys": self.channel.keys, **found}
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Have every message taken down from now on, or no more.
+
+        Raises
+        ------
+        UsageError
+            where sums are in floats: then clients' answers are never messages of their own.
+        """
+        if recorder is not None and not self._settings["exact"]:
+            raise UsageError('[sum] numbers = "float": only exact sums can be recorded; set [sum] numbers = "exact"')
+        self.channel.recorder = recorder
+
+    def _line(self, exchange: Exchange) -> Line:
         line = self._lines.get(exchange.name)
         if line is None:
-            adder = make_sum(exchange, self.clients, **self._settings)
-            line = _Line(adder, adder.sent(self._widths, self._features))
+            # a partial and no lambda, which would hold this federation, and its blocks, in a cycle
+            line = Line(exchange, partial(make_sum, exchange, self.clients, **self._settings), self.columns)
             self._lines[exchange.name] = line
         return line
 
@@ -125,23 +159,28 @@ class Federation:
     def tally(
         self, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> tuple[States, Record]:
-        """Answers of the hosted clients who are present, summed over all ranks."""
+        """Answers of the hosted clients who are present, summed over all ranks; no sum where too many have left."""
         line = self._line(exchange)
+        if self.channel.recorder is not None:
+            self.channel.recorder.question(line, now, question)
         fused = getattr(exchange, "fused", None)
         if fused is not None and isinstance(line.sum, FloatSum):
             self._answer_fused(line.sum, fused, question, now)
         else:
-            clients = self._answer(line.sum, exchange, clients, question, now)
+            clients = self._answer(line, exchange, clients, question, now)
+        self._count(exchange, line, question, now)
+        if now.void:
+            return clients, None
         line.sum.message[-1] = self.request.asked
-        self._count(exchange, line, question, now.present)
-        if isinstance(exchange, ToClients):
-            self.transport.reduce_all(line.sum.message, line.reduced)
-        else:
-            self.transport.reduce(line.sum.message, line.reduced if self.serves else None)
-            if not self.serves:
-                return clients, None
-        self.requested = bool(line.reduced[-1])
-        return clients, line.sum.total(line.reduced)
+        heard = self.channel.collect(line, now)
+        if self.serves:
+            self.requested = bool(line.reduced[-1])
+        if not heard:
+            return clients, None
+        total = line.sum.total(line.reduced)
+        if self.channel.recorder is not None:
+            self.channel.recorder.opened(line, now, total)
+        return clients, total
 
     def _answer_fused(self, adder: FloatSum, fused: object, question: Record, now: Round) -> None:
         who = np.flatnonzero(now.present[self._all.clients])
@@ -152,44 +191,48 @@ class Federation:
             adder.begin(0)
 
     def _answer(
-        self, adder: Sum, exchange: Exchange, clients: States, question: Record, now: Round
+        self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> States:
-        present = list(self._present(now))
-        adder.begin(sum(len(who) for _, who, _ in present))
+        self.channel.begin(line, now)
+        add = self.channel.add if self.channel.recorder is None else self.channel.add_one_by_one
         clients = list(clients)
-        for i, who, block in present:
+        for i, who, block in self._among(now.present):
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
                 before = take(clients[i], who[some])
                 states, answer = exchange.answer(before, question, block.only(some), now)
-                adder.add(answer, block.clients[some])
+                add(line, answer, block.clients[some], now)
                 if states is not before:  # most clients keep nothing, or nothing new
-                    clients[i] = self._put(i, clients[i], who[some], states, exchange)
+                    clients[i] = self._put(i, clients[i], who[some], states, exchange, now)
         return clients
 
-    def _put(self, i: int, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange) -> Record:
+    def _put(
+        self, i: int, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange, now: Round
+    ) -> Record:
         """The states of block `i` with those of clients `who` renewed; where that is all, they may change shape.
 
         States of a round are this rank's own, and renewed where they lie: a copy of all for the sake of a few takes
-        longer than the few take to compute. A measure may have begun with the algorithm's states, and copies them.
+        longer than the few take to compute. A measure may have begun with the algorithm's states, and copies them; and
+        a round that may turn out void leaves them as they were.
         """
         if len(who) == len(self.blocks[i].clients):
             return new
-        return put(state, who, new) if exchange.off_clock else put_in_place(state, who, new)
+        keeps = exchange.off_clock or now.leaving is not None
+        return put(state, who, new) if keeps else put_in_place(state, who, new)
 
-    def _present(self, now: Round) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
-        """(number on this rank, positions of the clients present, their block) of each block with any."""
-        if now.present.all():
+    def _among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
+        """(number on this rank, positions of the clients chosen, their block) of each block with any."""
+        if chosen.all():
             yield from ((i, np.arange(len(block.clients)), block) for i, block in enumerate(self.blocks))
             return
         for i, block in enumerate(self.blocks):
-            who = np.flatnonzero(now.present[block.clients])
+            who = np.flatnonzero(chosen[block.clients])
             if len(who):
                 yield i, who, block.only(who)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """Each block's present clients absorb the sum, or the one client who is told it."""
+        """Each block's clients who are still there absorb the sum, or the one client who is told it."""
         clients, alike = list(clients), None
-        for i, who, block in self._present(now):
+        for i, who, block in self._among(now.staying):
             if exchange.hearer is not None:
                 told = np.flatnonzero(block.clients == exchange.hearer)
                 who, block = who[told], block.only(told)
@@ -202,16 +245,19 @@ class Federation:
                 heard = _repeated(alike, len(who))
             else:
                 heard = exchange.absorb(take(clients[i], who), total, block, now)
-            clients[i] = self._put(i, clients[i], who, heard, exchange)
+            clients[i] = self._put(i, clients[i], who, heard, exchange, now)
         return clients
 
-    def _count(self, exchange: Exchange, line: _Line, question: Record, present: NDArray[np.bool_]) -> None:
+    def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
+        account, asked = line.account, now.asked
+        account.played += 1
         if not self.serves or exchange.off_clock:
             return
-        self.up_bytes += int(line.sent[present].sum())
+        up, down = self.channel.traffic(line, now)
         own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        self.down_bytes += int(present.sum()) * (nbytes(question) - own)
-        self.down_bytes += own // self._features * int(self._widths[present].sum())
-        if isinstance(exchange, ToClients):
-            hearers = present.sum() if exchange.hearer is None else present[exchange.hearer]
-            self.down_bytes += int(hearers) * line.sum.nbytes
+        down += int(asked.sum()) * (nbytes(question) - own)
+        down += own // self.columns.features * int(self._widths[asked].sum())
+        account.up_bytes += up
+        account.down_bytes += down
+        self.up_bytes += up
+        self.down_bytes += down

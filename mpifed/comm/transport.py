@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
+
+Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
 _PIECE = 2**30  # bytes per call: no count nears 2^31
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -36,6 +38,12 @@ class Transport(Protocol):
 
     def gather(self, value: Any) -> list[Any] | None:
         """The values of all ranks, on rank 0; for set-up and the end only."""
+
+    def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
+        """On rank 0 all ranks' messages, of any lengths, put together two by two up a tree: for what MPI cannot add."""
+
+    def spread(self, root: int, message: Bytes | None) -> Bytes:
+        """The message of rank `root`, of any length, on every rank."""
 
     def agree(self, error: BaseException | None = None) -> None:
         """Raise on every rank if any rank has an error: the first one in order of ranks."""
@@ -68,6 +76,15 @@ class Alone:
     def gather(self, value: Any) -> list[Any] | None:
         """The value alone."""
         return [value]
+
+    def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
+        """The message."""
+        return message
+
+    def spread(self, root: int, message: Bytes | None) -> Bytes:
+        """The message."""
+        assert message is not None
+        return message
 
     def agree(self, error: BaseException | None = None) -> None:
         """Raise the error."""
@@ -113,6 +130,40 @@ class MPITransport:
         gathered: list[Any] | None = self._comm.gather(value)
         return gathered
 
+    def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
+        """A binomial tree: as many steps as the number of ranks has binary digits."""
+        step = 1
+        while step < self.size:
+            if self.rank % (2 * step):
+                self._send(message, self.rank - step)
+                return None
+            if self.rank + step < self.size:
+                message = add(message, self._receive(self.rank + step))
+            step *= 2
+        return message
+
+    def _send(self, message: Bytes, to: int) -> None:
+        self._comm.Send(np.array([len(message)], dtype=np.int64), dest=to)
+        for piece in _pieces(message):
+            self._comm.Send(message[piece], dest=to)
+
+    def _receive(self, source: int) -> Bytes:
+        length = np.empty(1, dtype=np.int64)
+        self._comm.Recv(length, source=source)
+        message = np.empty(int(length[0]), dtype=np.uint8)
+        for piece in _pieces(message):
+            self._comm.Recv(message[piece], source=source)
+        return message
+
+    def spread(self, root: int, message: Bytes | None) -> Bytes:
+        """Its length first, then in pieces."""
+        length = np.array([0 if message is None else len(message)], dtype=np.int64)
+        self._comm.Bcast(length, root=root)
+        found = np.empty(int(length[0]), dtype=np.uint8) if message is None or self.rank != root else message
+        for piece in _pieces(found):
+            self._comm.Bcast(found[piece], root=root)
+        return found
+
     def agree(self, error: BaseException | None = None) -> None:
         """One small reduction when all is well."""
         failed = np.array([error is not None], dtype=np.int64)
@@ -120,9 +171,7 @@ class MPITransport:
         if failed[0]:
             errors = self._comm.allgather(None if error is None else _Failure.of(error, self.rank, self.size))
             first = next(e for e in errors if e is not None)
-            agreed = first.kind(first.message)
-            agreed.agreed = True
-            raise agreed from error
+            raise first.kind(first.message, agreed=True) from error
 
     def abort(self, code: int) -> NoReturn:
         """MPI_Abort: the launcher ends every rank."""

@@ -13,6 +13,11 @@ class MpifedError(Exception):
     exit_code = 1
     agreed = False  # whether every rank raises it alike, so that all can end in order
 
+    def __init__(self, *arguments: object, agreed: bool | None = None) -> None:
+        super().__init__(*arguments)
+        if agreed is not None:
+            self.agreed = agreed
+
 
 class UnexpectedError(MpifedError):
     """Any other exception, as it travels between ranks: where it happened, and its traceback."""
@@ -48,6 +53,20 @@ class BudgetSpent(MpifedError):
 
     exit_code = 6
     agreed = True
+
+
+class LeakFound(MpifedError):
+    """The audit found that a protocol leaks more than the job declares."""
+
+    exit_code = 7
+
+
+class TooFewClients(MpifedError):
+    """A sum of so few clients' answers that it must not, or cannot, be opened."""
+
+
+class BrokenProtocol(MpifedError):
+    """What came over a protected channel is not what an honest party sends: nothing was opened."""
 
 
 class Interrupted(MpifedError):

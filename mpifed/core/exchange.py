@@ -226,7 +226,7 @@ class Summation(Protocol):
     def tally(
         self, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> tuple[States, Record]:
-        """(client states, sum of the present clients' answers); the sum on those ranks that may hear it."""
+        """(client states, sum of the present clients' answers); the sum on those ranks that may hear it, if anybody."""
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states of the present clients after each block has absorbed the sum."""
@@ -244,16 +244,21 @@ def play(
 
     Returns
     -------
-    The new (server, clients); the old ones when the server halted the run with its first question.
+    The new (server, clients); the old ones when the server halted the run with its first question, or when so many
+    clients left that the round is void.
     """
-    for exchange in exchanges:
-        question = exchange.ask(server, now) if summation.serves else None
+    before = server, clients
+    for number, exchange in enumerate(exchanges):
+        here = now.at(number)
+        question = exchange.ask(server, here) if summation.serves else None
         question = summation.tell(exchange, question)
         if summation.halted and not exchange.off_clock:
             break
-        clients, total = summation.tally(exchange, clients, question, now)
+        clients, total = summation.tally(exchange, clients, question, here)
+        if here.void:
+            return before
         if isinstance(exchange, ToClients):
-            clients = summation.hear(exchange, clients, total, now)
+            clients = summation.hear(exchange, clients, total, here)
         elif summation.serves:
-            server = exchange.absorb(server, total, now)
+            server = exchange.absorb(server, total, here)
     return server, clients

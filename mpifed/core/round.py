@@ -66,13 +66,62 @@ def _own() -> Generator:
     return Generator(fast) if fast.use_aesni else secret_rng(new_key())
 
 
+class Leaving(NamedTuple):
+    """Who leaves within a round: drawn by key, and so alike in every channel.
+
+    A client takes part in so many halves of exchanges: the first half of an exchange is to answer it, the second to be
+    there until its sum is opened and heard.
+    """
+
+    who: NDArray[np.bool_]  # [N] takes part in the round
+    halves: NDArray[np.int64]  # [N]
+    most: int  # how many may leave; with more of them the round is void
+
+    @property
+    def least(self) -> int:
+        """The number of clients who stay to the end of a round that is not void."""
+        return int(self.who.sum()) - self.most
+
+
 class Round(NamedTuple):
-    """What is common to all ranks in one round."""
+    """What is common to all ranks in one round, or in one exchange of it."""
 
     index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
     seed: int
-    present: NDArray[np.bool_]  # [N] who takes part
+    present: NDArray[np.bool_]  # [N] who takes part; in an exchange, who answers
     secure: bool = False  # whether `secret` numbers come from the system's entropy
+    leaving: Leaving | None = None  # nobody when absent
+    number: int = 0  # of the exchange
+
+    def at(self, number: int) -> Round:
+        """The same in the exchange of that number."""
+        if self.leaving is None:
+            return self
+        return self._replace(present=self.leaving.who & (self.leaving.halves > 2 * number), number=number)
+
+    @property
+    def asked(self) -> NDArray[np.bool_]:
+        """[N] who is asked in this exchange."""
+        return self.present if self.leaving is None else self._beyond(2 * self.number - 1)
+
+    @property
+    def staying(self) -> NDArray[np.bool_]:
+        """[N] who is there until the sum of this exchange is opened, and hears it."""
+        return self.present if self.leaving is None else self._beyond(2 * self.number + 1)
+
+    def _beyond(self, half: int) -> NDArray[np.bool_]:
+        assert self.leaving is not None
+        return self.leaving.who & (self.leaving.halves > half)
+
+    @property
+    def void(self) -> bool:
+        """Whether too many have left for the sum of this exchange to be opened."""
+        return self.leaving is not None and int(self.staying.sum()) < self.leaving.least
+
+    @property
+    def fewest(self) -> int:
+        """How many clients' answers are at least in a sum that is opened."""
+        return int(self.present.sum()) if self.leaving is None else self.leaving.least
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
         """The generator of (seed, purpose, this round, client); client -1 is everybody's."""

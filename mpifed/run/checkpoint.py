@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
@@ -40,6 +41,10 @@ class Progress(NamedTuple):
     elapsed_s: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
+
+    def after(self, seconds: float, federation: Federation, rounds: int = 0) -> Progress:
+        """After so much time and so many rounds more."""
+        return Progress(self.round + rounds, self.elapsed_s + seconds, federation.up_bytes, federation.down_bytes)
 
 
 def save(

@@ -18,6 +18,7 @@ import tomli_w
 from pydantic import Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
+from mpifed.comm.channel import Protection
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
 from mpifed.maths.objectives import Objective
@@ -37,9 +38,12 @@ from mpifed.run.parts import (
     wrong_with,
 )
 from mpifed.run.tables import (
+    AuditTable,
     ComputeTable,
     DataTable,
+    EncryptionTable,
     LimitKeys,
+    MaskingTable,
     ParticipationTable,
     Positive,
     RecordTable,
@@ -69,11 +73,14 @@ class Job(Table):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     participation: ParticipationTable = ParticipationTable()
     sum: SumTable = SumTable()
+    masking: MaskingTable = MaskingTable()
+    encryption: EncryptionTable = EncryptionTable()
     record: RecordTable = RecordTable()
     server: ServerTable = ServerTable()
     compute: ComputeTable = ComputeTable()
     stop: StopTable = StopTable()
     privacy: Privacy | None = None
+    audit: AuditTable = AuditTable()
 
     @classmethod
     def check(cls, table: Mapping[str, Any], source: str = "job") -> Job:
@@ -109,6 +116,7 @@ class Job(Table):
     def table(self) -> dict[str, Any]:
         """Plain values, all defaults written out."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
+        table["server"]["dedicated"] = self.dedicated
         table["objective"] = written_out(OBJECTIVE, self.objective)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
@@ -132,6 +140,19 @@ class Job(Table):
             "bounds": self.sum.bounds,
             "scales": self.sum.scales,
         }
+
+    def protection(self) -> Protection:
+        """How sums travel, as `mpifed.comm` takes it."""
+        return Protection(
+            self.sum.channel, self.sum.min_clients, tuple(self.sum.allow), self.participation.max_dropouts,
+            self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
+        )  # fmt: skip
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether rank 0 hosts no clients, as far as there are other ranks."""
+        dedicated = self.server.dedicated
+        return self.sum.channel != "plain" if dedicated is None else dedicated
 
     def make_objective(self) -> Objective:
         """The objective."""

@@ -25,6 +25,7 @@ def wrong_together(job: Job) -> list[str]:
             '[privacy] sampling = "poisson" at level "client": each client takes part by a coin of its own; give '
             "[participation] clients_per_round, how many do on average"
         )
+    wrong += _wrong_channel(job)
     if job.stop.epsilon is not None and job.privacy is None:
         wrong.append(f"[stop] epsilon = {job.stop.epsilon:g}: a budget needs the table [privacy]; add it, or drop this")
     if job.record.released_only and job.stop.kkt_residual is not None:
@@ -33,6 +34,27 @@ def wrong_together(job: Job) -> list[str]:
             "cannot be reached; leave one of them out"
         )
     return wrong
+
+
+def _wrong_channel(job: Job) -> Iterator[str]:
+    """What does not go with how sums travel, or with clients who leave."""
+    channel, part = job.sum.channel, job.participation
+    if channel != "plain" and job.sum.numbers == "float":
+        yield (
+            f'[sum] numbers = "float": channel = "{channel}" adds integers; set numbers = "exact", or channel = "plain"'
+        )
+    if part.dropout_rate and not part.max_dropouts:
+        yield (
+            f"[participation] dropout_rate = {part.dropout_rate:g}: whoever leaves makes the round void; give "
+            "max_dropouts, how many may"
+        )
+    if channel == "encrypted" and job.encryption.scheme == "threshold-bfv":
+        for key in ("clients_per_round", "max_dropouts"):
+            if getattr(part, key):
+                yield (
+                    f'[participation] {key} = {getattr(part, key)}: with [encryption] scheme = "threshold-bfv" every '
+                    f'client takes part in every opening; leave it out, or take scheme = "bfv"'
+                )
 
 
 def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
@@ -90,9 +112,28 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
             f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
             "every round, since each holds other columns; leave it out"
         )
+    if job.participation.dropout_rate and getattr(algorithm, "needs_everybody", False):
+        wrong.append(
+            f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
+            "round, since each holds other columns; leave it out"
+        )
+    wrong += _too_few(job, per_round or problem.clients)
     if job.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
         wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
     return wrong
+
+
+def _too_few(job: Job, present: int) -> Iterator[str]:
+    """Too few clients in a round for a sum that may be opened."""
+    leave, least = job.participation.max_dropouts, job.sum.min_clients
+    if leave >= present:
+        yield f"[participation] max_dropouts = {leave}: there are {present} clients in a round; lower it"
+    elif job.sum.channel != "plain" and present - leave < least:
+        after = f" of whom {leave} may leave" if leave else ""
+        yield (
+            f"[sum] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer is not "
+            "opened; let more take part"
+        )
 
 
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.channel import make_sum
 from mpifed.comm.placement import place
+from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import Record, leaves, nbytes
 from mpifed.run.calibration import settle
@@ -54,7 +54,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     job, process_bytes = found[0].job, peak_rss_bytes()
     data = store.open_federation(job.data.path)
     stage = Stage(job, data, _algorithm(job, data), stock_like(data))
-    placement = place(data.counts, job.data.block, ranks, job.server.dedicated)
+    placement = place(data.counts, job.data.block, ranks, job.dedicated)
     host = np.repeat(placement.ranks, [len(block) for block in placement.blocks])  # [N] each client's rank
     now, busiest = typical_round(job, data, host)
     keep_freed_memory()

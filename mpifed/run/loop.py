@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.comm.federation import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import BudgetSpent, Interrupted, NotCertified
+from mpifed.core.errors import BudgetSpent, Interrupted, NotCertified, TooFewClients
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
 from mpifed.run import checkpoint, environment
@@ -22,7 +22,7 @@ from mpifed.run.config import Job
 from mpifed.run.ledger import Header, Ledger, write_header
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.participation import round_of
+from mpifed.run.participation import leaving, round_of
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_job
 from mpifed.run.setup import Ready, measures_of, prepare, together
@@ -32,6 +32,7 @@ from mpifed.run.signals import stop_on_signals
 LIMIT_REACHED = 1  # an order: the run ends here, and well
 INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
 BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends here, and cannot go on
+TOO_FEW = -1  # an order that all ranks give themselves: too many clients have left, every time
 
 
 class Result(NamedTuple):
@@ -125,7 +126,7 @@ class _Run:
             self.server, self.clients = play(
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
             )
-            self.progress = Progress(0, 0.0, federation.up_bytes, federation.down_bytes)
+            self.progress = Progress(0).after(0.0, federation)
         self.results = together(self.transport, lambda: self._open_results(resume) if self.serves else None)
         self.row = self.transport.share(self.row)  # every rank must know what is measured already
         gc.collect()
@@ -154,6 +155,14 @@ class _Run:
                 f"{refusal}; the model of round {done} stands in {self.out}, and the run goes on only with a larger "
                 "budget: --set stop.epsilon=... --resume"
             )
+        if code == TOO_FEW:
+            part = self.job.participation
+            raise TooFewClients(
+                f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
+                f"{part.max_dropouts} clients left, and a sum of so few is not opened; the model of round {done} "
+                f"stands in {self.out}; start anew with a larger max_dropouts or more attempts",
+                agreed=True,
+            )
         if code == NotCertified.exit_code:
             residual = "not known" if self.certified is None else f"{self.certified:.3g}"
             raise NotCertified(
@@ -163,17 +172,26 @@ class _Run:
             )
 
     def _rounds(self, max_hours: float | None) -> None:
-        federation, record = self.ready.federation, self.job.record
+        federation, record, attempt = self.ready.federation, self.job.record, 0
         if record.every and self.progress.round == 0 and not self.row:
             self._measure(self._certifies())
         while self.progress.round < self.job.rounds:
             now = round_of(self.job, federation.clients, self.progress.round, self.ready.key)
+            now = leaving(self.job, now, len(self.exchanges), attempt)
             if self.serves:
                 federation.order = self._order(max_hours, now)
             start = time.perf_counter()
             self.server, self.clients = play(self.exchanges, self.server, self.clients, now, federation)
             if federation.halted:
                 return
+            if now.at(len(self.exchanges) - 1).void:
+                attempt += 1
+                self.progress = self.progress.after(time.perf_counter() - start, federation)
+                if attempt == self.job.participation.attempts:
+                    federation.order = TOO_FEW
+                    return
+                continue
+            attempt = 0
             self._advance(time.perf_counter() - start)
             if record.every and self.progress.round % record.every == 0:
                 self._measure(self._certifies())
@@ -210,17 +228,14 @@ class _Run:
 
     def _code(self) -> int:
         """On rank 0: the exit code of a run that ends in order."""
-        if self.ready.federation.order in (INTERRUPTED, BUDGET_SPENT):
+        if self.ready.federation.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
             return self.ready.federation.order
         asked = self.job.stop.kkt_residual is not None and self.ready.federation.order == 0
         return NotCertified.exit_code if asked and not self._certified() else 0
 
     def _advance(self, seconds: float) -> None:
-        federation = self.ready.federation
         self.round_s.append(seconds)
-        self.progress = Progress(
-            self.progress.round + 1, self.progress.elapsed_s + seconds, federation.up_bytes, federation.down_bytes
-        )
+        self.progress = self.progress.after(seconds, self.ready.federation, rounds=1)
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
@@ -296,4 +311,5 @@ class _Run:
         if gathered is not None and self.results is not None:
             self.results.close(self.server, self.late)
             seconds, peaks = zip(*gathered, strict=True)
+            code = TooFewClients.exit_code if code == TOO_FEW else code
             self.results.write(self.progress, code, self.round_s, sum(seconds), peaks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.core.round import Round, secret_rng
+from mpifed.core.round import Leaving, Round, secret_rng
 from mpifed.run.config import Job
 
 
@@ -25,3 +25,20 @@ def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Roun
     now.present[:] = False
     now.present[rng.choice(clients, some, replace=False)] = True
     return now
+
+
+def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0) -> Round:
+    """The round with those who leave in the course of so many exchanges: by the job's seed, at any half of any of them.
+
+    Parameters
+    ----------
+    attempt : how often the round has been played before, and was void
+    """
+    table = job.participation
+    if not table.dropout_rate:
+        return now
+    rng = now.rng(f"leaving {attempt}")
+    gone, halves = rng.random(len(now.present)) < table.dropout_rate, rng.integers(2 * exchanges, size=len(now.present))
+    return now._replace(
+        leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts)
+    )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
+from mpifed.comm.channel import Holdings
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
@@ -49,12 +50,22 @@ class Stage(NamedTuple):
     def block(self, clients: Sequence[int], most: int | None = None) -> Block:
         """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
         counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
-        first = np.cumsum(self.data.widths) - self.data.widths if self.data.split == "columns" else 0 * counts
+        groups = self.columns.groups
+        first = [np.arange(self.columns.features)[at][0] for at in self.columns.members]
         shards = tuple(
-            _Rows(i, int(counts[i]), int(first[i]), int(self.data.widths[i]), self.stock) for i in clients
+            _Rows(i, int(counts[i]), int(first[groups[i]]), int(self.data.widths[i]), self.stock) for i in clients
         )
         return Block(shards, self.job.compute.dtype)
 
+
+    @property
+    def columns(self) -> Holdings:
+        """Like those of the data, but each group's columns lie side by side."""
+        groups, widths = self.data.holds[:, 1], np.zeros(int(self.data.holds[:, 1].max()) + 1, dtype=np.int64)
+        widths[groups] = self.data.widths
+        stops = np.cumsum(widths) if self.data.split != "rows" else widths
+        members = (slice(int(stop - width), int(stop)) for stop, width in zip(stops, widths, strict=True))
+        return Holdings(self.data.features, groups, tuple(members))
 
     def test_block(self) -> Block:
         """Made-up rows with all columns."""
@@ -127,9 +138,11 @@ class _Rehearsal(Federation):
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
         super().__init__(
-            Alone(), blocks, data.clients, **stage.job.sum_settings(), widths=data.widths, features=data.features
-        )
-        self.check_names(all_exchanges(stage.algorithm))
+            Alone(), blocks, data.clients, **stage.job.sum_settings(), columns=stage.columns,
+            protection=stage.job.protection(), rehearsed=True,
+        )  # fmt: skip
+        self.make_ready(all_exchanges(stage.algorithm))
+        self.agree_on_keys()
         self.questions: dict[str, Record] = {}
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:

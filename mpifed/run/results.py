@@ -26,7 +26,7 @@ from mpifed.run.report import Reporter
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
 # what may differ between a run and its resumption, since no bit depends on it
-_FREE = ("rounds", "name", "stop", "record", "server", "data.path", "data.memory_gib", "data.verify")
+_FREE = ("rounds", "name", "stop", "record", "server", "audit", "data.path", "data.memory_gib", "data.verify")
 
 
 def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]:

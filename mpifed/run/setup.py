@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from mpifed.comm.channel import Holdings
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
@@ -21,6 +22,7 @@ from mpifed.run.fit import with_noise
 from mpifed.run.participation import is_secure
 from mpifed.run.shelf import Shelf
 from mpifed.shards import store
+from mpifed.shards.layout import span
 
 Result = TypeVar("Result")
 _KIND = {True: "classes", False: "real-valued targets"}
@@ -79,19 +81,20 @@ def prepare(job: Job, transport: Transport, shelf: Shelf | None = None, noise_mu
         on every rank, when job and data do not fit or a shard is damaged.
     """
     shelf = shelf or Shelf()
-    shelf.keep((job.data, job.compute, job.server, transport.rank, transport.size))
+    shelf.keep((job.data, job.compute, job.dedicated, transport.rank, transport.size))
     data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     secret = False
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, noise_multiplier)
-    placement = place(data.counts, job.data.block, transport.size, job.server.dedicated)
+    placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     hosted = placement.of(transport.rank)
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
     federation = Federation(
-        transport, blocks, data.clients, **job.sum_settings(), widths=data.widths, features=data.features
+        transport, blocks, data.clients, **job.sum_settings(), columns=holdings_of(data), protection=job.protection()
     )
-    together(transport, lambda: federation.check_names(all_exchanges(algorithm)))
+    together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
+    federation.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)
     clients = together(transport, lambda: [algorithm.start_clients(block, everybody) for block in blocks])
@@ -109,6 +112,11 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: f
     settled: Any = with_noise(algorithm, multiplier)
     claimed = together(transport, lambda: settled.released(0).by_chance)
     return settled, claimed and is_secure(job)
+
+
+def holdings_of(data: store.Federation) -> Holdings:
+    """Who holds which columns."""
+    return Holdings(data.features, data.holds[:, 1], tuple(span(members) for members in data.column_groups()))
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:

@@ -29,13 +29,18 @@ class ParticipationTable(Table):
     """`[participation]`"""
 
     clients_per_round: Positive | None = None  # all when absent
+    dropout_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # the chance of each client present to leave within a round
+    max_dropouts: NotNegative = 0  # how many may; if more do, the round is void, and its sum is never opened
+    attempts: Positive = 10  # how often a void round is played before the run ends
 
 
 class SumTable(Table):
     """`[sum]`"""
 
     numbers: Literal["exact", "float"] = "exact"
-    channel: Literal["plain"] = "plain"
+    channel: Literal["plain", "masked", "encrypted"] = "plain"
+    min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
+    allow: list[str] = []  # exchanges or fields that may show values of fewer
     bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
     scales: dict[str, Annotated[float, Field(gt=0)]] = {}
 
@@ -48,12 +53,32 @@ class RecordTable(Table):
     rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
     certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
     released_only: bool = False  # leave out what is computed from training data and not covered by epsilon
+    transcript: NotNegative = 0  # rounds whose every message is written down, for `mpifed audit`
+
+
+class MaskingTable(Table):
+    """`[masking]`, of the masked channel"""
+
+    neighbours: Positive | None = None  # clients with whom each shares masks; when absent, as many as are safe
+
+
+class EncryptionTable(Table):
+    """`[encryption]`, of the encrypted channel"""
+
+    scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
+    key_bits: Literal[2048, 3072, 4096] = 2048  # of Paillier's modulus
+
+
+class AuditTable(Table):
+    """`[audit]`"""
+
+    accept: list[str] = []  # findings that are known, and no reason for `mpifed audit` to end with exit code 7
 
 
 class ServerTable(Table):
     """`[server]`"""
 
-    dedicated: bool = False  # rank 0 hosts no clients
+    dedicated: bool | None = None  # rank 0 hosts no clients; when absent, unless the channel is plain
 
 
 class ComputeTable(Table):

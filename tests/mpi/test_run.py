@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_transport import worlds
 
+from mpifed.comm.channel import Holdings
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, Transport
@@ -194,6 +195,7 @@ def test_tally_and_hear(array_shard: Any, dedicated: bool) -> None:
 
 WIDTHS = [2, 3, 1, 2, 1]
 PLACES = [slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])]
+COLUMNS = Holdings(9, np.arange(5), tuple(PLACES))
 
 
 class Mixed(NamedTuple):
@@ -220,9 +222,7 @@ def test_values_of_single_clients(array_shard: Any, exact: bool, dedicated: bool
         expected[at] = client + 0.5
     for transport in worlds():
         toy = Toy(transport, array_shard, dedicated=dedicated)
-        federation = Federation(
-            transport, toy.blocks, 5, exact=exact, dtype="float64", widths=np.array(WIDTHS), features=9
-        )
+        federation = Federation(transport, toy.blocks, 5, exact=exact, dtype="float64", columns=COLUMNS)
         for one_by_one in (False, True):
             asked.clear()
             up = ToServer(f"up-{one_by_one}", fields, None, answer, None, one_by_one=one_by_one)

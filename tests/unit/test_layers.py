@@ -23,6 +23,7 @@ MAY = {
     "algorithms": ["core", "maths", "shards", "algorithms"],
     "comm": ["core", "comm", "maths.fixedpoint"],
     "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
+    "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "plots.py": ["core", "run.history"],
 }
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.channel import make_sum
+from mpifed.comm.sums import make_sum
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.record import leaves, map_leaves

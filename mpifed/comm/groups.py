@@ -1,0 +1,72 @@
+"""Groups too small for a sum to hide anybody: a sum of one client's answers is that client's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Holdings, Line, Protection
+from mpifed.comm.sums import Place, names_field
+from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.core.round import Round
+
+
+def fewest(place: Place, columns: Holdings, present: NDArray[np.bool_]) -> int:
+    """The least number of the clients present who fill a place of a field; 0 where nobody fills any."""
+    if place.field.sender is not None:
+        return int(present[place.field.sender])
+    if place.field.columns is None:
+        return int(present.sum())
+    filled = np.zeros(columns.features, dtype=np.int64)
+    holders = np.bincount(columns.groups[present], minlength=len(columns.members))
+    for at, count in zip(columns.members, holders, strict=True):
+        filled[at] += count
+    return int(filled[filled > 0].min(initial=len(present))) if filled.any() else 0
+
+
+def small(
+    line: Line, columns: Holdings, protection: Protection, present: NDArray[np.bool_]
+) -> Iterator[tuple[str, int]]:
+    """(field, clients) of each field that would show values of fewer clients than the job wants, and does not allow."""
+    for place in line.sum.places:
+        count = fewest(place, columns, present)
+        if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
+            yield place.name, count
+
+
+def check_groups(lines: list[Line], columns: Holdings, protection: Protection) -> None:
+    """Refuse a job whose sums would be of too few clients even with all of them present.
+
+    Raises
+    ------
+    UsageError
+        naming the fields.
+    """
+    everybody = np.ones(len(columns.groups), dtype=bool)
+    found = {name: count for line in lines for name, count in small(line, columns, protection, everybody)}
+    if found:
+        names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
+        listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+        raise UsageError(
+            f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no channel "
+            f"can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
+            f"[sum] allow = [{names}]"
+        )
+
+
+def refuse_small(line: Line, columns: Holdings, protection: Protection, now: Round) -> None:
+    """Refuse to open a sum of too few answers. Alike on all ranks.
+
+    Raises
+    ------
+    TooFewClients
+        naming the field.
+    """
+    for name, count in small(line, columns, protection, now.present):
+        raise TooFewClients(
+            f"{name}: round {now.index} has answers of {count} client(s), and [sum] min_clients = "
+            f"{protection.min_clients}: their sum is not opened; let more clients take part in a round",
+            agreed=True,
+        )

@@ -1,0 +1,299 @@
+"""Sums of answers: integers on each field's grid, the same in every channel, or floats.
+
+A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction. The last number of
+the buffer is the system's own: how many ranks ask for the run to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Exchange, Field, Placed
+from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
+
+
+class Place:
+    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
+
+    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
+        self.name, self.field, self.form, self.start = name, field, form, start
+        self.stop = start + form.limbs * field.size
+        self.message_dtype = dtype
+        self.dtype = dtype if field.shape else "float64"
+
+    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
+        """The leaf [n, ...] as [n, size] floats."""
+        array = np.asarray(leaf)
+        if array.shape != (clients, *self.field.shape):
+            raise UsageError(
+                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
+            )
+        return _floats(array).reshape(clients, -1)
+
+    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+        """Of a field whose values come from single clients: (client, its values, where they go) for each who has any.
+
+        The place is an index into an array of the field's shape.
+        """
+        if not isinstance(leaf, Placed):
+            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
+                if client == self.field.sender:
+                    yield client, values.reshape(self.field.shape), ...
+            return
+        axis = self.field.columns or 0
+        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
+            shape = list(self.field.shape)
+            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
+            if values.shape != tuple(shape):
+                raise UsageError(
+                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} columns, its "
+                    f"field declares {tuple(shape)}"
+                )
+            yield client, _floats(values), (slice(None),) * axis + (at,)
+
+    def sizes(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] values that each client sends."""
+        if self.field.columns is not None:
+            return self.field.size // features * widths
+        everybody = np.full(len(widths), self.field.size)
+        if self.field.sender is not None:
+            everybody[np.arange(len(widths)) != self.field.sender] = 0
+        return everybody
+
+
+def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+class Sum(Protocol):
+    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
+
+    places: list[Place]
+    message: NDArray[Any]  # what travels between ranks
+
+    @property
+    def nbytes(self) -> int:
+        """Of the sum, as a deployment would send it."""
+
+    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] bytes of each client's answer, as a deployment would send it; `widths` [N] are the clients' columns."""
+
+    def begin(self, clients: int) -> None:
+        """Start over, for the answers of `clients` clients."""
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add the answers [n, ...] of `clients` [n]."""
+
+    def total(self, message: NDArray[Any]) -> Record:
+        """The sum that a reduced message stands for."""
+
+
+def _places(
+    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
+) -> list[Place]:
+    found: list[tuple[str, Field]] = []
+    forms: list[Grid] = []
+    for leaf, field in leaves(exchange.fields):
+        name = f"{exchange.name}.{leaf}".rstrip(".")
+        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
+        try:
+            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
+        except ValueError as error:
+            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
+        found.append((name, field))
+    if any(form.bits == 64 for form in forms):
+        forms = [form.wide() for form in forms]  # a message has one kind of number
+    places: list[Place] = []
+    start = 0
+    for (name, field), form in zip(found, forms, strict=True):
+        places.append(Place(name, field, form, start, dtype))
+        start = places[-1].stop
+    return places
+
+
+def names_field(name: str, field: str) -> bool:
+    """Whether `name` is that of the field, or of a record that it is in."""
+    return f"{field}.".startswith(f"{name}.")
+
+
+def named(settings: Mapping[str, float], field: str) -> float | None:
+    """The setting of a field by its name, or by the longest name of a record that it is in."""
+    names = [name for name in settings if names_field(name, field)]
+    return settings[max(names, key=len)] if names else None
+
+
+class _Message:
+    """The flat buffer of a sum, and its size."""
+
+    places: list[Place]
+    message: NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the sum."""
+        return self.message.itemsize * self.places[-1].stop
+
+    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
+        """[N] bytes of each client's answer."""
+        values = sum(place.form.limbs * place.sizes(widths, features) for place in self.places)
+        return np.asarray(self.message.itemsize * values)
+
+
+class ExactSum(_Message):
+    """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
+
+    def __init__(self, fields: Record, places: list[Place]) -> None:
+        self._fields, self.places = fields, places
+        self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
+        self._clients, self._begun = 0, False
+        self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
+        self._accumulators = [self.message[place.start : place.stop] for place in places]
+        self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
+
+    def begin(self, clients: int) -> None:
+        """Make ready for `clients` additions."""
+        self._clients, self._begun = clients, False
+        for place, accumulator in zip(self.places, self._accumulators, strict=True):
+            if not clients or place.field.single:
+                accumulator.fill(0)
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Round each client's values to the grid, and add.
+
+        Raises
+        ------
+        NumericalError
+            when a value is not a number or outside its field's bound.
+        """
+        parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
+        for place, encoder, accumulator, (_, leaf) in parts:
+            if place.field.single:
+                self._put(place, accumulator, leaf, clients)
+                continue
+            values = place.rows(leaf, len(clients))
+            if outside(values, place.form.bound):
+                i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
+                raise _out_of_bounds(place, int(clients[i]), values[i])
+            encoder.add(values, accumulator, 0 if self._begun else self._clients)
+        self._begun = True
+
+    def _put(
+        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]
+    ) -> None:
+        """Add what single clients have, each in its places."""
+        whole = accumulator.reshape(place.form.limbs, *place.field.shape)
+        for client, values, at in place.parts(leaf, clients):
+            flat = values.reshape(1, -1)
+            if outside(flat, place.form.bound):
+                raise _out_of_bounds(place, client, flat[0])
+            if (place.name, flat.size) not in self._parts:
+                buffer = np.empty(place.form.limbs * flat.size, dtype=accumulator.dtype)
+                self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
+            encoder, coded = self._parts[place.name, flat.size]
+            encoder.add(flat, coded, 1)
+            for limb, part in enumerate(coded.reshape(place.form.limbs, *values.shape)):
+                whole[limb, ...][at] += part  # a view even of a single number
+
+    def total(self, message: NDArray[np.signedinteger]) -> Record:
+        """Decoded, in the job's dtype; single numbers in float64."""
+        arrays = (
+            decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
+            for place in self.places
+        )
+        return map_leaves(lambda _: next(arrays)[()], self._fields)
+
+
+class FloatSum(_Message):
+    """Floating-point sums, faster; their bits depend on the number of ranks."""
+
+    def __init__(self, fields: Record, places: list[Place]) -> None:
+        self._fields, self.places = fields, places
+        self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
+
+    def begin(self, clients: int) -> None:
+        """Zeros."""
+        self.message.fill(0)
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add each client's values."""
+        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
+            part = self.message[place.start : place.stop]
+            if place.field.single:
+                for _, values, at in place.parts(leaf, clients):
+                    part.reshape(place.field.shape)[at] += values
+            else:
+                for values in place.rows(leaf, len(clients)):
+                    part += values
+            self._check(place, part, clients)
+
+    def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Begin with the sum of the answers of `clients`, and end with it."""
+        for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
+            part = self.message[place.start : place.stop]
+            part[:] = np.reshape(leaf, -1)
+            self._check(place, part, clients)
+
+    def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            fine = np.isfinite(np.dot(part, part)) or np.isfinite(part).all()  # the first is half as dear
+        if not fine:
+            raise NumericalError(
+                f"{place.name}: the sum over clients {_listed(clients)} is not finite; lower the step size, or set "
+                '[sum] numbers = "exact" to learn which client it comes from'
+            )
+
+    def total(self, message: NDArray[np.floating]) -> Record:
+        """Copies in the job's dtype; single numbers in float64."""
+        arrays = (
+            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self.places
+        )
+        return map_leaves(lambda _: next(arrays)[()], self._fields)
+
+
+def make_sum(
+    exchange: Exchange,
+    clients: int,
+    *,
+    exact: bool,
+    dtype: str,
+    bounds: Mapping[str, float] = MappingProxyType({}),
+    scales: Mapping[str, float] = MappingProxyType({}),
+) -> Sum:
+    """The sum of an exchange's answers, of up to `clients` clients.
+
+    Parameters
+    ----------
+    exact : exact sums, or sums in `dtype`
+    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
+
+    Raises
+    ------
+    UsageError
+        when a field's bound and scale fit no grid.
+    """
+    places = _places(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
+    return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
+
+
+def _out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    what = f"has {values.size - finite.size} values that are not finite" if finite.size < values.size else ""
+    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
+    return NumericalError(
+        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
+        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
+    )
+
+
+def _listed(clients: NDArray[np.int64]) -> str:
+    names = [str(client) for client in clients[:8]]
+    return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")
