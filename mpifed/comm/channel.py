@@ -77,6 +77,10 @@ class Account:
         self.down_bytes = 0
         self.crypto_s = 0.0  # of this rank
 
+    def numbers(self) -> dict[str, float]:
+        """By name."""
+        return dict(vars(self))
+
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Count the seconds within as cryptography."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Account, Holdings, Line, Protection, Recorder, Setting, make_channel
+from mpifed.comm.channel import Holdings, Line, Protection, Recorder, Setting, make_channel
 from mpifed.comm.groups import check_groups
 from mpifed.comm.sums import FloatSum, make_sum, names_field
 from mpifed.comm.transport import Transport
@@ -115,10 +115,21 @@ class Federation:
         self.up_bytes += self.channel.keys.up_bytes
         self.down_bytes += self.channel.keys.down_bytes
 
-    def accounts(self) -> dict[str, Account]:
-        """What each exchange of the run has cost, the agreement on keys first."""
-        found = {line.exchange.name: line.account for line in self._lines.values() if not line.exchange.off_clock}
-        return {"keys": self.channel.keys, **found}
+    def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        """What the agreement on keys and each exchange have cost, and `before`; whole on rank 0. Collective.
+
+        Bytes are those that a deployment would send, `crypto_s` the seconds of all ranks together; measuring is left
+        out.
+        """
+        lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
+        found = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
+        gathered = self.transport.gather([account.crypto_s for account in found.values()])
+        seconds = np.sum(gathered or np.zeros((1, len(found))), axis=0).tolist()
+        totals = {name: dict(cost) for name, cost in before.items()}
+        for (name, account), crypto_s in zip(found.items(), seconds, strict=True):
+            cost = account.numbers() | {"crypto_s": crypto_s}
+            totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
+        return totals
 
     def record(self, recorder: Recorder | None) -> None:
         """Have every message taken down from now on, or no more.

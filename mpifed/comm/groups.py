@@ -50,8 +50,8 @@ def check_groups(lines: list[Line], columns: Holdings, protection: Protection) -
         names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UsageError(
-            f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no channel "
-            f"can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
+            f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no "
+            f"channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
             f"[sum] allow = [{names}]"
         )
 

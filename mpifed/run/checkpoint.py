@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import h5py
@@ -28,7 +29,7 @@ from mpifed.run.history import read_json, write_json
 from mpifed.run.setup import Result, together
 from mpifed.shards.layout import sha256
 
-SCHEMA = 1
+SCHEMA = 2
 KEPT = 2  # generations
 _RANGE = 1024  # clients whose states share a file, as far as one rank hosts them
 _NAME = re.compile(r"round-(\d{8})")
@@ -41,10 +42,16 @@ class Progress(NamedTuple):
     elapsed_s: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
+    exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # what each has cost, to the last checkpoint
 
     def after(self, seconds: float, federation: Federation, rounds: int = 0) -> Progress:
         """After so much time and so many rounds more."""
-        return Progress(self.round + rounds, self.elapsed_s + seconds, federation.up_bytes, federation.down_bytes)
+        return self._replace(
+            round=self.round + rounds,
+            elapsed_s=self.elapsed_s + seconds,
+            up_bytes=federation.up_bytes,
+            down_bytes=federation.down_bytes,
+        )
 
 
 def save(
@@ -80,7 +87,8 @@ def save(
         if gathered is None:
             return
         files = {name: checksum for part in gathered for name, checksum in part.items()}
-        write_json(aside / "manifest.json", {"schema": SCHEMA, **progress._asdict(), "job": job, "files": files})
+        done = {**progress._asdict(), "exchanges": dict(progress.exchanges)}
+        write_json(aside / "manifest.json", {"schema": SCHEMA, **done, "job": job, "files": files})
         if final.exists():
             shutil.rmtree(final)
         os.rename(aside, final)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.comm.federation import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import BudgetSpent, Interrupted, NotCertified, TooFewClients
+from mpifed.core.errors import NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
-from mpifed.run import checkpoint, environment
+from mpifed.run import checkpoint, ends, environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
+from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.ledger import Header, Ledger, write_header
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
@@ -28,11 +29,8 @@ from mpifed.run.results import Results, open_folder, same_job
 from mpifed.run.setup import Ready, measures_of, prepare, together
 from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
-
-LIMIT_REACHED = 1  # an order: the run ends here, and well
-INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
-BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends here, and cannot go on
-TOO_FEW = -1  # an order that all ranks give themselves: too many clients have left, every time
+from mpifed.run.transcript import FOLDER as TRANSCRIPT
+from mpifed.run.transcript import Transcript
 
 
 class Result(NamedTuple):
@@ -93,7 +91,12 @@ class _Run:
         header: Header | None,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
-        self.ready: Ready = prepare(job, transport, shelf, header.noise_multiplier if header else None)
+        self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
+        self.transcript.channel = job.sum.channel
+        self.ready: Ready = prepare(
+            job, transport, shelf, header.noise_multiplier if header else None,
+            self.transcript if job.record.transcript else None,
+        )  # fmt: skip
         self.ready.federation.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
@@ -106,6 +109,7 @@ class _Run:
         self.certified: float | None = None  # the KKT residual of the last measured model, on rank 0
         self.late: dict[str, float | None] = {}  # of the last model, when its row in the history was written before
         self.round_s: list[float] = []
+        self.spent: Mapping[str, Mapping[str, float]] = {}  # by the exchanges of an earlier part of this run
         self.started = time.monotonic()
 
     @property
@@ -133,6 +137,7 @@ class _Run:
         gc.freeze()  # what there is now stays to the end: no need to look through it again and again
         began_cpu = time.process_time()
         self._rounds(max_hours)
+        self._recorded()
         cpu_s = time.process_time() - began_cpu
         if federation.order != INTERRUPTED and self.job.record.every:
             self._measure_the_end()
@@ -146,30 +151,11 @@ class _Run:
 
     def _raise(self, code: int) -> None:
         """The error that stands for this end, if it is one; on every rank."""
-        done = self.progress.round
-        if code == INTERRUPTED:
-            raise Interrupted(f"interrupted after round {done}; go on with --resume --out {self.out}")
-        if code == BUDGET_SPENT:
-            refusal = self.transport.share(self.ledger.refusal if self.ledger else None)
-            raise BudgetSpent(
-                f"{refusal}; the model of round {done} stands in {self.out}, and the run goes on only with a larger "
-                "budget: --set stop.epsilon=... --resume"
-            )
-        if code == TOO_FEW:
-            part = self.job.participation
-            raise TooFewClients(
-                f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
-                f"{part.max_dropouts} clients left, and a sum of so few is not opened; the model of round {done} "
-                f"stands in {self.out}; start anew with a larger max_dropouts or more attempts",
-                agreed=True,
-            )
-        if code == NotCertified.exit_code:
-            residual = "not known" if self.certified is None else f"{self.certified:.3g}"
-            raise NotCertified(
-                f"[stop] kkt_residual = {self.job.stop.kkt_residual:g}: not reached in {done} rounds; "
-                f"the residual is {residual}; the model stands in {self.out}; give it more rounds with "
-                "--set rounds=... --resume"
-            )
+        ledger = self.ledger
+        refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
+        error = ends.error_of(code, self.job, self.progress.round, self.out, self.certified, refusal)
+        if error is not None:
+            raise error
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record, attempt = self.ready.federation, self.job.record, 0
@@ -192,6 +178,8 @@ class _Run:
                     return
                 continue
             attempt = 0
+            if now.index == self.job.record.transcript:
+                self._recorded()
             self._advance(time.perf_counter() - start)
             if record.every and self.progress.round % record.every == 0:
                 self._measure(self._certifies())
@@ -269,7 +257,18 @@ class _Run:
             self.late = self._columns(certificates, certify=True)
             self.certified = self.late.get("kkt_residual")
 
+    def _recorded(self) -> None:
+        """Write down the messages of the first rounds, and take down no more."""
+        if self.ready.federation.channel.recorder is not None:
+            self.ready.federation.record(None)
+            self.transcript.close()
+
+    def _account(self) -> None:
+        """Bring the account of the exchanges up to date. Collective."""
+        self.progress = self.progress._replace(exchanges=self.ready.federation.accounts(self.spent))
+
     def _checkpoint(self) -> None:
+        self._account()
         if self.ledger is not None:
             self.ledger.sync()
         checkpoint.save(
@@ -288,8 +287,10 @@ class _Run:
             self.out, self.transport, self.server, federation.blocks, self.clients
         )
         together(self.transport, lambda: same_job(self.out, before, self.settings))
+        self.spent = self.progress.exchanges
         if self.serves:
-            federation.up_bytes, federation.down_bytes = self.progress.up_bytes, self.progress.down_bytes
+            federation.up_bytes += self.progress.up_bytes
+            federation.down_bytes += self.progress.down_bytes
 
     def _open_results(self, resumed: bool) -> Results:
         """On rank 0."""
@@ -311,5 +312,4 @@ class _Run:
         if gathered is not None and self.results is not None:
             self.results.close(self.server, self.late)
             seconds, peaks = zip(*gathered, strict=True)
-            code = TooFewClients.exit_code if code == TOO_FEW else code
-            self.results.write(self.progress, code, self.round_s, sum(seconds), peaks)
+            self.results.write(self.progress, ends.exit_code(code), self.round_s, sum(seconds), peaks)

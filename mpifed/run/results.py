@@ -163,6 +163,7 @@ class Results:
             "peak_rss_bytes": max(peak_rss, default=None),
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
+            "exchanges": dict(progress.exchanges) or None,
         }
         spent = {} if self.ledger is None or code is None else self.ledger.columns()  # until the end, history says it
         write_json(self.out / "run.json", self.about | found | spent)

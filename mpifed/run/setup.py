@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mpifed.comm.channel import Holdings
+from mpifed.comm.channel import Holdings, Recorder
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
@@ -69,11 +69,18 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     )  # fmt: skip
 
 
-def prepare(job: Job, transport: Transport, shelf: Shelf | None = None, noise_multiplier: float | None = None) -> Ready:
+def prepare(
+    job: Job,
+    transport: Transport,
+    shelf: Shelf | None = None,
+    noise_multiplier: float | None = None,
+    recorder: Recorder | None = None,
+) -> Ready:
     """Open the data, place the clients, and begin every state. Collective.
 
     What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
-    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0.
+    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0. A `recorder` takes down
+    every message, those about keys first.
 
     Raises
     ------
@@ -94,6 +101,7 @@ def prepare(job: Job, transport: Transport, shelf: Shelf | None = None, noise_mu
         transport, blocks, data.clients, **job.sum_settings(), columns=holdings_of(data), protection=job.protection()
     )
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
+    together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)

@@ -1,0 +1,52 @@
+"""How a run ends: the orders that end it, and the errors that stand for its ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
+from mpifed.run.config import Job
+
+LIMIT_REACHED = 1  # an order: the run ends here, and well
+INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
+BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends here, and cannot go on
+TOO_FEW = -1  # an order that all ranks give themselves: too many clients have left, every time
+
+
+def exit_code(end: int) -> int:
+    """The exit code of an end: an order, or already an exit code."""
+    return TooFewClients.exit_code if end == TOO_FEW else end
+
+
+def error_of(
+    end: int, job: Job, done: int, out: Path, residual: float | None, refusal: str | None
+) -> MpifedError | None:
+    """The error of a run that ends after `done` rounds, alike on every rank; None where all is well.
+
+    Parameters
+    ----------
+    residual : of the last certificate, where one was asked for
+    refusal : why the budget allows no further round
+    """
+    if end == INTERRUPTED:
+        return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}")
+    if end == BUDGET_SPENT:
+        return BudgetSpent(
+            f"{refusal}; the model of round {done} stands in {out}, and the run goes on only with a larger "
+            "budget: --set stop.epsilon=... --resume"
+        )
+    if end == TOO_FEW:
+        part = job.participation
+        return TooFewClients(
+            f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
+            f"{part.max_dropouts} clients left, and a sum of so few is not opened; the model of round {done} "
+            f"stands in {out}; start anew with a larger max_dropouts or more attempts",
+            agreed=True,
+        )
+    if end == NotCertified.exit_code:
+        found = "not known" if residual is None else f"{residual:.3g}"
+        return NotCertified(
+            f"[stop] kkt_residual = {job.stop.kkt_residual:g}: not reached in {done} rounds; the residual is {found}; "
+            f"the model stands in {out}; give it more rounds with --set rounds=... --resume"
+        )
+    return None

@@ -1,0 +1,207 @@
+"""Transcripts: what each party of a run sent and received, message by message, as it travelled.
+
+A rank records what it sees: the questions, the uploads of the clients that it hosts, what it hands to the reduction,
+and the sums that it may hear. Channels add their own messages, such as public keys and encrypted shares. What never
+leaves a party, secret keys above all, is no message, and so is never here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Line
+from mpifed.core.errors import DataError
+from mpifed.core.exchange import ToClients
+from mpifed.core.record import Record, leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.run.history import aside
+
+FOLDER = "transcript"  # in the folder of a run
+LIMIT_BYTES = 2**28  # of one rank
+SERVER, CLIENTS = "server", "clients"
+_FORM = 1  # of the files
+
+
+class Message(NamedTuple):
+    """Something that one party sent to others."""
+
+    round: int  # SETUP before round 0, and for what is measured
+    exchange: str  # "" where it belongs to none
+    kind: str  # question, upload, passed-on, opened, note
+    sender: str  # "server", "clients", "client 3", "rank 2"
+    receiver: str
+    what: str  # a leaf of the question or sum, a part of an upload, or what a note is
+    data: NDArray[Any]  # as it travelled: integers, or bytes as uint8
+
+
+class Transcript:
+    """The recorder of this rank; see `mpifed.comm.channel.Recorder`. No call is collective.
+
+    Parameters
+    ----------
+    rounds : rounds 0, 1, ... that are recorded, and how often an exchange before or beside them is
+    folder : where `close` writes the file of this rank; nowhere when absent
+    limit_bytes : messages beyond so many bytes are only counted
+    """
+
+    def __init__(self, rounds: int, folder: Path | None = None, rank: int = 0, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.rounds, self.folder, self.rank, self.limit_bytes = rounds, folder, rank, limit_bytes
+        self.messages: list[Message] = []
+        self.nbytes = 0  # of the messages
+        self.left_out = 0  # messages beyond the limit
+        self.left_out_bytes = 0
+        self.channel = ""  # by which the answers travelled, for the file
+        self._played: Counter[str] = Counter()  # by exchange, how often before and beside rounds
+
+    def question(self, line: Line, now: Round, question: Record) -> None:
+        """What the server asks; each client is sent the rows of its own columns only, where the exchange says so."""
+        if now.index == SETUP:
+            self._played[line.exchange.name] += 1
+        self._add_record(line, now, "question", SERVER, CLIENTS, question)
+
+    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+        """What leaves a client, as it travels: to the server, who adds."""
+        for what, part in _parts(upload):
+            self._add(line, now, "upload", f"client {client}", SERVER, what, part)
+
+    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+        """What this rank hands to the reduction, on behalf of its clients."""
+        for what, part in _parts(message):
+            self._add(line, now, "passed-on", f"rank {self.rank}", SERVER, what, part)
+
+    def opened(self, line: Line, now: Round, total: Record) -> None:
+        """The sum, as those hear it who may."""
+        hearer = getattr(line.exchange, "hearer", None)
+        receiver = CLIENTS if hearer is None else f"client {hearer}"
+        receiver = receiver if isinstance(line.exchange, ToClients) else SERVER
+        self._add_record(line, now, "opened", CLIENTS, receiver, total)
+
+    def note(self, line: Line | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        """Any other message."""
+        self._add(line, now, "note", sender, receiver, what, np.frombuffer(payload, dtype=np.uint8))
+
+    def _add_record(self, line: Line, now: Round, kind: str, sender: str, receiver: str, record: Record) -> None:
+        for name, leaf in leaves(record):
+            self._add(line, now, kind, sender, receiver, name, np.asarray(leaf))
+
+    def _add(
+        self, line: Line | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
+    ) -> None:
+        index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
+        if index >= self.rounds or self._played[exchange] > self.rounds:
+            return
+        if self.nbytes + data.nbytes > self.limit_bytes:
+            self.left_out += 1
+            self.left_out_bytes += data.nbytes
+            return
+        self.nbytes += data.nbytes
+        self.messages.append(Message(index, exchange, kind, sender, receiver, what, np.array(data)))
+
+    def close(self) -> None:
+        """Write the file of this rank, replacing it as a whole, if there is a folder and anything to write."""
+        if self.folder is None or not (self.messages or self.left_out):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with aside(self.folder / f"rank-{self.rank:04d}.h5") as temporary, h5py.File(temporary, "w") as file:
+            file.attrs.update(
+                form=_FORM, rank=self.rank, rounds=self.rounds, channel=self.channel, left_out=self.left_out,
+                left_out_bytes=self.left_out_bytes,
+            )  # fmt: skip
+            for number, message in enumerate(self.messages):
+                dataset = file.create_dataset(f"{number:08d}", data=message.data)
+                dataset.attrs.update({name: getattr(message, name) for name in Message._fields[:-1]})
+
+
+def _parts(upload: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    """(name, array) of each part of what travels: an array, bytes, or several of them."""
+    if isinstance(upload, (bytes, bytearray, memoryview)):
+        yield "", np.frombuffer(upload, dtype=np.uint8)
+    elif isinstance(upload, (tuple, list)):
+        for number, one in enumerate(upload):
+            for name, part in _parts(one):
+                yield f"{number}/{name}".rstrip("/"), part
+    elif upload is not None:
+        yield "", np.asarray(upload)
+
+
+class Recorded(NamedTuple):
+    """The transcripts of all ranks of a run."""
+
+    messages: tuple[Message, ...]
+    rounds: int
+    channel: str
+    left_out: int
+    left_out_bytes: int
+
+
+def together(transcripts: Sequence[Transcript]) -> Recorded:
+    """Those of all ranks of this process."""
+    return Recorded(
+        tuple(message for one in transcripts for message in one.messages),
+        max(one.rounds for one in transcripts),
+        transcripts[0].channel,
+        sum(one.left_out for one in transcripts),
+        sum(one.left_out_bytes for one in transcripts),
+    )
+
+
+def is_recorded(run_dir: Path) -> bool:
+    """Whether a run has left a transcript."""
+    return any(run_dir.glob(f"{FOLDER}/rank-*[0-9].h5"))
+
+
+def read(run_dir: Path) -> Recorded:
+    """What all ranks of a run have recorded.
+
+    Raises
+    ------
+    DataError
+        when there is no transcript, or it is damaged.
+    """
+    paths = sorted(run_dir.glob(f"{FOLDER}/rank-*[0-9].h5"), key=lambda path: int(re.sub(r"\D", "", path.stem)))
+    if not paths:
+        raise DataError(f"{run_dir}: no transcript; run the job with --set record.transcript=3")
+    return together([_read(path) for path in paths])
+
+
+def _read(path: Path) -> Transcript:
+    try:
+        with h5py.File(path, "r") as file:
+            about = dict(file.attrs)
+            found = Transcript(int(about["rounds"]), path.parent, int(about["rank"]))
+            found.channel, found.left_out = str(about["channel"]), int(about["left_out"])
+            found.left_out_bytes = int(about["left_out_bytes"])
+            for name in sorted(file):
+                attributes = dict(file[name].attrs)
+                labels = {key: str(attributes[key]) for key in Message._fields[1:-1]}
+                found.messages.append(Message(int(attributes["round"]), **labels, data=np.asarray(file[name][()])))
+    except (OSError, KeyError) as error:
+        raise DataError(f"{path}: no readable transcript ({error}); record the run again") from error
+    return found
+
+
+def chosen(
+    messages: Iterable[Message], kind: str, exchange: str | None = None, client: int | None = None
+) -> list[Message]:
+    """The messages of a kind, of one exchange, of one client as sender."""
+    return [
+        one
+        for one in messages
+        if one.kind == kind
+        and (exchange is None or one.exchange == exchange)
+        and (client is None or one.sender == f"client {client}")
+    ]
+
+
+def client_of(message: Message) -> int | None:
+    """The number of the client who sent a message; None where the sender is none."""
+    found = re.fullmatch(r"client (\d+)", message.sender)
+    return int(found[1]) if found else None
