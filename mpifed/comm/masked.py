@@ -1,0 +1,236 @@
+"""The masked channel: clients add numbers to their integers that cancel in the sum and nowhere else.
+
+Each client adds, for each other one with whom it shares a secret, a key stream that the other takes away (Bonawitz,
+Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth 2017, "Practical secure aggregation for
+privacy-preserving machine learning", CCS; eprint 2017/281). So the ordinary reduction adds masked integers, and who
+carries them sees nothing but their sum. Masks of clients of one rank are not cancelled beforehand: they are parties
+of their own. Everybody is taken to follow the protocol, and may tell others what it has seen.
+
+- `ToServer`: rank 0 hears the sum. Places that a single client fills are not masked there, since the sum is its value.
+- `ToClients`: each client adds another stream, under a key that all clients share and the server lacks.
+- Where clients may leave within a round, see `mpifed.comm.dropouts`: each adds a mask of its own as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Channel, Line, Setting, hearers
+from mpifed.comm.dropouts import Dropouts, Turn, threshold
+from mpifed.comm.graph import Common, Plan, enough, order
+from mpifed.comm.groups import refuse_small
+from mpifed.comm.keys import Keyring
+from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
+from mpifed.core.errors import NumericalError, TooFewClients
+from mpifed.core.exchange import ToClients
+from mpifed.core.record import Record
+from mpifed.core.round import Round
+
+_FEW = 20  # clients, up to whom every pair shares a mask: of so few, a third could easily be one more
+_STREAMS = 2**14  # kept from turn to turn: making one takes as long as 5,000 of its numbers
+
+
+class Masked(Channel):
+    """Pairwise masks, and one reduction."""
+
+    name = "masked"
+
+    def __init__(self, setting: Setting) -> None:
+        """Raises UsageError when more clients may leave than their neighbours can make up for."""
+        super().__init__(setting)
+        self.keyring = Keyring.made_up(setting) if setting.rehearsed else Keyring(setting)
+        self._pad, self._turns = Pad(), Turns()
+        self._dropouts: Dropouts | None = None  # where nobody may leave
+        self._most = setting.protection.max_dropouts
+        if self._most:
+            threshold(min(setting.clients - 1, self._neighbours(setting.clients)), self._most)
+            self._dropouts = Dropouts(setting, self.keyring, self._pad)
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._group: Stream | None = None
+        self._nonce = nonce(0)  # of the turn
+        self._commons: dict[str, Common] = {}
+        self._plans: dict[str, tuple[bytes, Plan]] = {}
+        self._aside: dict[str, NDArray[Any]] = {}
+
+    def _neighbours(self, n: int) -> int:
+        """How many neighbours each of n clients has, if there are so many others."""
+        chosen = self.setting.protection.neighbours
+        if chosen is None:
+            return n - 1 if n <= _FEW else enough(n, self._most)
+        return 2 * -(-chosen // 2)
+
+    def prepare(self, lines: list[Line]) -> None:
+        """New keys. Collective."""
+        self.keyring.prepare()
+        self._streams.clear()
+        self._group, self._turns = None, Turns()
+        if self.transport.rank == 0:
+            self.keys.up_bytes += self.keyring.setup_up_bytes
+            self.keys.down_bytes += self.keyring.setup_down_bytes
+        if self.recorder is not None:
+            for client in self.setting.hosted.tolist():
+                public = self.keyring.public[client].tobytes()
+                self.recorder.note(None, None, f"client {client}", "server", "public key", public)
+
+    def _turn(self, line: Line, now: Round) -> Turn:
+        name, asked = line.exchange.name, now.asked
+        kept = self._plans.get(name)
+        if kept is None or kept[0] != asked.tobytes():
+            if name not in self._commons:
+                self._commons[name] = Common(line, self.setting.columns)
+            who = np.flatnonzero(asked)
+            plan = Plan(self._commons[name], who, self._neighbours(len(who)), order(now.seed, self.setting.clients))
+            kept = self._plans[name] = asked.tobytes(), plan
+        return Turn(line, now, kept[1], self._turns.now)
+
+    def begin(self, line: Line, now: Round) -> None:
+        """A new turn; where clients may leave, those who are asked share its secrets first, which is collective."""
+        super().begin(line, now)
+        self._nonce = nonce(self._turns.next())
+        if self._dropouts is not None:
+            self._dropouts.deposit(self._turn(line, now), self.recorder)
+
+    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """Add the answers, and every mask of each of the clients."""
+        super().add(line, answer, clients, now)
+        with line.account.timed():
+            turn, message = self._turn(line, now), self._target(line, line.sum.message)
+            for client in clients.tolist():
+                self._mask(turn, message, client)
+
+    def seal(self, line: Line, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+        """The client's integers [m] with all its masks.
+
+        Raises
+        ------
+        NumericalError
+            when one of them is outside what its field may send: the sum could pass over the end of the numbers.
+        """
+        check_range(line, integers, client)
+        sealed: NDArray[Any] = integers.copy()
+        with line.account.timed():
+            self._mask(self._turn(line, now), self._target(line, sealed), client)
+        return sealed
+
+    def _target(self, line: Line, message: NDArray[Any]) -> NDArray[Any]:
+        """Where masks go: in a rehearsal nobody takes them away, so they cost the same and are left aside."""
+        if not self.setting.rehearsed:
+            return message
+        name = line.exchange.name
+        if name not in self._aside:
+            self._aside[name] = np.zeros_like(message)
+        return self._aside[name]
+
+    def _mask(self, turn: Turn, message: NDArray[Any], client: int) -> None:
+        """Add the masks of one client."""
+        self._turns.use(client)
+        masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # those for the same parts are added together
+        for other, sign, parts in turn.plan.partners(client):
+            masks.setdefault(id(parts), (parts, []))[1].append((self._between(client, other), sign))
+        own = turn.plan.common.own(client)
+        if self._dropouts is not None:
+            masks.setdefault(id(own), (own, []))[1].append((self._dropouts.own(client), 1))
+        if isinstance(turn.line.exchange, ToClients):
+            masks.setdefault(id(own), (own, []))[1].append((self._sealing(client), 1))
+        for parts, some in masks.values():
+            self._pad.add(some, message, parts)
+
+    def _between(self, i: int, j: int) -> Stream:
+        """The mask of two clients in this turn; under a key of its own where the server may be given that."""
+        if self._dropouts is not None:
+            return self._dropouts.between(i, j)
+        pair = (i, j) if i < j else (j, i)
+        found = self._streams.get(pair)
+        if found is None:
+            if len(self._streams) >= _STREAMS:
+                self._streams.clear()
+            found = self._streams[pair] = Stream(self.keyring.prf(i, j).key(b"streams", 0))
+        found.begin(self._nonce)
+        return found
+
+    def _sealing(self, client: int) -> Stream:
+        """What the clients know and the server does not, for one client's answer of this turn."""
+        if self._group is None:
+            self._group = Stream(self.keyring.group[:16])
+        self._group.begin(nonce(self._turns.now, client))
+        return self._group
+
+    def collect(self, line: Line, now: Round) -> bool:
+        """Reduce; on rank 0 take away masks of those who have left; open for who may hear. Collective.
+
+        Raises
+        ------
+        TooFewClients
+            on all ranks alike, before anything is opened: when so few have answered that the sum hides nobody, or so
+            many have left that it cannot be opened.
+        BrokenProtocol
+            on all ranks alike, when shares are not what was sealed.
+        """
+        turn, message, reduced = self._turn(line, now), line.sum.message, line.reduced
+        self._refuse(turn)
+        if self.recorder is not None:
+            self.recorder.passed_on(line, now, message[:-1])
+        to_clients, serves = isinstance(line.exchange, ToClients), self.transport.rank == 0
+        if to_clients and self._dropouts is None:
+            self.transport.reduce_all(message, reduced)
+        else:
+            self.transport.reduce(message, reduced if serves else None)
+        if self._dropouts is not None:
+            if now.present.any():
+                self._dropouts.open(turn, self._target(line, reduced), self.recorder)
+            if to_clients:
+                self.transport.broadcast(reduced)
+        return self._hear(turn) if to_clients else serves
+
+    def _refuse(self, turn: Turn) -> None:
+        """Before anything is reduced: where nobody may leave, the reduction is what opens the sum."""
+        line, now = turn.line, turn.now
+        refuse_small(line, self.setting.columns, self.setting.protection, now)
+        gone = np.flatnonzero(now.asked & ~now.present)
+        if self._dropouts is not None:
+            self._dropouts.refuse(turn)
+        elif len(gone):
+            raise TooFewClients(
+                f"{line.exchange.name}: client {gone[0]} left before it answered, and masks of others would stay in "
+                "the sum; set [participation] max_dropouts to as many as may leave"
+            )
+
+    def _hear(self, turn: Turn) -> bool:
+        """Take away what the clients have added under their common key, if one of this rank's hears the sum."""
+        hearer = getattr(turn.line.exchange, "hearer", None)
+        here = self.setting.hosted[turn.now.staying[self.setting.hosted]]
+        if not (len(here) if hearer is None else hearer in here):
+            return False
+        with turn.account.timed():
+            reduced = self._target(turn.line, turn.line.reduced)
+            for client in np.flatnonzero(turn.now.present).tolist():
+                self._pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
+        return True
+
+    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
+        """(up, down) bytes of uploads, of shares to and from the server, and of the sum for those who hear it."""
+        up, down = (0, 0) if self._dropouts is None else self._dropouts.traffic(self._turn(line, now))
+        return up + int(line.sent[now.present].sum()), down + hearers(line, now) * line.sum.nbytes
+
+
+def check_range(line: Line, integers: NDArray[np.signedinteger], client: int) -> None:
+    """Refuse integers [m] that no answer within its fields' bounds is encoded as.
+
+    Raises
+    ------
+    NumericalError
+        naming field and client.
+    """
+    for place in line.sum.places:
+        size = (place.stop - place.start) // place.form.limbs
+        for limb, scale in enumerate(place.form.limb_scales):
+            part = integers[place.start + limb * size : place.start + (limb + 1) * size]
+            most = place.form.bound / scale + 1 if limb == 0 else place.form.limb_scales[0] / scale / 2
+            if part.max(initial=0) > most or part.min(initial=0) < -most:
+                raise NumericalError(
+                    f"{place.name}: client {client} sends an integer outside +-{most:.0f}, which its bound "
+                    f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
+                )

@@ -1,0 +1,98 @@
+"""Several ranks as threads of one process: what a channel says to other ranks, and who gets to see it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+
+class _World:
+    def __init__(self, size: int) -> None:
+        self.size, self.barrier, self.slots = size, threading.Barrier(size), [None] * size
+
+
+class Threads:
+    """The transport of one thread; it keeps all that this rank was given, as bytes, in `heard`."""
+
+    def __init__(self, world: _World, rank: int) -> None:
+        self._world, self.rank, self.size = world, rank, world.size
+        self.heard: list[bytes] = []
+
+    def _meet(self, value: Any) -> list[Any]:
+        world = self._world
+        world.slots[self.rank] = value
+        world.barrier.wait(60)
+        found = list(world.slots)
+        world.barrier.wait(60)
+        return found
+
+    def _hear(self, value: Any) -> Any:
+        self.heard.append(value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value))
+        return value
+
+    def broadcast(self, array: Any) -> None:
+        array[...] = self._hear(self._meet(array.copy())[0])
+
+    def reduce(self, array: Any, total: Any) -> None:
+        found = self._meet(array.copy())
+        if total is not None:
+            total[...] = self._hear(np.sum(found, axis=0, dtype=array.dtype))
+
+    def reduce_all(self, array: Any, total: Any) -> None:
+        total[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
+
+    def share(self, value: Any) -> Any:
+        return self._hear(self._meet(value)[0])
+
+    def gather(self, value: Any) -> list[Any] | None:
+        found = self._meet(value)
+        return [self._hear(one) for one in found] if self.rank == 0 else None
+
+    def fold(self, message: Any, add: Callable[[Any, Any], Any]) -> Any:
+        found = self._meet(message.copy())
+        if self.rank:
+            return None
+        total = self._hear(found[0])
+        for one in found[1:]:
+            total = add(total, self._hear(one))
+        return total
+
+    def spread(self, root: int, message: Any) -> Any:
+        return self._hear(self._meet(message)[root].copy())
+
+    def agree(self, error: BaseException | None = None) -> None:
+        for one in self._meet(error):
+            if one is not None:
+                raise one
+
+    def abort(self, code: int) -> NoReturn:
+        raise SystemExit(code)
+
+
+def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
+    """What `play` gives on each rank; the first error of a rank that did not just wait for another."""
+    world = _World(size)
+    found: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = play(Threads(world, rank))
+        except threading.BrokenBarrierError:
+            pass
+        except BaseException as error:
+            errors.append(error)
+            world.barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if errors:
+        raise errors[0]
+    return found

@@ -1,0 +1,260 @@
+"""Clients who leave within an exchange: the sum of the others, or no sum at all."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from masking import Case, check_alike, errors_of, leaving, play, vector
+
+from mpifed.comm.channel import Holdings, Protection, Setting
+from mpifed.comm.dropouts import Dropouts, threshold
+from mpifed.comm.escrow import Escrow, open_keys, open_seed
+from mpifed.comm.keys import Keyring
+from mpifed.comm.masked import Masked
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
+from mpifed.core.exchange import ToClients, ToServer
+from mpifed.core.round import Round
+
+TWO = Protection("masked", max_dropouts=2)
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize(
+    ("before", "after"), [([], []), ([0], []), ([], [5]), ([0, 5], []), ([], [1, 2]), ([3], [4]), ([1, 2], [])]
+)
+@pytest.mark.parametrize("hosted", [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[5], [1, 0], [4, 2, 3]]])
+def test_without_those_who_leave(kind: Any, before: list[int], after: list[int], hosted: list[list[int]]) -> None:
+    case = vector(kind=kind, hosted=hosted, protection=TWO, now=leaving(6, 2, before, after))
+    found = check_alike(case, turns=2)
+    assert all(heard.channel._dropouts.escrow.seeds == {} for heard in found)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_sparse_graphs_with_some_asked(seed: int, kind: Any) -> None:
+    """Twenty of 24 clients are asked, with 8 neighbours each, of whom up to 3 leave."""
+    rng = np.random.default_rng(seed)
+    asked = np.ones(24, dtype=bool)
+    asked[rng.permutation(24)[:4]] = False
+    gone = rng.permutation(np.flatnonzero(asked))[:3]
+    cut = int(rng.integers(4))
+    now = leaving(24, 3, gone[:cut].tolist(), gone[cut:].tolist(), asked)
+    protection = Protection("masked", max_dropouts=3, neighbours=8)
+    hosted = [[], *(part.tolist() for part in np.array_split(rng.permutation(24), 3))]
+    check_alike(vector(24, hosted=hosted, kind=kind, protection=protection, now=now))
+
+
+def test_who_has_left_comes_back() -> None:
+    """Turn after turn others leave, under the same keys."""
+    case = vector(protection=TWO)
+    channel, line = case._replace(hosted=[list(range(6))]).channel(Alone()), case.line()
+    channel.prepare([line])
+    opened = set()
+    for gone in ([], [1], [2, 3], [1, 5], []):
+        now = leaving(6, 2, gone)
+        channel.begin(line, now)
+        here = np.flatnonzero(now.present)
+        channel.add(line, case.of(here), here, now)
+        line.sum.message[-1] = 0
+        assert channel.collect(line, now)
+        np.testing.assert_allclose(line.sum.total(line.reduced), case.answer[here].sum(0), atol=2.0**-38)
+        opened.add(line.sum.message[:-1].tobytes())
+    assert len(opened) == 5
+
+
+def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
+    """Its pair masks are opened, its own mask is not: nobody hands over that share as well."""
+    case = vector(hosted=[list(range(6))], protection=TWO, now=leaving(6, 2, [4]))
+    channel = play(case)[0].channel
+    escrow = channel._dropouts.escrow
+    with pytest.raises(BrokenProtocol, match="client 0 is asked for its shares of both secrets of client 4"):
+        escrow.hand_over(0, 4, 1, answered=True)
+    with pytest.raises(BrokenProtocol, match="client 5 is asked for its shares of both secrets of client 3"):
+        escrow.hand_over(5, 3, 5, answered=False)
+    assert escrow.hand_over(0, 4, 1, answered=False) == escrow.hand_over(0, 4, 1, answered=False)
+
+
+# --- shares that are changed, missing, or too few ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("gone", [[], [1]])
+def test_a_sealed_share_changed_on_its_way(kind: Any, gone: list[int]) -> None:
+    def change(channel: Any, line: Any) -> None:
+        if channel.transport.rank == 2:
+            shares = channel._dropouts.escrow.held
+            changed = [one[:9] + bytes([one[9] ^ 4]) + one[10:] for one in shares[1]]
+            channel._dropouts.escrow.held = shares | {1: changed}
+
+    for error in errors_of(vector(kind=kind, protection=TWO, now=leaving(6, 2, gone)), change):
+        assert isinstance(error, BrokenProtocol)
+        assert "does not open" in str(error)
+
+
+@pytest.mark.parametrize("gone", [[], [1]])
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_a_share_changed_as_it_is_handed_over(kind: Any, gone: list[int]) -> None:
+    """The rebuilt secret is not what client 1 has committed to: nothing is opened, with its answer or without."""
+    case = vector(kind=kind, protection=TWO, now=leaving(6, 2, gone))
+    for error in errors_of(case, changing(lambda one: one._replace(share=os.urandom(16) + b"\0"))):
+        assert isinstance(error, BrokenProtocol)
+        assert "not what the client has committed to" in str(error) or "do not belong to one secret" in str(error)
+
+
+def changing(change: Any, giver: int = 1) -> Any:
+    """Rank 1 hands over something else of client `giver`'s: what `change` makes of it, or nothing."""
+
+    def meddle(channel: Any, line: Any) -> None:
+        hand_over = channel._dropouts._hand_over
+
+        def changed(*arguments: Any) -> Any:
+            found = [change(one) if one.giver == giver else one for one in hand_over(*arguments)]
+            return [one for one in found if one is not None]
+
+        if channel.transport.rank == 1:
+            channel._dropouts._hand_over = changed
+
+    return meddle
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_missing_shares(kind: Any) -> None:
+    """Three of five rebuild: without those of rank 1's two other clients, and of one who has left, there are two."""
+    case = vector(kind=kind, protection=TWO, now=leaving(6, 2, [], [4]))
+    for error in errors_of(case, changing(lambda one: None)):
+        assert isinstance(error, TooFewClients)
+        assert "2 shares of a secret that takes 3" in str(error)
+
+
+def test_enough_shares_are_enough() -> None:
+    """The same with nobody gone: three are left."""
+    opened = play(vector(protection=TWO), changing(lambda one: None))[0]
+    expected = play(vector(protection=TWO))[0]
+    np.testing.assert_array_equal(opened.reduced[:-1], expected.reduced[:-1])
+
+
+def test_nothing_deposited() -> None:
+    def forget(channel: Any, line: Any) -> None:
+        channel._dropouts._deposits.pop(3, None)
+
+    for error in errors_of(vector(protection=TWO), forget):
+        assert isinstance(error, TooFewClients)
+        assert "client 3 was asked, and has deposited nothing" in str(error)
+
+
+def test_more_have_left_than_may() -> None:
+    """Of five neighbours it takes three: every rank refuses the sum when there are two, and hands over nothing."""
+    now = leaving(6, 4, [0, 1], [2, 3])
+    handed = []
+
+    def watch(channel: Any, line: Any) -> None:
+        channel._dropouts._hand_over = lambda *_: handed.append(1)
+
+    for error in errors_of(vector(protection=TWO, now=now), watch):
+        assert isinstance(error, TooFewClients)
+        assert "more than [participation] max_dropouts = 2 have left" in str(error)
+    assert not handed
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("neighbours", "most"), [(0, 1), (2, 1), (3, 2), (4, 2), (99, 50)])
+def test_no_majority_would_stay(neighbours: int, most: int) -> None:
+    with pytest.raises(UsageError, match=rf"dropouts = {most}: each .* has {neighbours} .* needs {2 * most + 1}"):
+        threshold(neighbours, most)
+
+
+@pytest.mark.parametrize(("neighbours", "most"), [(3, 1), (5, 2), (6, 2), (101, 50), (1, 0)])
+def test_a_majority_stays(neighbours: int, most: int) -> None:
+    assert neighbours / 2 < threshold(neighbours, most) <= neighbours - most
+
+
+def test_a_job_that_cannot_be() -> None:
+    for clients, protection in ((5, TWO), (40, Protection("masked", max_dropouts=3, neighbours=6))):
+        with pytest.raises(UsageError, match=r"\[participation\] max_dropouts"):
+            Masked(Setting(Alone(), np.arange(clients), clients, Holdings.all(clients, 1), protection))
+    Masked(Setting(Alone(), np.arange(6), 6, Holdings.all(6, 1), TWO))
+    Masked(Setting(Alone(), np.arange(40), 40, Holdings.all(40, 1), protection._replace(neighbours=8)))
+
+
+def test_a_round_that_asks_too_few() -> None:
+    asked = np.array([True, True, True, True, True, False])
+    case = vector(hosted=[list(range(6))], protection=TWO, now=Round(4, 1, asked))
+    with pytest.raises(TooFewClients, match=r"round 4 asks 5 clients, and for .* max_dropouts = 2 it takes 6"):
+        play(case)
+
+
+# --- one client's secrets ------------------------------------------------------------------------------------------
+
+
+def escrow(turn: int = 5) -> Escrow:
+    ring = Keyring(Setting(Alone(), np.arange(6), 6, Holdings.all(6, 1)))
+    ring.prepare()
+    return Escrow(ring, turn)
+
+
+def test_what_a_deposit_opens_to() -> None:
+    kept = escrow()
+    others = [1, 2, 3, 4, 5]
+    deposit = kept.deposit(0, others, others, 3)
+    seed, keys = kept.seeds[0], [kept.message_key(other, 0) for other in others]
+    kept.held = {0: deposit.shares}
+    shares = {n: kept.hand_over(holder, 0, n, True).share for n, holder in enumerate(others, 1)}
+    assert open_seed(deposit, shares, 3, 5) == seed
+    kept._handed.clear()
+    wraps = {n: kept.hand_over(holder, 0, n, False).share for n, holder in enumerate(others, 1)}
+    assert open_keys(deposit, wraps, 3, 5) == keys
+    payload = deposit.payload
+    assert not any(secret in payload for secret in (seed, *keys, *shares.values(), *wraps.values()))
+    for wrong in (wraps, {n: os.urandom(16) + b"\0" for n in range(1, 4)}):
+        with pytest.raises(BrokenProtocol):
+            open_seed(deposit, wrong, 3, 5)
+    for wrong in (shares, wraps):
+        with pytest.raises(BrokenProtocol):  # of another turn
+            open_keys(deposit, wrong, 3, 6)
+    changed = deposit._replace(keys=deposit.keys[:-1] + bytes([deposit.keys[-1] ^ 1]))
+    with pytest.raises(BrokenProtocol, match="does not open"):
+        open_keys(changed, wraps, 3, 5)
+    assert str(seed)[2:-1] not in repr(kept)
+
+
+def test_every_turn_has_its_own_keys_and_seeds() -> None:
+    """What is opened in one turn is of no use in another."""
+    first = escrow(5)
+    second = Escrow(first.keyring, 6)
+    for kept in (first, second):
+        kept.deposit(0, [1, 2, 3], [1, 2, 3], 2)
+    assert first.message_key(0, 1) == first.message_key(1, 0)
+    assert len({one.message_key(0, other) for one in (first, second) for other in (1, 2, 3)}) == 6
+    assert first.seeds[0] != second.seeds[0]
+
+
+def test_shares_open_for_their_holder_alone() -> None:
+    """And in their turn alone."""
+    kept = escrow()
+    kept.held = {0: kept.deposit(0, [1, 2, 3], [1, 2, 3], 2).shares}
+    kept.hand_over(2, 0, 2, True)
+    with pytest.raises(BrokenProtocol, match="does not open"):
+        kept.hand_over(3, 0, 2, True)
+    later = Escrow(kept.keyring, 6)
+    later.held = kept.held
+    with pytest.raises(BrokenProtocol, match="does not open"):
+        later.hand_over(2, 0, 2, True)
+
+
+def test_the_server_takes_masks_out_of_what_it_received_alone() -> None:
+    """Its own clients' secrets are not what it uses: without what was gathered there is no sum."""
+
+    def empty(channel: Any, line: Any) -> None:
+        take_away = channel._dropouts._take_away
+        channel._dropouts._take_away = lambda turn, reduced, openings: take_away(turn, reduced, [])
+
+    case: Case = vector(hosted=[list(range(6))], protection=TWO)
+    for error in errors_of(case, empty):
+        assert isinstance(error, TooFewClients)
+    assert isinstance(play(case)[0].channel._dropouts, Dropouts)

@@ -1,0 +1,240 @@
+"""The masked channel: the same numbers as in the clear, for those who may hear them, and nothing for anybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
+from ranks import on_ranks
+
+from mpifed.comm.channel import Holdings, Protection, Setting
+from mpifed.comm.masked import Masked
+from mpifed.comm.streams import Pad
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
+from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.core.round import Round
+
+SPLITS = [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[2], [0, 5], [1], [3, 4]], [[], [0, 1, 2, 3, 4, 5]]]
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("hosted", SPLITS, ids=str)
+@pytest.mark.parametrize("most", [0, 1, 2])
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("float64", 64)])
+def test_same_numbers(kind: Any, hosted: Any, most: int, dtype: str, bits: int) -> None:
+    fields = Field((40,), 2.0**-10, 2.0**10)
+    case = Case(hosted, values(6, 40).astype(dtype), fields, kind, Protection("masked", max_dropouts=most), dtype=dtype)
+    found = check_alike(case, turns=2)
+    assert found[0].reduced.dtype == f"int{bits}"
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_two_limbs_and_several_fields(kind: Any) -> None:
+    fields = Answer(Field((9,)), Field((), 1.0, 2.0**20), Field((2, 2), 2.0**-20, 2.0**40))
+    rng = np.random.default_rng(0)
+    answer = Answer(rng.uniform(-9, 9, (6, 9)), rng.integers(0, 99, 6), rng.uniform(-1, 1, (6, 2, 2)) * 1e12)
+    check_alike(Case(SPLITS[2], answer, fields, kind))
+
+
+@pytest.mark.parametrize("most", [0, 1])
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_sparse_graph(kind: Any, most: int) -> None:
+    """Twelve clients with four neighbours each."""
+    hosted = [[], [0, 3, 6, 9], [1, 4, 7, 10, 2], [5, 8, 11]]
+    case = vector(12, hosted=hosted, kind=kind, protection=Protection("masked", max_dropouts=most, neighbours=4))
+    found = check_alike(case, turns=3)
+    assert {len(near) for near in found[0].channel._turn(found[0].line, case.round).plan.near.values()} == {4}
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("most", [0, 1])
+def test_some_are_asked(kind: Any, most: int) -> None:
+    asked = np.array([True, True, False, True, True, False])
+    protection = Protection("masked", max_dropouts=most)
+    check_alike(vector(kind=kind, protection=protection, now=Round(0, 1, asked)))
+    check_alike(vector(kind=kind, protection=protection, now=Round(0, 1, asked), hosted=[[], [2, 5], [0, 1, 3, 4]]))
+
+
+def test_one_hearer() -> None:
+    """Only its rank opens the sum."""
+    found = check_alike(vector(kind=ToClients, hearer=4))
+    assert [heard.opened for heard in found] == [False, False, True]
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("most", [0, 1])
+def test_placed_answers(kind: Any, most: int) -> None:
+    check_alike(placed(kind, most=most), turns=2)
+
+
+@pytest.mark.parametrize("gone", range(5))
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_placed_answers_without_one(gone: int, kind: Any) -> None:
+    check_alike(placed(kind, most=1, now=leaving(5, 1, [gone])))
+
+
+def test_masks_of_two_clients_of_a_rank_are_both_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All hosted by one rank: as many streams as clients have partners, and none less."""
+    expanded = []
+    add = Pad.add
+    monkeypatch.setattr(Pad, "add", lambda self, masks, *rest: (expanded.extend(masks), add(self, masks, *rest))[1])
+    check_alike(vector(hosted=SPLITS[0]))
+    assert len(expanded) == 6 * 5
+    expanded.clear()
+    check_alike(vector(hosted=SPLITS[0], kind=ToClients))
+    assert len(expanded) == 6 * 5 + 6 + 6
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("most", [0, 2])
+def test_too_few_answers(kind: Any, most: int) -> None:
+    now = leaving(6, 2, [3]) if most else Round(0, 1, np.arange(6) != 3)
+    protection = Protection("masked", min_clients=6, max_dropouts=most)
+    for error in errors_of(vector(kind=kind, now=now, protection=protection)):
+        assert isinstance(error, TooFewClients)
+        assert "answers of 5 client" in str(error)
+    check_alike(vector(kind=kind, now=now, protection=protection._replace(min_clients=5)))
+    check_alike(vector(kind=kind, now=now, protection=protection._replace(allow=("up",))))
+
+
+def test_nobody_answers() -> None:
+    found = play(vector(now=Round(0, 1, np.zeros(6, dtype=bool))))
+    assert found[0].opened
+    assert not found[0].reduced[:-1].any()
+
+
+def test_who_leaves_where_nobody_may() -> None:
+    for error in errors_of(vector(now=leaving(6, 1, [2]))):
+        assert isinstance(error, TooFewClients)
+        assert "client 2 left before it answered" in str(error)
+    check_alike(vector(now=leaving(6, 1, [], [2])))  # after that its masks are in the sum
+
+
+def test_the_same_client_twice() -> None:
+    case = vector(hosted=SPLITS[0])
+
+    def again(channel: Any, line: Any) -> None:
+        with pytest.raises(BrokenProtocol, match="repeated nonce: client 2"):
+            channel.add(line, case.of(np.array([2])), np.array([2]), case.round)
+
+    assert play(case, again)[0].opened
+
+
+def test_the_same_turn_twice() -> None:
+    def back(channel: Any, line: Any) -> None:
+        channel._turns.next(7)
+        with pytest.raises(BrokenProtocol, match="repeated nonce: turn 7 after turn 7"):
+            channel._turns.next(7)
+
+    play(vector(hosted=SPLITS[0]), back)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("place", [0, 9, 13])
+def test_integers_out_of_range(dtype: str, place: int) -> None:
+    fields = Answer(Field((9,), 2.0**-6, 64.0), Field((), 1.0, 2.0**10), Field((2, 2), 2.0**-20, 2.0**40))
+    fields = fields if dtype == "float64" else fields._replace(m=Field((8,), 2.0**-6, 64.0))
+    case = Case([[0, 1]], None, fields, dtype=dtype)
+    channel, line = case.channel(Alone()), case.line()
+    channel.prepare([line])
+    largest = [4096] * 9 + [1024] + ([2**28] * 4 + [2**31] * 4 if dtype == "float64" else [4096] * 8)
+    for sign in (1, -1):
+        integers = sign * np.array(largest, line.sum.message.dtype)
+        channel.begin(line, case.round)
+        assert (channel.seal(line, integers, 1, case.round) != integers).all()
+        integers[place] += 2 * sign
+        with pytest.raises(NumericalError, match=r"up\.[vm]|up\.count"):
+            channel.seal(line, integers, 0, case.round)
+        channel.seal(line, sign * np.array(largest, integers.dtype), 0, case.round)  # the other was never sealed
+
+
+# --- one by one, bytes, rehearsals ---------------------------------------------------------------------------------
+
+
+class Noted:
+    """A recorder."""
+
+    def __init__(self) -> None:
+        self.uploads: dict[int, Any] = {}
+        self.passed: Any = None
+        self.notes: list[tuple[str, str, str, int]] = []
+
+    def upload(self, line: Any, now: Any, client: int, upload: Any) -> None:
+        self.uploads[client] = upload.copy()
+
+    def passed_on(self, line: Any, now: Any, message: Any) -> None:
+        self.passed = message.copy()
+
+    def note(self, line: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        self.notes.append((sender, receiver, what, len(payload)))
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("most", [0, 2])
+def test_one_by_one(kind: Any, most: int) -> None:
+    """Recorded, each client's message is there for a moment; the sum is the same, and what was sent is noted."""
+    now = leaving(6, most, [1], [4]) if most else None
+    case = vector(kind=kind, protection=Protection("masked", max_dropouts=most), now=now)
+
+    def on(transport: Any) -> Any:
+        channel, line = case.channel(transport), case.line()
+        noted = channel.recorder = Noted()  # type: ignore[assignment]
+        channel.prepare([line])
+        channel.begin(line, case.round)
+        here = channel.setting.hosted[case.round.present[channel.setting.hosted]]
+        channel.add_one_by_one(line, case.of(here), here, case.round)
+        line.sum.message[-1] = 0
+        return channel.collect(line, case.round), line.reduced.copy(), noted
+
+    found, expected = on_ranks(3, on), plain(case)
+    for rank, (opened, reduced, noted) in enumerate(found):
+        assert opened == (rank == 0 if kind is ToServer else rank > 0)
+        if opened:
+            np.testing.assert_array_equal(reduced[:-1], expected[:-1])
+        assert sorted(noted.uploads) == [client for client in case.hosted[rank] if case.round.present[client]]
+        np.testing.assert_array_equal(noted.passed, sum(noted.uploads.values(), np.zeros_like(expected[:-1])))
+        kinds = [what.split()[0] for _, _, what, _ in noted.notes]
+        hosted = case.hosted[rank]
+        deposits, openings = (len(hosted), 5 * int(case.round.staying[hosted].sum())) if most else (0, 0)
+        assert [kinds.count(kind) for kind in ("public", "deposit", "share")] == [len(hosted), deposits, openings]
+        assert {size for _, _, what, size in noted.notes if what == "public key"} <= {32}
+
+
+def test_bytes() -> None:
+    """By hand: six clients, 50 values of 8 bytes; keys of 16, shares of 17, two of them sealed in 50."""
+    server = play(vector())[0]
+    assert server.channel.traffic(server.line, vector().round) == (6 * 400, 0)
+    assert (server.channel.keys.up_bytes, server.channel.keys.down_bytes) == (6 * 32 + 5 * 48, 36 * 32 + 5 * 48)
+    case = vector(kind=ToClients, protection=Protection("masked", max_dropouts=2), now=leaving(6, 2, [1], [4]))
+    server = play(case)[0]
+    deposits = 6 * (2 * 32 + 5 * 16 + 16 + 5 * 50)
+    assert server.channel.traffic(server.line, case.round) == (
+        5 * 400 + deposits + 4 * 5 * 17, 4 * 400 + 6 * 5 * 50 + 4 * 1
+    )  # fmt: skip
+    sealed = play(case)[1].channel._dropouts.escrow.held
+    assert {len(one) for shares in sealed.values() for one in shares} == {50}
+
+
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+def test_rehearsed(kind: Any, most: int) -> None:
+    """Two of six clients are here: their sum is there all the same, and masks have cost their time."""
+    case = vector(kind=kind, protection=Protection("masked", max_dropouts=most))
+    here = np.array([1, 4])
+    channel = Masked(Setting(Alone(), here, 6, Holdings.all(6, 1), case.protection, True))
+    line = case.line()
+    channel.prepare([line])
+    channel.begin(line, case.round)
+    channel.add(line, case.of(here), here, case.round)
+    line.sum.message[-1] = 0
+    assert channel.collect(line, case.round)
+    reduced = np.asarray(line.sum.total(line.reduced))
+    np.testing.assert_allclose(reduced, case.answer[here].sum(0), atol=2.0**-39)
+    assert line.account.crypto_s > 0
+    assert channel._aside["up"][:-1].all()  # where the masks went

@@ -1,0 +1,93 @@
+"""What each party of a masked exchange sees: numbers that look uniform, and the sum if it may hear it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from masking import CHANCE, Case, chi_square, leaving, placed, play, values
+
+from mpifed.comm.channel import Protection
+from mpifed.comm.masked import Masked
+from mpifed.comm.streams import Pad
+from mpifed.comm.transport import Alone
+from mpifed.core.exchange import Field, ToClients, ToServer
+
+
+def uploads(case: Case, turns: int = 1) -> tuple[Masked, list[dict[int, Any]]]:
+    """All clients of one rank: their channel, and what leaves each of them in each turn, sealed."""
+    channel, line = case.channel(Alone()), case.line()
+    channel.prepare([line])
+    assert isinstance(channel, Masked)
+    found = []
+    for _ in range(turns):
+        channel.begin(line, case.round)
+        everybody = np.arange(case.clients)
+        integers = [line.integers(case.of(everybody), i, i).copy() for i in everybody]
+        found.append({i: channel.seal(line, integers[i], i, case.round) for i in everybody.tolist()})
+    return channel, found
+
+
+@pytest.mark.parametrize("most", [0, 1])
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uploads_look_uniform(most: int, kind: Any, dtype: str) -> None:
+    case = Case([list(range(4))], np.zeros((4, 8000), dtype), Field((8000,), 2.0**-10, 2.0**10), kind, dtype=dtype)
+    _, (first, second) = uploads(case._replace(protection=Protection("masked", max_dropouts=most)), turns=2)
+    everything = [*first.values(), *second.values()]
+    assert max(map(chi_square, everything)) < CHANCE
+    for i, one in enumerate(everything):  # and no two of them have anything to do with each other
+        for other in everything[:i]:
+            assert chi_square(one - other) < CHANCE
+            assert chi_square(one + other) < CHANCE
+    assert chi_square(np.zeros(8000, first[0].dtype)) > 100  # what is not masked does not pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_but_two_collude(dtype: str) -> None:
+    """With all keys but those of clients 0 and 1: their answers still look uniform, and only their sum shows."""
+    case = Case([list(range(4))], values(4, 8000).astype(dtype), Field((8000,), 2.0**-10, 2.0**10), dtype=dtype)
+    channel, (sealed,) = uploads(case)
+    nonce, line, pad = channel._nonce, case.line(), Pad()
+    for honest in (0, 1):
+        for other in (2, 3):
+            stream = channel._streams[honest, other]
+            stream.begin(nonce)
+            pad.add([(stream, -1)], sealed[honest], [slice(0, 8000)])
+        assert chi_square(sealed[honest]) < CHANCE
+    everybody = case.of(np.arange(4))
+    both = line.integers(everybody, 0, 0).copy() + line.integers(everybody, 1, 1)
+    np.testing.assert_array_equal(sealed[0] + sealed[1], both)
+    assert chi_square(both) > 100  # so that the test above could fail
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_server_without_clients_hears_nothing_of_what_clients_are_told(most: int) -> None:
+    """Neither before nor after it has taken out what it may."""
+    case = Case(
+        [[], [0, 1, 2], [3, 4, 5]], np.zeros((6, 8000)), Field((8000,)), ToClients,
+        Protection("masked", max_dropouts=most), now=leaving(6, most, [2], [4]) if most else None,
+    )  # fmt: skip
+    server, one, _ = play(case)
+    assert not server.opened
+    assert chi_square(server.reduced[:-1]) < CHANCE
+    assert not one.reduced[:-1].any()
+
+
+def test_what_a_single_client_fills_is_masked_for_clients_and_open_for_the_server() -> None:
+    """The server hears these values anyway."""
+    case = placed(ToServer)
+    _, (sealed,) = uploads(case._replace(hosted=[list(range(5))]))
+    line = case.line()
+    sender, placed_at = line.sum.places[1], line.positions(line.sum.places[2], 4)
+    integers = {i: line.integers(case.of(np.arange(5)), i, i).copy() for i in range(5)}
+    assert sealed[1][sender.start] == integers[1][sender.start]
+    np.testing.assert_array_equal(sealed[4][placed_at], integers[4][placed_at])
+    for i, here in ((0, [0, 1, 2]), (1, [2]), (2, [0, 3]), (3, [0, 1, 2])):  # columns that somebody else has too
+        at = np.arange(10, 22).reshape(6, 2)[here].ravel()
+        assert (sealed[i][at] != integers[i][at]).all()
+    _, (hidden,) = uploads(case._replace(hosted=[list(range(5))], kind=ToClients))
+    assert hidden[1][sender.start] != integers[1][sender.start]
+    assert (hidden[4][placed_at] != integers[4][placed_at]).all()
+    assert not hidden[4][line.positions(line.sum.places[2], 0)].any()  # nothing where it has nothing
