@@ -73,6 +73,9 @@ NUMBERS = {
     "private": [  # clipped and noisy gradients
         "--set=privacy.delta=1e-5", "--set=privacy.clip=1.0", "--set=privacy.noise_multiplier=1.0",
     ],
+    "masked": ['--set=sum.channel="masked"', "--set=server.dedicated=false"],  # all pairs
+    "sparse": ['--set=sum.channel="masked"', "--set=server.dedicated=false", "--set=masking.neighbours=4"],
+    "encrypted": ['--set=sum.channel="encrypted"', "--set=server.dedicated=false"],
     "exact32": ['--set=sum.bounds."{sum}.value"={bound}', "--set=sum.scales.{sum}={scale}"],
 }
 # 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
@@ -94,9 +97,13 @@ CASES = {
         1000, 300, "uploads", ("hand", "float", "exact", "private"), "fedpdm.toml",
         loop="handwritten_states.py", ranks=(1, 2, 4),
     ),
+    "channels": Case(
+        10, 60, "gradients", ("exact", "streams", "masked", "streams-sparse", "sparse", "encrypted"), "case1.toml"
+    ),
     "alg3-b100": columns("alg3", 100),
     "alg4-b100": columns("alg4", 100),
 }  # fmt: skip
+NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
 BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
 
 Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
@@ -172,7 +179,9 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
 def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
     """One repetition of one variant."""
     data = prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
-    if variant in ("hand", "products"):
+    if variant in NEIGHBOURS:
+        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
+    elif variant in ("hand", "products"):
         result = by_hand(case, variant == "products", ranks, rounds, data)
     elif variant == "rows":
         data = prepared(CASES[case].clients, "rows")
@@ -208,6 +217,14 @@ def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> 
     return median(first / second for first, second in zip(*times, strict=True))
 
 
+def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str) -> float | None:
+    """What a masked round takes beyond the exact plain one, in key streams; the median within each repetition."""
+    if variant not in variants:
+        return None
+    times = ([one["seconds_per_round"] for one in variants[name]] for name in (variant, "exact", streams))
+    return median((masked - exact) / bare for masked, exact, bare in zip(*times, strict=True))
+
+
 def table(groups: Grouped) -> Table:
     """Medians over the repetitions."""
     shown = Table("case", "ranks", "variant", box=box.SIMPLE_HEAD, collapse_padding=True)
@@ -240,6 +257,13 @@ def accepted(groups: Grouped) -> list[str]:
             lines.append(f"{case}, 1 rank, float sums: {found:.2f} of the speed of its bare products; at least 0.7")
     if (found := ratio(groups["fedpdm", 4], "hand", "float")) is not None:
         lines.append(f"fedpdm, 4 ranks, float sums: {found:.2f} of the speed of the loop by hand; at least 0.6")
+    for ranks in (1, 2):
+        for variant, streams in {"masked": "streams", "sparse": "streams-sparse"}.items():
+            if (found := beyond(groups["channels", ranks], variant, streams)) is not None:
+                lines.append(
+                    f"channels, {ranks} ranks, {variant}: the exact plain round and {found:.2f} times the bare key "
+                    "streams; at most 1.5"
+                )
     for case, rows in BY_ROWS.items():
         if (found := ratio(groups[case, 2], "float", "rows")) is not None:
             lines.append(f"{case}, 2 ranks, float sums: {found:.2f} times the time of {rows} by rows; at most 2")

@@ -1,0 +1,144 @@
+"""Encrypted sums of 120,000 values from 16 clients on one core, everything included, and what each part takes.
+
+    python benchmarks/encrypted.py [--clients 16] [--values 120000] [--scheme bfv] [--repeat 5] [--json]
+
+One process hosts all clients, so that nothing is done in parallel: encode, encrypt, serialize, load, add, open, decode,
+in the median of so many repetitions. The sum is compared with the plain channel's, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from mpifed.comm.channel import Protection
+from mpifed.comm.federation import Federation
+from mpifed.comm.transport import Alone
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, ToServer
+from mpifed.core.round import Round
+
+TARGET_S = 1.5
+PARTS = {
+    "encrypt": "encode, encrypt, serialize", "load": "load", "add": "add", "save": "serialize the sum", "open": "open",
+    "part": "parts of the opening", "fuse": "put together",
+}  # fmt: skip
+
+
+class Shard(NamedTuple):
+    """As much of a client's data as a federation looks at: its number."""
+
+    client: int
+    y: np.ndarray
+
+
+class Clock:
+    """Seconds spent in methods of an object."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def watch(self, thing: Any, name: str, part: str) -> None:
+        method = getattr(thing, name)
+
+        def timed(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                self.seconds[part] += time.perf_counter() - start
+
+        setattr(thing, name, timed)
+
+
+def _exchange(values: int, clients: int) -> tuple[ToServer, np.ndarray]:
+    answers = np.random.default_rng(0).standard_normal((clients, values)).astype(np.float32)
+    nothing: Callable[..., Any] = lambda *_: ()  # noqa: E731
+    return (
+        ToServer(
+            "gradients", Field((values,), scale=2.0**-40), ask=nothing,
+            answer=lambda state, question, block, now: (state, answers[block.clients]), absorb=nothing,
+        ),
+        answers,
+    )  # fmt: skip
+
+
+def _federation(clients: int, channel: str, scheme: str) -> Federation:
+    block = Block(tuple(Shard(client, np.zeros(1)) for client in range(clients)), "float32")  # type: ignore[arg-type]
+    return Federation(Alone(), [block], clients, protection=Protection(channel=channel, scheme=scheme))
+
+
+def _play(federation: Federation, exchange: ToServer, clients: int) -> tuple[float, Any]:
+    now = Round(0, 1, np.ones(clients, dtype=bool))
+    start = time.perf_counter()
+    _, total = federation.tally(exchange, [()], (), now)
+    return time.perf_counter() - start, total
+
+
+def measure(clients: int, values: int, scheme: str, repeat: int) -> dict[str, Any]:
+    """Seconds of a sum, of its parts, and of starting up."""
+    exchange, _ = _exchange(values, clients)
+    plain = _federation(clients, "plain", scheme)
+    plain.make_ready([exchange])
+    expected = [_play(plain, exchange, clients) for _ in range(repeat)]
+    secret = _federation(clients, "encrypted", scheme)
+    secret.make_ready([exchange])
+    start = time.perf_counter()
+    secret.agree_on_keys()
+    ready = time.perf_counter() - start
+    clock, channel = Clock(), secret.channel
+    for name in [name for name in PARTS if hasattr(channel.scheme, name)]:  # type: ignore[attr-defined]
+        clock.watch(channel.scheme, name, PARTS[name])  # type: ignore[attr-defined]
+    found, parts = [], []
+    cpu = time.process_time()
+    for _ in range(repeat):
+        clock.seconds.clear()
+        seconds, total = _play(secret, exchange, clients)
+        assert np.array_equal(total, expected[0][1]), "the encrypted sum differs from the plain one"
+        found.append(seconds)
+        rest = seconds - sum(clock.seconds.values())
+        parts.append({**clock.seconds, "to integers, pack, bundle, check, decode": rest})
+    cpu = (time.process_time() - cpu) / repeat
+    account = secret._line(exchange).account
+    return {
+        "case": f"encrypted sum, {scheme}, {values} values of {clients} clients",
+        "total_s": float(np.median(found)),
+        "cpu_s": cpu,
+        "parts_s": {name: float(np.median([one[name] for one in parts])) for name in parts[0]},
+        "plain_s": float(np.median([seconds for seconds, _ in expected])),
+        "start_up_s": ready,
+        "up_bytes": account.up_bytes // repeat,
+        "down_bytes": account.down_bytes // repeat,
+        "security": channel.security,  # type: ignore[attr-defined]
+        "budget_bits": channel.budget,  # type: ignore[attr-defined]
+        "target_s": TARGET_S,
+    }
+
+
+@click.command()
+@click.option("--clients", default=16)
+@click.option("--values", default=120_000)
+@click.option("--scheme", default="bfv")
+@click.option("--repeat", default=5)
+@click.option("--json", "as_json", is_flag=True)
+def main(clients: int, values: int, scheme: str, repeat: int, as_json: bool) -> None:
+    found = measure(clients, values, scheme, repeat)
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(f"{found['case']}: {found['total_s']:.3f} s, {found['cpu_s']:.3f} of them on the core")
+    print(f"  wanted: under {TARGET_S} s, of 120000 values of 16 clients by bfv")
+    for name, seconds in found["parts_s"].items():
+        print(f"  {seconds:8.3f} s  {name}")
+    print(f"  plain: {found['plain_s']:.4f} s; start-up with self-test: {found['start_up_s']:.3f} s")
+    print(f"  up {found['up_bytes'] / 1e6:.1f} MB, down {found['down_bytes'] / 1e6:.1f} MB; {found['security']}")
+
+
+if __name__ == "__main__":
+    main()

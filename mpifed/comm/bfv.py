@@ -1,0 +1,150 @@
+"""BFV by Microsoft SEAL: 8192 exact integers a ciphertext, 32 bytes and about half a microsecond each.
+
+Fan and Vercauteren, "Somewhat practical fully homomorphic encryption", 2012. Clients encrypt with the public key, so an
+upload is made without any secret; encrypting with the secret key would save a third of a sum's time.
+
+Parameters: ring of dimension 8192; two primes of 60 bits, which are the ciphertext's modulus, and one of 32 that only
+the keys have. That is all of the 152 bits that the homomorphic encryption standard allows for 192-bit security (218 for
+128-bit). The plaintext modulus is a prime of 58 bits and 1 mod 16384, which makes slots. A sum of 10,000 ciphertexts
+leaves 41 bits of noise budget; one prime less would leave none, and open to garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import BrokenProtocol, UsageError
+
+_RING = 8192
+_PLAIN = 288230376150876161
+_LEAST_BUDGET = 8  # bits; a ciphertext with less has been altered, or holds too many
+
+
+class Bfv:
+    """The public part everywhere, the secret key with the clients alone; it is never written anywhere."""
+
+    name = "bfv"
+    slots = _RING
+    capacity = _PLAIN // 2
+
+    def __init__(self, primes: Sequence[int] = (60, 60, 32)) -> None:
+        """`primes`: the bits of the ciphertext modulus; the last prime only makes keys."""
+        seal = self._seal = _library()
+        parameters = seal.EncryptionParameters(seal.scheme_type.bfv)
+        parameters.set_poly_modulus_degree(_RING)
+        parameters.set_coeff_modulus(seal.CoeffModulus.Create(_RING, list(primes)))
+        parameters.set_plain_modulus(_PLAIN)
+        self._context = seal.SEALContext(parameters, True, seal.sec_level_type.tc128)
+        if not self._context.parameters_set():
+            raise UsageError(f"BFV with primes of {list(primes)} bits: {self._context.parameter_error_message()}")
+        self.security = self._strength(sum(primes))
+        self._moduli = [modulus.value() for modulus in parameters.coeff_modulus()][:-1]
+        self._data = 2 * len(self._moduli) * _RING  # numbers of a ciphertext: two polynomials for each prime
+        self.nbytes = 8 * self._data + 113
+        self._encoder, self._evaluator = seal.BatchEncoder(self._context), seal.Evaluator(self._context)
+        self._public: Any = None
+        self._secret: Any = None
+        self._encryptor: Any = None
+        self._decryptor: Any = None
+        self.budget: int | None = None  # bits of noise left in what was last opened
+
+    def _strength(self, bits: int) -> str:
+        """Of a modulus of so many bits, by the homomorphic encryption standard."""
+        levels = self._seal.sec_level_type
+        most = {n: self._seal.CoeffModulus.MaxBitCount(_RING, getattr(levels, f"tc{n}")) for n in (128, 192, 256)}
+        level = max(n for n in most if bits <= most[n])
+        return f"{level} bits (BFV, ring of dimension {_RING}, modulus of {bits} bits of at most {most[level]})"
+
+    def make_keys(self) -> None:
+        """New keys, on one client's rank."""
+        generator = self._seal.KeyGenerator(self._context)
+        self._public, self._secret = generator.create_public_key(), generator.secret_key()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._encryptor = self._seal.Encryptor(self._context, self._public)
+        if self._secret is not None:
+            self._decryptor = self._seal.Decryptor(self._context, self._secret)
+
+    def public(self) -> bytes:
+        """The public key."""
+        return bytes(self._public.to_string())
+
+    def use(self, public: bytes) -> None:
+        """Take a public key."""
+        self._public = self._read(self._context.from_public_str, public, "public key")
+        self._begin()
+
+    def secret(self) -> bytes:
+        """The secret key; only ever sealed under another key."""
+        return bytes(self._secret.to_string())
+
+    def trust(self, secret: bytes) -> None:
+        """Take the secret key."""
+        self._secret = self._read(self._context.from_secret_str, secret, "secret key")
+        self._begin()
+
+    @property
+    def opens(self) -> bool:
+        """Whether the secret key is here."""
+        return self._secret is not None
+
+    def encrypt(self, values: NDArray[np.int64]) -> bytes:
+        """A ciphertext of up to 8192 numbers."""
+        return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
+
+    def load(self, block: bytes) -> Any:
+        """A ciphertext from its bytes."""
+        found = self._read(self._context.from_cipher_str, block, "ciphertext")
+        if len(block) != self.nbytes or found.size() != 2 or found.is_ntt_form() or found.is_transparent():
+            raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered on its way")
+        return found
+
+    def _read(self, reader: Any, data: bytes, what: str) -> Any:
+        try:
+            return reader(data)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise BrokenProtocol(f"a {what} of {len(data)} bytes does not load ({error}); it was altered") from error
+
+    def add(self, total: Any, more: Any) -> Any:
+        """The sum, in place of `total`."""
+        self._evaluator.add_inplace(total, more)
+        return total
+
+    def save(self, total: Any) -> bytes:
+        """The bytes of a ciphertext."""
+        return bytes(total.to_string())
+
+    def open(self, total: Any) -> NDArray[np.int64]:
+        """[8192] its numbers."""
+        if self._decryptor is None:
+            raise BrokenProtocol("a ciphertext cannot be opened where there is no secret key")
+        self.budget = int(self._decryptor.invariant_noise_budget(total))
+        if self.budget < _LEAST_BUDGET:
+            raise BrokenProtocol(
+                f"a ciphertext has {self.budget} bits of noise budget left, and {_LEAST_BUDGET} are needed: it was "
+                "altered, or is the sum of more ciphertexts than its parameters allow; nothing was opened"
+            )
+        numbers: NDArray[np.int64] = self._encoder.decode(self._decryptor.decrypt(total))
+        return numbers
+
+    def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
+        """(its coefficients, the prime that they are modulo) for each of its primes."""
+        numbers = np.frombuffer(block[-8 * self._data :], dtype="<u8").reshape(2, len(self._moduli), _RING)
+        for i, modulus in enumerate(self._moduli):
+            yield numbers[:, i].ravel(), modulus
+
+
+def _library() -> Any:
+    try:
+        import seal
+    except ImportError as error:
+        raise UsageError(
+            f'[encryption] scheme = "bfv": the library seal-python cannot be loaded ({error}); install it: '
+            "pip install 'mpifed[encrypted]'"
+        ) from error
+    return seal

@@ -1,0 +1,245 @@
+"""The encrypted channel: clients encrypt integers, the server adds ciphertexts, and only who may hear opens the sum.
+
+The server has the public key alone. A sum that it may hear is opened for it by a client (or, with a threshold scheme,
+by all clients together); a sum for clients is opened by those who hear it, and the server only carries it.
+
+Trust: all parties follow the protocol and may look at whatever they get. With `scheme = "bfv"` or "paillier" the
+clients share one secret key: only the server is kept from reading, a client who got hold of another's upload could open
+it, and the client who opens a sum for the server learns it too. A threshold scheme has no such key, and the server puts
+the parts together itself. A sum that one client alone hears is kept from the server, not from the other clients.
+Nobody is kept from altering ciphertexts; what does not open to a possible sum is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Channel, Line, Setting, hearers
+from mpifed.comm.groups import refuse_small
+from mpifed.comm.keys import Keyring
+from mpifed.comm.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
+from mpifed.comm.packing import Room, Vector, vectors
+from mpifed.comm.schemes import make_scheme
+from mpifed.comm.sums import ExactSum
+from mpifed.comm.transport import Bytes
+from mpifed.core.errors import BrokenProtocol, UsageError
+from mpifed.core.exchange import ToClients
+from mpifed.core.record import Record
+from mpifed.core.round import Round
+
+_TRIED = 2  # different ciphertexts in the self-test
+
+
+class Encrypted(Channel):
+    """Sums of ciphertexts."""
+
+    name = "encrypted"
+
+    def __init__(self, setting: Setting, scheme: Any = None) -> None:
+        """`scheme`: instead of the one that the setting names."""
+        super().__init__(setting)
+        self.scheme = scheme or make_scheme(setting.protection, setting.clients)
+        self.room = Room(self.scheme.slots, self.scheme.capacity, setting.clients)
+        self.budget: int | None = None  # bits of noise budget that the self-test left
+        self._homes = np.full(setting.clients, -1)  # [N] each client's rank; -1 where it is nowhere
+        self._opening: Opening
+        self._vectors: dict[str, list[Vector]] = {}
+        self._sums = 0  # opened so far; alike on all ranks
+        self._totals: dict[int, Any] = {}  # sums of ciphertexts of this rank, by number, of the exchange being played
+
+    @property
+    def security(self) -> str:
+        """How safe the encryption is, in words."""
+        return str(self.scheme.security)
+
+    def prepare(self, lines: list[Line]) -> None:
+        """Make keys, and add and open as many ciphertexts as the job will. Collective.
+
+        Raises
+        ------
+        BrokenProtocol
+            when the sum of all clients' largest integers does not open to what it is.
+        """
+        if not all(isinstance(line.sum, ExactSum) for line in lines):
+            raise UsageError('[sum] channel = "encrypted" adds integers; set numbers = "exact"')
+        gathered = self.transport.gather(self.setting.hosted)
+        for rank, clients in enumerate(gathered or []):
+            self._homes[clients] = rank
+        self._homes = self.transport.share(self._homes)
+        keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
+        keyring.prepare()
+        kind: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
+        self._opening = kind(self.setting, self.scheme, self._homes)
+        self._opening.prepare(keyring, self._note(None, None))
+        up, down = self._opening.setup_bytes
+        self.keys.up_bytes = keyring.setup_up_bytes + up
+        self.keys.down_bytes = keyring.setup_down_bytes + down
+        self._try()
+
+    def _try(self) -> None:
+        """The self-test: the largest integers, positive and negative, and random ones, of all clients."""
+        most, rng = self.room.each, np.random.default_rng(0)
+        values = rng.integers(-most, most, (_TRIED, self.room.slots), endpoint=True)
+        values[:, 0::4], values[:, 1::4] = most, -most
+        kinds = np.arange(self.setting.clients) % _TRIED
+        mine = kinds if self.setting.rehearsed else kinds[self.setting.hosted]
+        total = None
+        for kind in np.unique(mine).tolist():
+            block = self.scheme.encrypt(values[kind])
+            more = self.scheme.load(block)
+            for _ in range(int((mine == kind).sum())):
+                total = self.scheme.load(block) if total is None else self.scheme.add(total, more)
+        folded = self.transport.fold(bundle({} if total is None else {0: self.scheme.save(total)}), self._fold)
+        able = set(self._homes[self._homes >= 0].tolist())
+        what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
+        try:
+            opened = self._opening.open(folded, able, Turn(b"self-test", _unnoted, nullcontext))
+        except BrokenProtocol as error:
+            raise BrokenProtocol(f"{what}, does not open: {error}; {_REMEDY}") from error
+        expected = (values * np.bincount(kinds, minlength=_TRIED)[:, None]).sum(axis=0)
+        if opened is not None and not np.array_equal(opened[0], expected):
+            wrong = int((opened[0] != expected).sum())
+            raise BrokenProtocol(f"{what}, opens to something else in {wrong} of {self.room.slots} slots; {_REMEDY}")
+        self.budget = getattr(self.scheme, "budget", None)
+
+    def vectors(self, line: Line) -> list[Vector]:
+        """What of an exchange is encrypted together; follows from the job alone."""
+        found = self._vectors.get(line.exchange.name)
+        if found is None:
+            found = self._vectors[line.exchange.name] = vectors(line, self.setting.columns, self.room)
+        return found
+
+    def begin(self, line: Line, now: Round) -> None:
+        """Nothing is added yet."""
+        self._totals = {}
+
+    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """Encrypt the answers one by one, and add what leaves the clients."""
+        self.add_one_by_one(line, answer, clients, now)
+
+    def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
+        """The client's ciphertexts; NumericalError when an integer is out of range."""
+        with line.account.timed():
+            parts = [vector.pack(integers, client) for vector in self.vectors(line) if vector.senders[client]]
+            return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
+
+    def gather(self, line: Line, upload: Bytes) -> None:
+        """Add a client's ciphertexts; with the public key alone."""
+        with line.account.timed():
+            for number, block in unbundle(upload).items():
+                more = self.scheme.load(block)
+                known = number in self._totals
+                self._totals[number] = self.scheme.add(self._totals[number], more) if known else more
+
+    def collect(self, line: Line, now: Round) -> bool:
+        """Add over the ranks, open for who may hear. Collective.
+
+        Raises
+        ------
+        TooFewClients
+            when the sum is of fewer answers than may be opened; before anything is opened.
+        BrokenProtocol
+            when ciphertexts are missing, damaged, or open to something that is no sum of integers within the bounds.
+        """
+        refuse_small(line, self.setting.columns, self.setting.protection, now)
+        self._opening.able(now)
+        serves = self.transport.rank == 0
+        self.transport.reduce(line.sum.message[-1:], line.reduced[-1:] if serves else None)
+        with line.account.timed():
+            message = bundle({number: self.scheme.save(total) for number, total in sorted(self._totals.items())})
+            self._totals = {}
+        if self.recorder is not None:
+            self.recorder.passed_on(line, now, message)
+        folded = self.transport.fold(message, line.account.timed()(self._fold))
+        to_server = not isinstance(line.exchange, ToClients)
+        ranks, opener = self._hearing(line, now)
+        if not ranks:
+            return False
+        note = self._note(line, now)
+        self._sums += 1
+        context = f"{line.exchange.name} {self._sums}".encode()
+        opened = self._opening.open(folded, ranks, Turn(context, note, line.account.timed))
+        if opened is not None:
+            with line.account.timed():
+                self._unpack(line, now, opened)
+        if not to_server:
+            return opened is not None
+        if ranks != {0}:
+            opened_here = line.reduced[:-1].copy() if opened is not None else None
+            for found in self.transport.gather(opened_here) or []:
+                if found is not None:
+                    line.reduced[:-1] = found
+        if opened is not None and opener != "server":
+            note(opener, "server", "opened sum", line.reduced[:-1].tobytes())
+        return serves
+
+    def _fold(self, one: Bytes, other: Bytes) -> Bytes:
+        """The sum of two messages of ciphertexts."""
+        totals, mores = unbundle(one), unbundle(other)
+        for number, block in mores.items():
+            if number in totals:
+                added = self.scheme.add(self.scheme.load(totals[number]), self.scheme.load(block))
+                totals[number] = self.scheme.save(added)
+            else:
+                totals[number] = block
+        return bundle(totals)
+
+    def _hearing(self, line: Line, now: Round) -> tuple[set[int], str]:
+        """The ranks on which the sum is opened, and who opens it where that is one."""
+        if not isinstance(line.exchange, ToClients):
+            rank, opener = self._opening.for_server(now)
+            return {rank}, opener
+        hearing = now.staying & (self._homes >= 0)
+        if line.exchange.hearer is not None:
+            hearing &= np.arange(len(hearing)) == line.exchange.hearer
+        return set(self._homes[hearing].tolist()), "clients"
+
+    def _unpack(self, line: Line, now: Round, opened: Opened) -> None:
+        message, there = np.zeros_like(line.reduced[:-1]), now.present & (self._homes >= 0)
+        for vector in self.vectors(line):
+            answers = int((vector.senders & there).sum())
+            missing = [number for number in vector.numbers if answers and number not in opened]
+            if missing:
+                raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {missing} of the sum are missing; refused")
+            if answers:
+                vector.unpack({number: opened.pop(number) for number in vector.numbers}, answers, message)
+        if opened:
+            raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {list(opened)} are of nobody who answers; refused")
+        line.reduced[:-1] = message
+
+    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
+        """(up, down) bytes: ciphertexts, parts of openings, and what is opened for the server."""
+        counts = [(len(v.numbers), int((v.senders & now.present).sum())) for v in self.vectors(line)]
+        up = sum(blocks * answers for blocks, answers in counts) * int(self.scheme.nbytes)
+        told = hearers(line, now)
+        if now.void or (isinstance(line.exchange, ToClients) and not told):
+            return up, 0
+        blocks = sum(blocks for blocks, answers in counts if answers)
+        more, down = self._opening.traffic(blocks, int(now.staying.sum()), told)
+        if not told and isinstance(self._opening, OneKey):
+            more += line.sum.nbytes
+        return up + more, down
+
+    def _note(self, line: Line | None, now: Round | None) -> Note:
+        recorder = self.recorder
+        if recorder is None:
+            return _unnoted
+        return lambda sender, receiver, what, payload: recorder.note(line, now, sender, receiver, what, payload)
+
+
+def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
+    """Nobody takes it down."""
+
+
+_REMEDY = 'set another [encryption] scheme, or [sum] channel = "masked"; and report it, with the versions of libraries'
+
+
+def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
+    """(numbers, modulus): what the ciphertexts of an upload, or of a rank's message, consist of; for the audit."""
+    for block in unbundle(message).values():
+        yield from scheme.words(block)

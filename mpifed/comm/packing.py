@@ -1,0 +1,195 @@
+"""How the integers of a message go into the slots of ciphertexts, and come back as their sum.
+
+A slot takes sums up to some capacity. Where N clients' largest integers do not fit, each integer is split into
+balanced limbs: digits to the base 2^w between -2^(w-1) and 2^(w-1) - 1, which add up without carrying. How many
+follows from a field's grid and the number of clients alone, so the sum is exact and the same in every channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.sums import Place
+from mpifed.core.errors import BrokenProtocol, NumericalError
+from mpifed.maths.fixedpoint import Grid
+
+Integers: TypeAlias = NDArray[np.signedinteger]
+
+
+class Room(NamedTuple):
+    """What ciphertexts offer."""
+
+    slots: int  # of one ciphertext
+    capacity: int  # the largest sum in a slot, in absolute value
+    clients: int  # how many add
+
+    @property
+    def each(self) -> int:
+        """The largest number of one client in a slot."""
+        return self.capacity // self.clients
+
+    @property
+    def width(self) -> int:
+        """Binary digits of a limb."""
+        return self.each.bit_length()
+
+    def blocks(self, size: int) -> int:
+        """Ciphertexts for so many slots."""
+        return -(-size // self.slots)
+
+    def limbs(self, largest: int) -> tuple[int, ...]:
+        """The largest numbers of the limbs, low ones first, of integers up to `largest`."""
+        found = []
+        while largest > self.each:
+            found.append(2 ** (self.width - 1))
+            largest = (largest + 2 ** (self.width - 1)) >> self.width
+        return (*found, largest)
+
+
+class Segment(NamedTuple):
+    """Numbers of a message that are alike."""
+
+    name: str
+    at: slice | NDArray[np.int64]  # in the message
+    size: int
+    largest: int  # of one client's integers
+    limbs: tuple[int, ...]  # the largest of each limb
+
+
+class Vector:
+    """What is encrypted as one: parts of a message, and who sends them."""
+
+    def __init__(self, segments: list[Segment], senders: NDArray[np.bool_], room: Room, first: int) -> None:
+        self.segments, self.senders, self.room = segments, senders, room  # senders [N]
+        self.size = sum(one.size * len(one.limbs) for one in segments)  # slots
+        self.numbers = range(first, first + room.blocks(self.size))  # of its ciphertexts, within the exchange
+
+    def pack(self, integers: Integers, client: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(number, slots) of the client's integers [m], for every ciphertext.
+
+        Raises
+        ------
+        NumericalError
+            when an integer is outside what its field declares.
+        """
+        slots, start, width = np.empty(self.size, dtype=np.int64), 0, self.room.width
+        for name, at, size, largest, limbs in self.segments:
+            part = integers[at]
+            most = max(int(part.max(initial=0)), -int(part.min(initial=0)))
+            if most > largest:
+                raise NumericalError(
+                    f"{name}: client {client} sends the integer {most} (absolute value), outside the {largest} that "
+                    "its bound and scale allow; nothing was encrypted. Lower the step size, or raise the bound in "
+                    "[sum.bounds]"
+                )
+            for _ in limbs[1:]:
+                low = ((part.astype(np.int64) + 2 ** (width - 1)) & (2**width - 1)) - 2 ** (width - 1)
+                slots[start : start + size] = low
+                part, start = (part - low) >> width, start + size
+            slots[start : start + size] = part
+            start += size
+        for number, begin in zip(self.numbers, range(0, self.size, self.room.slots), strict=True):
+            yield number, slots[begin : begin + self.room.slots]
+
+    def unpack(self, opened: dict[int, NDArray[np.int64]], answers: int, message: Integers) -> None:
+        """Put the sums of `answers` clients, by ciphertext, into their places of `message` [m].
+
+        Raises
+        ------
+        BrokenProtocol
+            when a number is not one that so many honest clients' numbers can add up to.
+        """
+        if not self.size:
+            return
+        slots = np.concatenate([opened[number] for number in self.numbers])
+        if slots[self.size :].any():
+            raise BrokenProtocol(f"{self.segments[0].name}: {_BROKEN} (unused slots are not zero)")
+        start, width = 0, self.room.width
+        for name, at, size, largest, limbs in self.segments:
+            total = np.zeros(size, dtype=np.int64)
+            for i, most in enumerate(limbs):
+                part = slots[start : start + size]
+                _check(name, part, answers * most)
+                total += part << (width * i)
+                start += size
+            _check(name, total, answers * largest)
+            message[at] = total
+
+
+_BROKEN = "what was opened is no sum of integers within the bounds: ciphertexts were altered, or are of other keys"
+
+
+def _check(name: str, part: NDArray[np.int64], most: int) -> None:
+    if part.size and (int(part.max()) > most or int(part.min()) < -most):
+        raise BrokenProtocol(f"{name}: {_BROKEN}")
+
+
+def largest(form: Grid) -> tuple[int, ...]:
+    """The largest integers, in absolute value, that one client's values become, coarse first."""
+    found = [math.ceil(form.bound / form.limb_scales[0])]
+    return tuple(found + [2**31] * (form.limbs - 1))  # the remainder is at most half of the coarse step
+
+
+def vectors(line: Line, columns: Holdings, room: Room) -> list[Vector]:
+    """What of an exchange is encrypted together.
+
+    Either everybody sends everything, with zeros for what others have, or what single clients or groups of clients
+    have is sent and opened apart; whichever takes fewer ciphertexts, counting the uploads of all and the sum.
+    """
+    everybody = np.ones(room.clients, dtype=bool)
+    whole = [Vector([s for place in line.sum.places for s in _segments(place, None, room)], everybody, room, 0)]
+    apart = _apart(line, columns, room)
+    return apart if _cost(apart) < _cost(whole) else whole
+
+
+def _cost(found: list[Vector]) -> int:
+    return sum(len(one.numbers) * (1 + int(one.senders.sum())) for one in found)
+
+
+def _apart(line: Line, columns: Holdings, room: Room) -> list[Vector]:
+    everybody, clients = np.ones(room.clients, dtype=bool), np.arange(room.clients)
+    by_columns = len(columns.members) > 1 and _disjoint(columns)
+    common: list[Segment] = []
+    own: dict[tuple[str, int], list[Segment]] = {}
+    for place in line.sum.places:
+        if place.field.sender is not None:
+            own.setdefault(("sender", place.field.sender), []).extend(_segments(place, None, room))
+        elif place.field.columns is not None and by_columns:
+            for group in range(len(columns.members)):
+                one = int(np.flatnonzero(columns.groups == group)[0])
+                at = line.positions(place, one)
+                own.setdefault(("group", group), []).extend(_segments(place, at, room))
+        else:
+            common += _segments(place, None, room)
+    found = [Vector(common, everybody, room, 0)] if common else []
+    for (kind, which), segments in own.items():
+        senders = clients == which if kind == "sender" else columns.groups == which
+        first = found[-1].numbers.stop if found else 0
+        found.append(Vector(segments, senders, room, first))
+    return found
+
+
+def _disjoint(columns: Holdings) -> bool:
+    held = np.zeros(columns.features, dtype=np.int64)
+    for at in columns.members:
+        held[at] += 1
+    return bool((held <= 1).all())
+
+
+def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) -> Iterator[Segment]:
+    """A field's numbers at those positions of the message (all when None), by the limbs of its grid."""
+    size = place.field.size
+    for i, most in enumerate(largest(place.form)):
+        start, stop = place.start + i * size, place.start + (i + 1) * size
+        where: slice | NDArray[np.int64] = slice(start, stop)
+        if at is not None:
+            positions = np.arange(at.start, at.stop) if isinstance(at, slice) else at
+            where = positions[(positions >= start) & (positions < stop)]
+        count = stop - start if isinstance(where, slice) else len(where)
+        yield Segment(place.name, where, count, most, room.limbs(most))

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from ranks import Threads, on_ranks
+
+from mpifed.comm.bfv import Bfv
+from mpifed.comm.channel import Channel, Holdings, Line, Protection, Setting
+from mpifed.comm.encrypted import Encrypted, words
+from mpifed.comm.opening import bundle, unbundle
+from mpifed.comm.paillier import PackedPaillier
+from mpifed.comm.schemes import check, make_scheme
+from mpifed.comm.sums import make_sum
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
+from mpifed.core.exchange import Field, Placed, ToClients, ToServer
+from mpifed.core.round import Leaving, Round
+
+CLIENTS = 5
+
+
+class Answer(NamedTuple):
+    v: Any  # [30], one limb
+    count: Any  # []
+    wide: Any  # [2, 3], two limbs
+    by_column: Any  # [2, 7]
+    own: Any  # [4], of client 3
+
+
+FIELDS = Answer(
+    Field((30,)), Field((), 1.0, 2.0**20), Field((2, 3), 2.0**-20, 2.0**40), Field((2, 7), columns=1),
+    Field((4,), sender=3),
+)  # fmt: skip
+DISJOINT = Holdings(7, np.array([0, 1, 0, 1, 2]), (slice(0, 2), np.array([2, 5]), np.array([3, 4, 6])))
+OVERLAPPING = Holdings(7, np.arange(5), tuple(slice(i, i + 3) for i in range(5)))
+
+
+def answer(columns: Holdings, clients: np.ndarray) -> Answer:
+    """What `clients` answer, each with numbers of its own."""
+    rng = [np.random.default_rng(int(client)) for client in clients]
+    at = [columns.members[columns.groups[client]] for client in clients]
+    return Answer(
+        np.array([one.uniform(-1024, 1024, 30) for one in rng]),
+        np.array([one.integers(0, 2**20) for one in rng]),
+        np.array([one.uniform(-(2.0**40), 2.0**40, (2, 3)) for one in rng]),
+        Placed([one.uniform(-9, 9, (2, len(np.arange(7)[a]))) for one, a in zip(rng, at, strict=True)], at, 7, 1),
+        np.array([one.uniform(-9, 9, 4) for one in rng]),
+    )
+
+
+def exchange(kind: type = ToServer, fields: Any = FIELDS, name: str = "up", **more: Any) -> Any:
+    return kind(name, fields, None, None, None, **more)
+
+
+def everybody(present: Any = None, leaving: Leaving | None = None) -> Round:
+    present = np.ones(CLIENTS) if present is None else present
+    return Round(0, 1, np.array(present, dtype=bool), leaving=leaving)
+
+
+def small_paillier() -> PackedPaillier:
+    return PackedPaillier(1024)
+
+
+class Party:
+    """A rank with its channel and the line of one exchange."""
+
+    def __init__(
+        self, transport: Any, of: Any, columns: Holdings = DISJOINT, channel: type = Encrypted, scheme: Any = None,
+        hosted: Any = None, dtype: str = "float64", **protection: Any,
+    ) -> None:  # fmt: skip
+        if hosted is None:  # rank 0 only serves, where there are others
+            ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
+            hosted = np.flatnonzero(ranks == transport.rank)
+        clients = len(columns.groups)
+        protection = {"channel": channel.name, "allow": (of.name,)} | protection
+        self.hosted = np.asarray(hosted, dtype=np.int64)
+        setting = Setting(transport, self.hosted, clients, columns, Protection(**protection))
+        self.channel = channel(setting) if scheme is None else channel(setting, scheme())
+        self.columns = columns
+        self.line = Line(of, lambda: make_sum(of, clients, exact=True, dtype=dtype), columns)
+        self.channel.prepare([self.line])
+
+    def play(self, now: Round, add_one_by_one: bool = False) -> tuple[bool, np.ndarray]:
+        """Whether this rank hears the sum, and what it then is."""
+        self.line.reduced[...] = 7
+        self.channel.begin(self.line, now)
+        clients = self.hosted[now.present[self.hosted]]
+        if len(clients):
+            add = self.channel.add_one_by_one if add_one_by_one else self.channel.add
+            add(self.line, answer(self.columns, clients), clients, now)
+        self.line.sum.message[-1] = 1
+        heard = self.channel.collect(self.line, now)
+        return heard, self.line.reduced.copy()
+
+
+def plain(of: Any, columns: Holdings, now: Round) -> np.ndarray:
+    return Party(Alone(), of, columns, Channel, hosted=np.arange(CLIENTS)).play(now)[1][:-1]
+
+
+@pytest.mark.parametrize("kind", [ToServer, ToClients])
+@pytest.mark.parametrize(
+    "scheme, ranks, columns",
+    [(Bfv, ranks, columns) for ranks in (1, 2, 4) for columns in (DISJOINT, OVERLAPPING)]
+    + [(small_paillier, 1, OVERLAPPING), (small_paillier, 3, DISJOINT)],
+)
+def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, columns: Holdings) -> None:
+    of, now = exchange(kind), everybody([1, 1, 0, 1, 1])
+    expected = plain(of, columns, now)
+    found = on_ranks(ranks, lambda transport: Party(transport, of, columns, scheme=scheme).play(now))
+    for rank, (heard, reduced) in enumerate(found):
+        idle = rank == 3  # its one client is absent
+        assert heard == (ranks == 1 or (rank == 0 if kind is ToServer else rank > 0 and not idle))
+        if heard:
+            assert np.array_equal(reduced[:-1], expected)
+    assert found[0][1][-1] == ranks  # the system's own number
+
+
+@pytest.mark.parametrize("add_one_by_one", [False, True])
+def test_rounds_follow_each_other(add_one_by_one: bool) -> None:
+    of = exchange()
+    party = Party(Alone(), of, scheme=Bfv, hosted=np.arange(CLIENTS))
+    for present in ([1, 1, 1, 1, 1], [1, 0, 0, 1, 0], [0, 1, 1, 1, 1]):
+        now = everybody(present)
+        assert np.array_equal(party.play(now, add_one_by_one)[1][:-1], plain(of, DISJOINT, now))
+
+
+def test_sums_in_32_bits() -> None:
+    of = exchange(fields=Field((9,), 2.0**-20, 1.0))
+    integers = np.arange(-4, 5, dtype=np.int32) * 2**18
+    party = Party(Alone(), of, scheme=Bfv, hosted=np.arange(CLIENTS), dtype="float32")
+    assert party.line.sum.message.dtype == np.int32
+    party.channel.begin(party.line, everybody())
+    for client in range(CLIENTS):
+        party.channel.gather(party.line, party.channel.seal(party.line, integers, client, everybody()))
+    assert party.channel.collect(party.line, everybody())
+    assert np.array_equal(party.line.reduced[:-1], CLIENTS * integers)
+
+
+def test_one_client_hears() -> None:
+    of = exchange(ToClients, hearer=2)
+    found = on_ranks(4, lambda transport: Party(transport, of).play(everybody()))
+    assert [heard for heard, _ in found] == [False, False, False, True]  # client 2 is on rank 3
+    assert np.array_equal(found[3][1][:-1], plain(of, DISJOINT, everybody()))
+    now = everybody([1, 1, 0, 1, 1])
+    assert [heard for heard, _ in on_ranks(2, lambda transport: Party(transport, of).play(now))] == [False, False]
+
+
+def test_a_server_without_clients_has_no_secret_key_and_hears_no_sum_for_clients() -> None:
+    of = exchange(ToClients)
+
+    def play(transport: Threads) -> tuple[Any, ...]:
+        party = Party(transport, of)
+        _, reduced = party.play(everybody())
+        secret = party.channel.scheme.secret() if party.channel.scheme.opens else None
+        return party.channel.scheme, transport.heard, reduced, secret
+
+    (scheme, heard, reduced, _), (_, _, known, secret), (_, _, _, same) = on_ranks(3, play)
+    assert not scheme.opens
+    with pytest.raises(BrokenProtocol, match="no secret key"):
+        scheme.open(scheme.load(scheme.encrypt(np.array([1]))))
+    assert (reduced[:-1] == 7).all() and not (known[:-1] == 7).all()
+    assert secret == same
+    middle = secret[1000:1064]  # whatever frames it
+    assert not any(middle in message for message in heard)
+    told = known[:8].tobytes()
+    assert not any(told in message for message in heard)
+
+
+def test_only_one_client_opens_for_the_server_and_who_leaves_does_not() -> None:
+    of = exchange()
+    halves = np.array([1, 2, 5, 0, 5])  # client 0 answers and leaves; 1 too; 3 leaves before
+    now = everybody(leaving=Leaving(np.ones(CLIENTS, dtype=bool), halves, 3)).at(0)
+    assert now.present.tolist() == [True, True, True, False, True]
+    assert now.staying.tolist() == [False, True, True, False, True]
+
+    def play(transport: Threads) -> tuple[int, np.ndarray]:
+        party, opened = Party(transport, of), []
+        open_one = party.channel.scheme.open
+        party.channel.scheme.open = lambda total: (opened.append(1), open_one(total))[1]
+        return len(opened), party.play(now)[1], opened
+
+    found = on_ranks(3, play)  # clients 0, 2, 4 are on rank 1; 1 and 3 on rank 2
+    assert [bool(opened) for _, _, opened in found] == [False, False, True]
+    assert np.array_equal(found[0][1][:-1], plain(of, DISJOINT, now))
+    assert (found[1][1] == 7).all()
+
+
+@pytest.mark.parametrize("bits, enough, too_many", [([60, 60], 0, 2), ([40, 36, 60], 2, 5000)])
+def test_the_self_test_finds_parameters_that_are_too_small(bits: list[int], enough: int, too_many: int) -> None:
+    """Among them such that a few additions are exact, and many are not."""
+
+    def start(clients: int) -> Party:
+        of, columns = exchange(fields=Field((3,))), Holdings.all(clients, 1)
+        return Party(Alone(), of, columns, scheme=lambda: Bfv(bits), hosted=np.arange(clients))
+
+    if enough:
+        assert start(enough).channel.budget < 16
+    with pytest.raises(BrokenProtocol, match=r"self-test of the encryption.* does not open"):
+        start(too_many)
+
+
+def test_the_self_test_finds_sums_that_wrap() -> None:
+    def too_roomy() -> Bfv:
+        scheme = Bfv()
+        scheme.capacity = 2 * Bfv.capacity
+        return scheme
+
+    with pytest.raises(BrokenProtocol, match=r"opens to something else in \d+ of 8192 slots"):
+        on_ranks(2, lambda transport: Party(transport, exchange(), scheme=too_roomy))
+
+
+def test_the_self_test_says_how_much_noise_is_left() -> None:
+    assert Party(Alone(), exchange(), hosted=np.arange(CLIENTS)).channel.budget >= 50
+
+
+@pytest.mark.parametrize("clients", [1000, 5000])
+def test_the_self_test_of_many_clients(clients: int) -> None:
+    columns = Holdings.all(clients, 1)
+    party = Party(Alone(), exchange(fields=Field((3,))), columns, hosted=np.arange(clients))
+    assert party.channel.budget >= 40
+
+
+def test_integers_out_of_range_are_never_encrypted() -> None:
+    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    party.channel.scheme.encrypt = None  # a call would be another error
+    integers = np.zeros(len(party.line.reduced) - 1, dtype=np.int64)
+    integers[0] = 2**50 + 1
+    with pytest.raises(NumericalError, match=r"up\.v: client 4 sends the integer"):
+        party.channel.seal(party.line, integers, 4, everybody())
+
+
+def damaged(upload: np.ndarray, how: str) -> np.ndarray:
+    bad = upload.copy()
+    if how == "cut":
+        return bad[:-100]
+    if how == "no header":
+        return bad[:5]
+    if how == "miscounted":
+        bad[:8].view("<i8")[0] += 1
+    if how == "negative":
+        bad[:8].view("<i8")[0] = -1
+    if how == "coefficients":
+        bad[5000:5100] ^= 1
+    if how == "coefficients too large":
+        bad[5000:5100] = 255
+    return bad
+
+
+@pytest.mark.parametrize(
+    "how", ["cut", "no header", "miscounted", "negative", "coefficients", "coefficients too large"]
+)
+def test_what_was_altered_on_its_way_is_not_opened(how: str) -> None:
+    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    now, line, channel = everybody(), party.line, party.channel
+    line.reduced[...] = 7
+    channel.begin(line, now)
+    integers = np.zeros(len(line.reduced) - 1, dtype=np.int64)
+    with pytest.raises(BrokenProtocol, match="altered"):
+        for client in range(CLIENTS):
+            upload = channel.seal(line, integers, client, now)
+            channel.gather(line, damaged(upload, how) if client == 2 else upload)
+        channel.collect(line, now)
+    assert (line.reduced[:-1] == 7).all()
+
+
+def test_a_client_that_encrypts_more_than_it_may() -> None:
+    """Such a sum is not what honest clients can add up to."""
+    party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
+    now, line, channel = everybody(), party.line, party.channel
+    channel.begin(line, now)
+    channel.gather(line, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}))
+    line.reduced[...] = 7
+    with pytest.raises(BrokenProtocol, match=r"up: what was opened is no sum"):
+        channel.collect(line, now)
+    assert (line.reduced[:-1] == 7).all()
+
+
+def test_missing_and_unknown_ciphertexts() -> None:
+    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    now, line, channel = everybody(), party.line, party.channel
+    channel.begin(line, now)
+    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[0\] of the sum are missing"):
+        channel.collect(line, now)
+    channel.begin(line, now)
+    block = channel.scheme.encrypt(np.array([0]))
+    channel.gather(line, bundle({0: block, 99: block}))
+    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of nobody"):
+        channel.collect(line, now)
+
+
+def test_a_sum_of_too_few_is_not_opened() -> None:
+    party = Party(Alone(), exchange(fields=Field((3,))), hosted=np.arange(CLIENTS), allow=(), min_clients=3)
+    party.channel.scheme.open = None  # a call would be another error
+    with pytest.raises(TooFewClients, match="2 client"):
+        Party.play(party_of(party), everybody([1, 1, 0, 0, 0]))
+
+
+def party_of(party: Party) -> Party:
+    """The same, answering `v` alone."""
+    party.channel.add = lambda line, answers, clients, now: [
+        party.channel.gather(line, party.channel.seal(line, np.zeros(3, dtype=np.int64), int(c), now)) for c in clients
+    ]
+    return party
+
+
+def test_nobody_answers() -> None:
+    of = exchange(fields=Field((3,)))
+    leaving = Leaving(np.ones(CLIENTS, dtype=bool), np.array([0, 0, 0, 0, 9]), 4)
+    now = everybody(leaving=leaving).at(0)._replace(present=np.zeros(CLIENTS, dtype=bool))
+    party = Party(Alone(), of, hosted=np.arange(CLIENTS))
+    heard, reduced = party.play(now)
+    assert heard and not reduced[:-1].any()
+
+
+def test_traffic_counts_ciphertexts() -> None:
+    now, block = everybody([1, 1, 0, 1, 1]), Bfv().nbytes
+    one = Field((9000,))  # two ciphertexts
+    for kind, up, down in [(ToServer, 4 * 2 * block + 8 * 9000, 2 * block), (ToClients, 4 * 2 * block, 4 * 2 * block)]:
+        party = Party(Alone(), exchange(kind, one), hosted=np.arange(CLIENTS))
+        assert party.channel.traffic(party.line, now) == (up, down)
+    many = Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000)))
+    party = Party(Alone(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
+    assert party.channel.traffic(party.line, now) == (4 * 2 * block + 8 * 20000, 4 * block)
+    assert party.channel.keys.up_bytes > 196_000 and party.channel.keys.down_bytes > 4 * 196_000
+
+
+def test_a_ciphertext_is_as_long_as_is_counted() -> None:
+    for scheme in (Bfv(), small_paillier()):
+        scheme.make_keys()
+        assert len(scheme.encrypt(np.array([1]))) == scheme.nbytes
+
+
+class Notebook:
+    def __init__(self) -> None:
+        self.uploads: dict[int, Any] = {}
+        self.passed: list[Any] = []
+        self.notes: list[tuple[str, str, str]] = []
+
+    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+        self.uploads[client] = upload
+
+    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+        self.passed.append(message)
+
+    def note(self, line: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        self.notes.append((sender, receiver, what))
+
+
+def test_what_is_taken_down_is_sealed() -> None:
+    def play(transport: Threads) -> tuple[Notebook, Any]:
+        party = Party(transport, exchange())
+        party.channel.recorder = Notebook()
+        party.play(everybody(), add_one_by_one=True)
+        return party.channel.recorder, party.channel.scheme
+
+    (server, _), (notebook, scheme) = on_ranks(2, play)
+    assert sorted(notebook.uploads) == list(range(CLIENTS)) and not server.uploads
+    assert notebook.notes == [("client 0", "server", "opened sum")]
+    for upload in [*notebook.uploads.values(), *notebook.passed]:
+        for numbers, modulus in words(scheme, upload):
+            assert np.allclose(np.histogram(numbers / modulus, 16, (0, 1))[0] / len(numbers), 1 / 16, atol=0.012)
+
+
+def test_time_is_counted() -> None:
+    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    party.play(everybody())
+    assert 0.001 < party.line.account.crypto_s < 5
+
+
+def test_bundles() -> None:
+    blocks = {3: b"abc", 0: b"", 12: bytes(1000)}
+    assert unbundle(bundle(blocks)) == blocks
+    assert unbundle(bundle({})) == {}
+    repeated = np.concatenate([np.array([2, 1, 0, 1, 0], dtype="<i8").view(np.uint8)])
+    with pytest.raises(BrokenProtocol):
+        unbundle(repeated)
+
+
+def test_a_single_client_and_a_field_of_nothing() -> None:
+    columns = Holdings.all(1, 1)
+    for size, expected in ((3, 1.0), (0, 0.0)):
+        party = Party(Alone(), exchange(fields=Field((size,))), columns, hosted=np.arange(1))
+        now = Round(0, 1, np.ones(1, dtype=bool))
+        party.channel.begin(party.line, now)
+        party.channel.add(party.line, np.ones((1, size)), np.array([0]), now)
+        assert party.channel.collect(party.line, now)
+        assert party.line.sum.total(party.line.reduced).sum() == size * expected
+
+
+def test_float_sums_cannot_be_encrypted() -> None:
+    of = exchange(fields=Field((3,)))
+    setting = Setting(Alone(), np.arange(2), 2, Holdings.all(2, 1), Protection("encrypted"))
+    line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Holdings.all(2, 1))
+    with pytest.raises(UsageError, match='set numbers = "exact"'):
+        Encrypted(setting).prepare([line])
+
+
+def test_a_rehearsal_makes_do_with_the_clients_it_has() -> None:
+    of = exchange(fields=Field((3,)))
+    columns = Holdings.all(CLIENTS, 1)
+    setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, Protection("encrypted"), rehearsed=True)
+    channel = Encrypted(setting)
+    line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+    channel.prepare([line])
+    channel.begin(line, everybody())
+    channel.add(line, np.ones((2, 3)), np.array([2, 3]), everybody())
+    assert channel.collect(line, everybody())
+    assert (line.sum.total(line.reduced) == 2.0).all()
+
+
+def test_a_rehearsal_without_the_client_who_sends_a_field() -> None:
+    of, columns = exchange(fields=Field((20000,), sender=0)), Holdings.all(CLIENTS, 1)
+    protection = Protection("encrypted", allow=("up",))
+    setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, protection, rehearsed=True)
+    channel = Encrypted(setting)
+    line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+    channel.prepare([line])
+    channel.begin(line, everybody())
+    channel.add(line, np.ones((2, 20000)), np.array([2, 3]), everybody())
+    assert channel.collect(line, everybody()) and not line.reduced[:-1].any()
+
+
+def test_schemes_by_name() -> None:
+    assert make_scheme(Protection(scheme="bfv"), 3).name == "bfv"
+    assert make_scheme(Protection(scheme="paillier", key_bits=3072), 3).bits == 3072
+    with pytest.raises(UsageError, match="bfv, threshold-bfv, paillier"):
+        make_scheme(Protection(scheme="rot13"), 3)
+
+
+def test_what_does_not_fit_together() -> None:
+    assert check(Protection(scheme="bfv", max_dropouts=2), 10, 5) == []
+    assert check(Protection(scheme="threshold-bfv"), 10, None) == []
+    assert check(Protection(scheme="threshold-bfv"), 10, 10) == []
+    assert "clients_per_round = 5" in check(Protection(scheme="threshold-bfv"), 10, 5)[0]
+    assert "max_dropouts = 2" in check(Protection(scheme="threshold-bfv", max_dropouts=2), 10, None)[0]
+    assert "key_bits = 512" in check(Protection(scheme="paillier", key_bits=512), 10, None)[0]
+    assert "rot13" in check(Protection(scheme="rot13"), 10, None)[0]

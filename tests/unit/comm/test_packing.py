@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.packing import Room, largest, vectors
+from mpifed.comm.sums import make_sum
+from mpifed.core.errors import BrokenProtocol, NumericalError
+from mpifed.core.exchange import Field, ToServer
+from mpifed.maths.fixedpoint import grid
+
+BFV, THRESHOLD, PAILLIER = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)
+
+
+def line_of(fields: object, clients: int, columns: Holdings | None = None, dtype: str = "float64") -> Line:
+    exchange = ToServer("e", fields, ask=None, answer=None, absorb=None)  # type: ignore[arg-type]
+    columns = columns or Holdings.all(clients, 1)
+    return Line(exchange, lambda: make_sum(exchange, clients, exact=True, dtype=dtype), columns)
+
+
+def one_vector(field: Field, room: Room, dtype: str = "float64") -> tuple:
+    line = line_of(field, room.clients, dtype=dtype)
+    (vector,) = vectors(line, Holdings.all(room.clients, 1), room)
+    return line, vector
+
+
+@pytest.mark.parametrize("slots, capacity", [BFV, THRESHOLD, PAILLIER])
+@pytest.mark.parametrize("clients", [1, 2, 16, 1000, 5000])
+@pytest.mark.parametrize("scale, bound", [(2.0**-20, 2.0), (2.0**-40, 2.0**9), (1.0, 2.0**46), (2.0**-50, 2.0**20)])
+def test_the_sum_of_extremes_comes_back_exactly(
+    slots: int, capacity: int, clients: int, scale: float, bound: float
+) -> None:
+    """One and two limbs of the grid, any number of limbs in slots; each sum of slots within the capacity."""
+    room = Room(slots, capacity, clients)
+    line, vector = one_vector(Field((40,), scale=scale, bound=bound), room)
+    most = largest(line.sum.places[0].form)
+    rng = np.random.default_rng(0)
+    kinds = np.concatenate([rng.integers(-m, m, (3, 40), endpoint=True) for m in most], axis=1)
+    for i, m in enumerate(most):
+        kinds[0, 40 * i : 40 * i + 10], kinds[1, 40 * i : 40 * i + 10] = m, m
+        kinds[0, 40 * i + 10 : 40 * i + 20], kinds[1, 40 * i + 10 : 40 * i + 20] = -m, -m
+    counts = np.array([clients // 2, clients - clients // 2, 0])
+    packed = [dict(vector.pack(kind, 0)) for kind in kinds]
+    summed = {n: sum(c * packed[k][n].astype(object) for k, c in enumerate(counts)) for n in vector.numbers}
+    assert max(int(abs(one).max()) for one in summed.values()) <= capacity
+    found = np.zeros(vector.segments[-1].at.stop, dtype=np.int64)
+    vector.unpack({n: one.astype(np.int64) for n, one in summed.items()}, clients, found)
+    assert np.array_equal(found, (counts[:, None] * kinds.astype(object)).sum(axis=0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(10, 61), st.integers(1, 5000), st.data())
+def test_any_integers_survive_their_limbs(bits: int, clients: int, data: st.DataObject) -> None:
+    room = Room(16, 2**20 * clients, clients)
+    most = 2**bits // clients
+    limbs = room.limbs(most)
+    assert max(limbs) <= room.each
+    assert len(limbs) == 1 or most > room.each
+    number = data.draw(st.integers(-most, most))
+    rest, digits = number, []
+    for _ in limbs[1:]:
+        digits.append((rest + 2 ** (room.width - 1)) % 2**room.width - 2 ** (room.width - 1))
+        rest = (rest - digits[-1]) >> room.width
+    digits.append(rest)
+    assert all(abs(digit) <= limb for digit, limb in zip(digits, limbs, strict=True))
+    assert sum(digit << (room.width * i) for i, digit in enumerate(digits)) == number
+
+
+def test_int32_messages() -> None:
+    line, vector = one_vector(Field((5,), scale=2.0**-20, bound=1.0), Room(*BFV, 4), "float32")
+    integers = np.array([2**20, -(2**20), 1, 0, -1], dtype=np.int32)
+    assert line.sum.message.dtype == np.int32
+    ((number, slots),) = vector.pack(integers, 0)
+    found = np.zeros(5, np.int32)
+    vector.unpack({number: 4 * slots}, 4, found)
+    assert np.array_equal(found, 4 * integers)
+
+
+def test_the_largest_integer_is_what_the_grid_makes_of_the_bound() -> None:
+    """Rounded up: a bound between two multiples of the scale may round to the one above."""
+    assert largest(grid(1.0, 2.5, 3)) == (3,)
+    assert largest(grid(2.0**-50, 2.0**20, 3)) == (2**38, 2**31)
+
+
+def test_out_of_range_names_field_and_client() -> None:
+    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Room(*BFV, 4))
+    list(vector.pack(np.array([10, -10, 0]), 2))
+    for wrong in (11, -11, -(2**63)):
+        with pytest.raises(NumericalError, match=r"e: client 2 sends the integer \d+ .* outside the 10"):
+            list(vector.pack(np.array([0, wrong, 0]), 2))
+
+
+def test_what_no_clients_can_add_up_to_is_refused() -> None:
+    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Room(4, 2**57, 4))
+    found = np.zeros(3, dtype=np.int64)
+    vector.unpack({0: np.array([30, -30, 0, 0])}, 3, found)
+    for slots in ([31, 0, 0, 0], [0, -31, 0, 0], [0, 0, 0, 1], [2**62, 0, 0, 0]):
+        with pytest.raises(BrokenProtocol):
+            vector.unpack({0: np.array(slots)}, 3, found)
+
+
+def test_a_high_limb_out_of_range_is_refused_even_where_the_whole_would_wrap() -> None:
+    room = Room(4, 2**20, 4)
+    _, vector = one_vector(Field((2,), scale=1.0, bound=2.0**40), room)
+    assert len(vector.segments[0].limbs) == 3
+    with pytest.raises(BrokenProtocol):
+        vector.unpack({0: np.array([0, 0, 0, 0]), 1: np.array([2**20, 0, 0, 0])}, 1, np.zeros(2, dtype=np.int64))
+
+
+def columns_of(*groups: list[int]) -> Holdings:
+    return Holdings(
+        max(max(group) for group in groups) + 1, np.arange(len(groups)), tuple(np.array(group) for group in groups)
+    )
+
+
+def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
+    columns = columns_of([0, 2], [1, 3])
+    wide, narrow = Room(4, 2**57, 2), Room(100, 2**57, 2)
+    field = Field((3, 4), columns=1)
+    apart = vectors(line_of(field, 2, columns), columns, wide)
+    assert [vector.senders.tolist() for vector in apart] == [[True, False], [False, True]]
+    assert [vector.size for vector in apart] == [6, 6]
+    assert sorted(np.concatenate([s.at for vector in apart for s in vector.segments]).tolist()) == list(range(12))
+    assert [list(vector.numbers) for vector in apart] == [[0, 1], [2, 3]]
+    (together,) = vectors(line_of(field, 2, columns), columns, narrow)
+    assert together.senders.all() and together.size == 12
+
+
+def test_groups_that_overlap_in_part_send_everything() -> None:
+    columns = columns_of([0, 1, 2], [2, 3])
+    (whole,) = vectors(line_of(Field((5, 4), columns=1), 2, columns), columns, Room(4, 2**57, 2))
+    assert whole.senders.all() and whole.size == 20
+
+
+def test_clients_with_the_same_columns_add_up() -> None:
+    columns = Holdings(4, np.array([0, 1, 0]), (np.array([0, 1]), np.array([2, 3])))
+    first, second = vectors(line_of(Field((5, 4), columns=1), 3, columns), columns, Room(4, 2**57, 3))
+    assert first.senders.tolist() == [True, False, True]
+    assert second.senders.tolist() == [False, True, False]
+
+
+def test_a_senders_large_field_is_sent_by_nobody_else() -> None:
+    (own,) = vectors(line_of(Field((50,), sender=1), 3), Holdings.all(3, 1), Room(4, 2**57, 3))
+    assert own.senders.tolist() == [False, True, False]
