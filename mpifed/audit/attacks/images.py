@@ -1,0 +1,61 @@
+"""Pictures of what was recovered beside what was there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Array
+
+ACROSS = 10  # pairs side by side
+
+
+def side(features: int) -> int | None:
+    """The side of a square image of so many pixels, at least 2; None for other numbers."""
+    found = isqrt(features)
+    return found if found > 1 and found * found == features else None
+
+
+def save_pairs(path: Path, originals: Array, found: Array, titles: Sequence[str] = ()) -> Path | None:
+    """A PNG with each original above what was found of it; no picture where rows are no square images.
+
+    Parameters
+    ----------
+    originals, found : [m, p], in the same order
+    titles : [m] a word for each pair, as its verdict; or none
+
+    Returns
+    -------
+    `path`, or None when there is nothing to draw
+
+    Raises
+    ------
+    UsageError : matplotlib is not installed
+    """
+    originals, found = np.asarray(originals, np.float64), np.asarray(found, np.float64)
+    width = side(originals.shape[1])
+    if width is None or not len(originals):
+        return None
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(f"{path}: pictures need matplotlib; install it by `pip install 'mpifed[plot]'`") from None
+    across, rows = min(ACROSS, len(originals)), -(-len(originals) // ACROSS)
+    figure = Figure(figsize=(across * 1.1, rows * 2.4), dpi=120, layout="constrained")
+    axes: Any = figure.subplots(2 * rows, across, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    look: dict[str, Any] = {"cmap": "gray", "vmin": float(originals.min()), "vmax": float(originals.max())}
+    for i, pair in enumerate(zip(originals, found, strict=True)):
+        for j, pixels in enumerate(pair):
+            axes[2 * (i // across) + j, i % across].imshow(pixels.reshape(width, width), **look)
+        if titles:
+            axes[2 * (i // across), i % across].set_title(titles[i], fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
+    return path

@@ -1,0 +1,294 @@
+"""The samples behind the gradient of a small minibatch.
+
+The gradient by the feature weights is G = X' D, D [B, h] being the derivatives of the mean loss by the scores. While B
+samples have B independent rows of D, the samples lie in the span of G's columns, X' = U M, and only the B x B numbers
+of M are unknown, whatever the number of features. They are found in two ways, one after the other:
+
+- rays: features are not negative, so the rows of U lie in the cone of the rows of M^-1. Where each sample has a feature
+  that the others lack, as images of few bright pixels have, these are its edges, found by successive projection
+  (N. Gillis, S. A. Vavasis, IEEE TPAMI 2014); with many dark pixels, the narrowest cone will do, found by linear
+  programs (K. Huang, X. Fu, N. D. Sidiropoulos, "Anchor-Free Correlated Topic Modeling", NIPS 2016). Lengths and labels
+  follow sample by sample, as in `reconstruction`.
+- matching: M is changed until the samples' gradients are the ones seen (after L. Zhu, Z. Liu, S. Han, "Deep Leakage
+  from Gradients", NeurIPS 2019, but over B^2 numbers instead of B p).
+
+While the feature weights are zero, as all linear models begin, D depends on labels alone, and G gives the sums of the
+samples of each class, of however many clients.
+
+The attacker is given the model, the mean gradient of a minibatch and its size; labels are guessed. Shapes: p features,
+h scores, B samples; samples whose loss has next to no slope do not show, and only the r others are looked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, reconstruct
+from mpifed.audit.attacks.uploads import wide
+from mpifed.core.record import Array, Record, flat
+from mpifed.maths.objectives import Parameters
+
+NOISE = 1e-5  # relative size of singular values that rounding to float32 may have made
+FITS = 1e-5  # relative mismatch below which samples explain a gradient
+WEIGHT = 0.3  # of negative features, against relative mismatch
+CYCLES = 20  # of linear programs
+PIXELS = 200  # at which features are held above zero
+
+
+class Inversion(NamedTuple):
+    """What was found, and what the attacker can say of it without the truth."""
+
+    rows: Array  # [f, p] float64, f <= batch
+    labels: Array  # [f] int64
+    rank: int  # of the gradient by the feature weights
+    residual: float  # relative mismatch between the gradient seen and that of what was found; NaN when none was
+    method: str  # "one sample", "class sums", "rays", "matching" or "none"
+    claimed: bool  # whether the attacker is sure to have found all samples
+
+
+class _Guess(NamedTuple):
+    mixing: Array  # [r, r] M
+    labels: Array  # [r]
+    residual: float
+
+
+def invert(
+    objective: Any,
+    model: Parameters,
+    gradient: Parameters,
+    batch: int,
+    *,
+    nonnegative: bool = True,
+    starts: int = 12,
+    seed: int = 0,
+) -> Inversion:
+    """The samples of a minibatch.
+
+    Parameters
+    ----------
+    objective : the job's
+    model : where the gradient was taken
+    gradient : the mean over `batch` samples, no penalty in it: of one client's upload, or of the sum of several
+    nonnegative : whether the attacker knows that features are not negative; without it there are no rays
+    starts : how many random mixings are tried at most when the first does not fit
+    """
+    own, seen = wide(model), wide(gradient)
+    values = np.linalg.svd(dense_first(seen.first), compute_uv=False)
+    rank = int(np.sum(values > NOISE * values[0])) if values[0] > 0 else 0
+    nothing = Inversion(np.zeros((0, len(seen.first))), np.zeros(0, np.int64), rank, np.nan, "none", False)
+    if batch == 1:
+        one = reconstruct(objective, model, gradient, nonnegative=nonnegative)
+        label = np.array([one.label])
+        return Inversion(one.row[None], label, rank, one.residual, "one sample", one.claimed) if rank else nothing
+    if not objective.classifies or not rank:
+        return nothing
+    if not own.first.any():
+        return _class_sums(objective, own, seen, batch, nonnegative, nothing)
+    if rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):  # too few scores: the span lacks the samples
+        return nothing
+    problem = _Mixing(objective, own, seen, min(rank, batch), 1 / batch, nonnegative)
+    return problem.solve(starts, np.random.default_rng(seed), nothing)
+
+
+def _class_sums(
+    objective: Any, model: Parameters, seen: Parameters, batch: int, nonnegative: bool, nothing: Inversion
+) -> Inversion:
+    """At feature weights of zero: G = sum over the classes of (sum of the class's samples / B) times d of the class."""
+    outputs = classes(model)
+    y = np.arange(outputs)[:, None]
+    scores = np.zeros((outputs, 1, seen.first.shape[1]))
+    each = np.stack([_slope(objective, model.head, scores[i], y[i], np.ones(1)).scores[0] for i in range(outputs)])
+    # [L, h] d of each class
+    if np.linalg.matrix_rank(each) < outputs - 1:
+        return nothing
+    sums = np.linalg.lstsq(each.T, seen.first.T, rcond=None)[0] * batch  # [L, p]
+    if np.linalg.matrix_rank(each) < outputs:  # up to one row that is common to all (softmax)
+        if not nonnegative:
+            return nothing
+        sums -= sums.min(axis=0)  # some class is dark at every pixel
+    sizes = np.linalg.norm(sums, axis=1)
+    there = np.flatnonzero(sizes > 1e-4 * sizes.max())
+    residual = _relative(each.T @ sums / batch, seen.first.T)
+    alone = len(there) == batch
+    return Inversion(sums[there], there, nothing.rank, residual, "class sums", alone and residual < FITS)
+
+
+class _Mixing:
+    """The search for M, and what it needs: of `count` samples, r, that weigh `weight` each in the mean."""
+
+    def __init__(
+        self, objective: Any, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
+    ) -> None:
+        self.objective, self.model, self.nonnegative = objective, model, nonnegative
+        self.count, self.weight = count, weight
+        left, values, right = np.linalg.svd(dense_first(seen.first), full_matrices=False)
+        self.basis = left[:, :count]  # [p, r] U
+        sizes = np.linalg.norm(self.basis, axis=1)
+        self.bright = self.basis[np.argsort(-sizes)[:PIXELS]]
+        self.inside = values[:count, None] * right[:count]  # [r, h], G = U times it
+        self.head = flat(seen.head) if seen.head else np.zeros(0)
+        self.unit = self.basis.T @ model.first  # [r, h] scores of U's columns
+        self.whole = float(np.sqrt((seen.first**2).sum() + self.head @ self.head))
+
+    def solve(self, starts: int, rng: np.random.Generator, nothing: Inversion) -> Inversion:
+        """Rays first; then matching from there, and from random mixings, until something fits."""
+        best, method = None, "rays"
+        edges = self._edges() if self.nonnegative else None
+        edges = edges if edges is None else self._narrowed(edges)
+        for start in range(starts + 1):
+            first = edges if start == 0 else self._random(rng, edges if start % 2 else None)
+            guess = None if first is None else self._scaled(first)
+            if guess is None:
+                continue
+            if best is None or guess.residual < best.residual:
+                best, method = guess, "rays" if start == 0 else "matching"
+            if guess.residual > FITS:
+                guess = self._matched(guess)
+                if guess.residual < best.residual:
+                    best, method = guess, "matching"
+            if best.residual < FITS:
+                break
+        if best is None:
+            return nothing
+        rows = (self.basis @ best.mixing).T
+        below = float(np.linalg.norm(self._below(best.mixing)))
+        claimed = best.residual < FITS and below < 100 * FITS and nothing.rank == self.count == round(1 / self.weight)
+        return Inversion(rows, best.labels, nothing.rank, best.residual, method, claimed)
+
+    def _edges(self) -> Array | None:
+        """[r, r] the rows of M^-1 up to their lengths: extreme rays of the cone of U's rows."""
+        from scipy.optimize import linprog
+
+        sizes = np.linalg.norm(self.basis, axis=1)
+        bright = self.basis[sizes > 1e-4 * sizes.max()]
+        unit = bright / np.linalg.norm(bright, axis=1, keepdims=True)
+        r = self.count
+        # a plane that all rays cross: the largest t with unit @ c >= t
+        upper = np.concatenate([-unit, np.ones((len(unit), 1))], axis=1)
+        plane = linprog(np.eye(r + 1)[r] * -1.0, upper, np.zeros(len(unit)), bounds=[(-1, 1)] * r + [(None, 1)])
+        if plane.status != 0 or not plane.x[r] > 0:
+            return None
+        points = unit / (unit @ plane.x[:r])[:, None]
+        left, found = points.copy(), []
+        for _ in range(r):
+            at = int(np.argmax((left**2).sum(axis=1)))
+            if not (left[at] ** 2).sum() > 0:
+                return None
+            away = left[at] / np.linalg.norm(left[at])
+            found.append(points[at])
+            left = left - np.outer(left @ away, away)
+        return np.stack(found)
+
+    def _narrowed(self, edges: Array) -> Array:
+        """[r, r] the rows of M^-1 that span the narrowest cone around U's rows, from rows near them.
+
+        The determinant of M is as large as it can be while features are not negative and each sample's sum to 1: by
+        linear programs, column after column.
+        """
+        from scipy.optimize import linprog
+
+        if np.linalg.cond(edges) > 1e8:
+            return edges
+        total, floor = self.basis.sum(axis=0), np.zeros(len(self.basis))
+        mixing = np.linalg.inv(edges)
+        mixing /= total @ mixing
+        volume = 0.0
+        for _ in range(CYCLES):
+            for j in range(self.count):
+                if not np.linalg.cond(mixing) < 1e12:
+                    return edges
+                cofactors = np.linalg.det(mixing) * np.linalg.inv(mixing)[j]  # the determinant, linear in column j
+                found = []
+                for sign in (1, -1):
+                    end = linprog(-sign * cofactors, -self.basis, floor, total[None], [1.0], bounds=(None, None))
+                    if end.status == 0 and abs(cofactors @ end.x) > 0:
+                        found.append((abs(float(cofactors @ end.x)), end.x))
+                if not found:
+                    return edges
+                mixing[:, j] = max(found, key=lambda one: one[0])[1]
+            before, volume = volume, abs(float(np.linalg.det(mixing)))
+            if volume <= before * (1 + 1e-9):
+                break
+        return np.linalg.inv(mixing)
+
+    def _random(self, rng: np.random.Generator, edges: Array | None) -> Array:
+        """[r, r] rows of M^-1 to begin with: those of random bright features, or others near `edges`."""
+        if edges is not None:
+            return edges + 0.3 * rng.standard_normal(edges.shape) * np.linalg.norm(edges, axis=1, keepdims=True)
+        sizes = (self.basis**2).sum(axis=1)
+        some = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
+        return self.basis[some] + 1e-3 * rng.standard_normal((self.count, self.count))
+
+    def _scaled(self, edges: Array) -> _Guess | None:
+        """Lengths and labels, sample by sample: `edges` are the rows of M^-1 up to their lengths."""
+        if np.linalg.cond(edges) > 1e8:
+            return None
+        mixing, labels = np.linalg.inv(edges), np.empty(self.count, np.int64)
+        slopes = edges @ self.inside / self.weight  # [r, h] of each sample's own loss, up to its length
+        for j in range(self.count):
+            along = self.basis @ mixing[:, j]
+            ways = explain(self.objective, self.model, along, slopes[j], (), self.nonnegative)
+            if not ways:
+                return None
+            mixing[:, j] *= ways[0].length
+            labels[j] = ways[0].label
+        return _Guess(mixing, labels, self._residual(mixing, labels))
+
+    def _mismatch(self, mixing: Array, labels: Array) -> Array:
+        scores, weights = mixing.T @ self.unit, np.full(self.count, self.weight)
+        found = _slope(self.objective, self.model.head, scores, labels, weights)
+        head = flat(found.head) - self.head if len(self.head) else self.head
+        return np.concatenate([(mixing @ found.scores - self.inside).reshape(-1), head]) / self.whole
+
+    def _below(self, mixing: Array) -> Array:
+        """[q r] how far features lie below zero, relative to the size of them all."""
+        if not self.nonnegative:
+            return np.zeros(0)
+        size = np.linalg.norm(mixing, axis=0)  # of the samples: U is orthonormal
+        return np.minimum(self.bright @ (mixing / size), 0).reshape(-1)
+
+    def _residual(self, mixing: Array, labels: Array) -> float:
+        return float(np.linalg.norm(self._mismatch(mixing, labels)))
+
+    def _matched(self, guess: _Guess) -> _Guess:
+        """M changed until the gradients match, the labels guessed anew in between."""
+        from scipy.optimize import least_squares
+
+        best, labels, mixing = guess, guess.labels, guess.mixing
+        for _ in range(3):
+
+            def wrong(flat_mixing: Array, labels: Array = labels) -> Array:
+                mixing = flat_mixing.reshape(self.count, -1)
+                return np.concatenate([self._mismatch(mixing, labels), WEIGHT * self._below(mixing)])
+
+            end = least_squares(wrong, mixing.reshape(-1), method="trf", max_nfev=60, ftol=1e-12, xtol=1e-12)
+            mixing = end.x.reshape(self.count, -1)
+            found = _Guess(mixing, labels, self._residual(mixing, labels))
+            best = min(best, found, key=lambda one: one.residual)
+            again = self._labels(mixing)
+            if best.residual < FITS or again is None or (again == labels).all():
+                break
+            labels = again
+        return best
+
+    def _labels(self, mixing: Array) -> Array | None:
+        """[r] for each sample, the class whose slope is nearest to what M asks for."""
+        if np.linalg.cond(mixing) > 1e10:
+            return None
+        asked, scores = np.linalg.inv(mixing) @ self.inside / self.weight, mixing.T @ self.unit
+        away = []
+        for label in range(classes(self.model)):
+            y = np.full(self.count, label)
+            slope = _slope(self.objective, self.model.head, scores, y, np.ones(self.count)).scores
+            away.append(((slope - asked) ** 2).sum(axis=1))
+        return np.argmin(away, axis=0)
+
+
+def _slope(objective: Any, head: Record, scores: Array, y: Array, weights: Array) -> Any:
+    return objective.slope(head, scores, y, weights)
+
+
+def _relative(found: Array, seen: Array) -> float:
+    return float(np.linalg.norm(found - seen) / np.linalg.norm(seen))

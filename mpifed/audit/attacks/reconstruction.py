@@ -1,0 +1,165 @@
+"""The sample behind the gradient of a minibatch of one.
+
+Scores are linear in the features, so a sample x gives the feature weights the gradient x delta', delta being the
+derivative of its loss by its scores: a matrix of rank one, with x for its columns. Its length follows from
+delta = delta(x, y), which whoever knows the model can solve for the length and the label. For networks without the
+head's biases this was seen by L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Moriai, "Privacy-Preserving Deep Learning
+via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's gradient by
+B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
+
+The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.audit.attacks.uploads`), and
+sees no data. Shapes: p features, h scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.audit.attacks.uploads import wide
+from mpifed.core.record import Array, Record, flat, leaves, map_leaves
+from mpifed.maths.objectives import Parameters
+
+ONE = 1e-3  # a second singular value below this times the first counts as none
+FITS = 1e-2  # relative mismatch below which a sample explains a gradient
+EQUAL = 1e-3  # relative difference below which two lengths are one
+SHARP = 0.1  # below it two lengths may lie between two that are tried
+_LENGTHS = np.logspace(-3, 8, 264)  # tried, in units of the gradient's own length
+
+
+class Reconstruction(NamedTuple):
+    """What was found, and what the attacker can say of it without the truth."""
+
+    row: Array  # [p] float64; of norm 1 where its length was not found
+    label: int  # -1: not found
+    scaled: bool  # whether the length was found
+    signed: bool  # whether the sign was: two-class models cannot tell (x, 0) from (-x, 1)
+    rank_one: float  # second over first singular value: 0 for one sample; NaN with one score, which always has rank one
+    residual: float  # relative mismatch between the gradient seen and that of what was found; NaN without a length
+    claimed: bool  # whether the gradient is of a kind that one sample has, and sums of different ones have not
+
+
+class Length(NamedTuple):
+    """One way to explain a gradient by one sample along a known direction."""
+
+    length: float  # negative: against the direction
+    label: int
+    residual: float
+    sharpness: float  # by how much the residual changes per relative change of the length: near 0 it does not tell it
+
+
+def direction(first: Array) -> tuple[Array, float]:
+    """([p] of norm 1, second over first singular value) of a gradient by feature weights [p, h].
+
+    It needs no model: it serves for a client's own columns too, and for differences of gradients at one sample.
+    """
+    left, values, _ = np.linalg.svd(dense_first(first), full_matrices=False)
+    if not values[0] > 0:
+        return np.zeros(len(left)), np.nan
+    return left[:, 0], float(values[1] / values[0]) if len(values) > 1 else np.nan
+
+
+def reconstruct(
+    objective: Any, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
+) -> Reconstruction:
+    """The sample whose gradient this is.
+
+    Parameters
+    ----------
+    objective : the job's
+    model : where the gradient was taken
+    gradient : mean over the minibatch, no penalty in it
+    nonnegative : whether the attacker knows that features are not negative, as those of images
+    """
+    seen: Parameters = wide(gradient)
+    along, rank_one = direction(seen.first)
+    if not along.any():
+        return Reconstruction(along, -1, False, False, rank_one, np.nan, False)
+    if along.sum() < 0:
+        along = -along
+    single = rank_one < ONE
+    if not objective.classifies:  # any length has its target
+        return Reconstruction(along, -1, False, nonnegative, rank_one, np.nan, single)
+    ways = explain(objective, wide(model), along, along @ seen.first, seen.head, nonnegative)
+    best = ways[0]
+    others = [one for one in ways if one.residual < max(10 * best.residual, 1e-6)]
+    signed = nonnegative or all(one.length * best.length > 0 for one in others)
+    if not best.residual < FITS or any(
+        one.sharpness < SHARP or abs(abs(one.length / best.length) - 1) > EQUAL for one in others
+    ):  # no length fits, or several do
+        return Reconstruction(along, _label(others), False, nonnegative, rank_one, np.nan, False)
+    found = along * best.length
+    return Reconstruction(found, _label(others), True, signed, rank_one, best.residual, single)
+
+
+def explain(
+    objective: Any, model: Parameters, along: Array, slope: Array, head: Record, nonnegative: bool
+) -> list[Length]:
+    """Lengths and labels of a sample along `along` [p], best first, whose loss has the derivative `slope` / length.
+
+    Parameters
+    ----------
+    model : float64
+    slope : [h] the gradient's coefficients along that direction
+    head : the head's gradient by this one sample, or () where it is not known
+    """
+    from scipy.optimize import least_squares
+
+    unit, target, size = along @ model.first, flat(head) if head else np.zeros(0), np.linalg.norm(slope)
+    whole = np.sqrt(size**2 + target @ target)
+
+    def mismatch(lengths: Array, label: int) -> Array:
+        """[m, h + d] of so many lengths."""
+        scores = lengths[:, None, None] * unit
+        y = np.full((len(lengths), 1), label)
+        found = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
+        seen = [lengths[:, None] * found.scores[:, 0]]
+        seen += [leaf.reshape(len(lengths), -1) for _, leaf in leaves(found.head)] if head else []
+        return (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
+
+    ways = []
+    for label in range(classes(model)):
+        for sign in (1,) if nonnegative else (1, -1):
+            sizes = np.linalg.norm(mismatch(sign * size * _LENGTHS, label), axis=1)
+            ways += [(sizes[i], sign, label, i) for i in _valleys(sizes)]
+    found = []
+    for _, sign, label, i in sorted(ways)[:6]:
+        start = np.log(size * _LENGTHS[i])
+
+        def near(log: Array, sign: int = sign, label: int = label) -> Array:
+            return mismatch(sign * np.exp(log), label)[0]
+
+        end = least_squares(near, [start], xtol=1e-15, ftol=1e-15, gtol=1e-15, bounds=(start - 0.2, start + 0.2))
+        residual, sharpness = float(np.linalg.norm(end.fun)), float(np.linalg.norm(end.jac))
+        found.append(Length(float(sign * np.exp(end.x[0])), label, residual, sharpness))
+    return sorted(found, key=lambda one: one.residual)
+
+
+def classes(model: Parameters) -> int:
+    """How many there are, from the shapes of the model."""
+    last: Array = getattr(model.head, "second", model.first)
+    outputs = int(last.shape[-1])
+    return 2 if outputs == 1 else outputs
+
+
+def repeated(head: Record, times: int) -> Record:
+    """The head for so many clients, without copies."""
+    return map_leaves(lambda leaf: np.broadcast_to(leaf, (times, *leaf.shape)), head)
+
+
+def dense_first(first: Array) -> Array:
+    """[p, h] float64."""
+    return np.asarray(first, dtype=np.float64).reshape(len(first), -1)
+
+
+def _valleys(values: Array) -> Iterator[int]:
+    """Where values are no larger than their neighbours."""
+    padded = np.concatenate([[np.inf], values, [np.inf]])
+    yield from np.flatnonzero((padded[1:-1] <= padded[:-2]) & (padded[1:-1] <= padded[2:])).tolist()
+
+
+def _label(ways: list[Length]) -> int:
+    labels = {one.label for one in ways}
+    return labels.pop() if len(labels) == 1 else -1

@@ -1,0 +1,81 @@
+"""Gradients for attacks: of the product's objectives, and of losses written out here and differentiated numerically."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import approx_fprime
+from sklearn.datasets import load_digits
+
+from mpifed.core.record import flat, map_leaves, unflat
+from mpifed.maths.objectives import OBJECTIVES, Bias, Network, Parameters, gradient
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
+    "network": ("network", {"hidden": 24}),
+    "network, bias": ("network", {"hidden": 24, "bias": True}),
+    "softmax, bias": ("softmax", {"bias": True}),
+    "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
+}
+
+
+def digits() -> tuple[Any, Any]:
+    """[1797, 64] pixels within 0 and 1, and classes; in random order."""
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.data))
+    return found.data[order] / 16, found.target[order]
+
+
+def objective_of(case: str, **settings: Any) -> Any:
+    name, own = CASES[case]
+    return OBJECTIVES[name](**own, **settings)
+
+
+def targets_of(case: str, y: Any) -> Any:
+    return {"logistic": y % 2, "least-squares": 0.1 * y + 1}.get(case, y)
+
+
+def outputs_of(case: str) -> int:
+    return {"logistic": 2, "least-squares": 1}.get(case, 10)
+
+
+def model_of(case: str, features: int, seed: int = 0, away: float = 0.2, dtype: str = "float32") -> Parameters:
+    """The objective's start, and `away` from it: as after some rounds."""
+    rng = np.random.default_rng(seed)
+    start = objective_of(case).start(features, outputs_of(case), rng, dtype)
+    return map_leaves(lambda leaf: (leaf + away * rng.standard_normal(leaf.shape)).astype(leaf.dtype), start)
+
+
+def mean_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:
+    """The product's own, in the model's precision."""
+    weights = np.full(len(X), 1 / len(X))
+    return gradient(objective_of(case), model, X.astype(model.first.dtype), targets_of(case, y), weights)
+
+
+def numeric_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:
+    """By finite differences of the mean loss below, which shares no code with the product."""
+    targets = targets_of(case, y)
+
+    def mean_loss(w: Any) -> float:
+        return float(np.mean([_loss(case, unflat(w, model), x, t) for x, t in zip(X, targets, strict=True)]))
+
+    found: Parameters = unflat(approx_fprime(flat(model), mean_loss, 1e-7), model)
+    return found
+
+
+def _loss(case: str, model: Parameters, x: Any, y: Any) -> Any:
+    """One sample's, written out."""
+    z = x @ model.first
+    if isinstance(model.head, Bias):
+        z = z + model.head.bias
+    if case.startswith("network"):
+        z = z + (model.head.hidden_bias if "bias" in case else 0)
+        z = (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if "bias" in case else 0)
+    if isinstance(objective_of(case), Network) or case.startswith("softmax"):
+        return np.log(np.exp(z).sum()) - z[y]
+    if case.startswith("one-vs-rest"):
+        signs = np.where(np.arange(len(z)) == y, 1, -1)
+        return np.log(1 + np.exp(-signs * z)).sum()
+    if case == "true-class-logistic":
+        return np.log(1 + np.exp(-z[y]))
+    return np.log(1 + np.exp(-(2 * y - 1) * z[0])) if case == "logistic" else (z[0] - y) ** 2 / 2

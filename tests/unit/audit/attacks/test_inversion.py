@@ -1,0 +1,131 @@
+"""Minibatches of a few: found while they leave enough equations, and reported as not found otherwise."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attacked import digits, mean_gradient, model_of, numeric_gradient, objective_of
+
+from mpifed.audit.attacks.inversion import Inversion, invert
+from mpifed.audit.attacks.matching import match_all, recovered
+from mpifed.core.record import map_leaves
+
+X, Y = digits()
+
+
+def tried(case: str, away: float, X: Any, Y: Any, seed: int = 0, starts: int = 4) -> tuple[Inversion, int]:
+    """What is found of these rows, and how many are right with their labels."""
+    model = model_of(case, X.shape[1], seed=seed, away=away)
+    found = invert(objective_of(case), model, mean_gradient(case, model, X, Y), len(X), starts=starts)
+    matches = match_all(found.rows, X)
+    right = [one.verdict == "row" and label == Y[one.at] for one, label in zip(matches, found.labels, strict=True)]
+    assert recovered(matches) >= sum(right)
+    return found, sum(right)
+
+
+@pytest.mark.parametrize("case", ["network", "network, bias", "softmax", "one-vs-rest"])
+@pytest.mark.parametrize("batch", [2, 4])
+def test_small_batches_of_digits(case: str, batch: int) -> None:
+    for i in range(4):
+        some = slice(batch * i, batch * (i + 1))
+        found, right = tried(case, 0.1, X[some], Y[some], seed=i)
+        assert found.claimed
+        assert right == batch
+        assert found.rank == batch
+        assert found.residual < 1e-5
+
+
+def test_by_a_numeric_gradient() -> None:
+    model = model_of("network", 30, dtype="float64")
+    seen = numeric_gradient("network", model, X[:3, 10:40], Y[:3])
+    found = invert(objective_of("network"), model, seen, 3)
+    matches = match_all(found.rows, X[:3, 10:40])
+    assert recovered(matches) == 3
+    assert [found.labels[i] for i in range(3)] == [Y[one.at] for one in matches]
+
+
+def test_eight_images_of_mnist() -> None:
+    """784 pixels, most of them dark: what eight digits have in common does not hide them."""
+    folder = os.environ.get("MPIFED_DATA")
+    if not folder:
+        pytest.skip("the environment variable MPIFED_DATA does not name the folder of real data")
+    images, labels = (
+        np.frombuffer(gzip.decompress((Path(folder) / "mnist" / name).read_bytes()), np.uint8, offset=at)
+        for name, at in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
+    )
+    found, right = tried("network", 0.0, images.reshape(-1, 784)[:8] / 255, labels[:8].astype(int), starts=6)
+    assert found.claimed
+    assert right == 8
+
+
+@pytest.mark.parametrize("case", ["softmax", "one-vs-rest", "true-class-logistic", "softmax, bias"])
+def test_a_model_of_zeros_gives_the_sums_of_the_classes(case: str) -> None:
+    """Those that occur once are rows, however many clients there are; of the others the sum is found."""
+    once = np.array([np.flatnonzero(np.equal(Y, label))[0] for label in (3, 1, 7, 0, 9, 4)])
+    found, right = tried(case, 0.0, X[once], Y[once])
+    assert (found.method, found.claimed, right) == ("class sums", True, 6)
+    twice = np.append(once, np.flatnonzero(Y == 3)[1])
+    found, right = tried(case, 0.0, X[twice], Y[twice])
+    assert (found.method, found.claimed, right) == ("class sums", False, 5)
+    both = found.rows[found.labels.tolist().index(3)]
+    np.testing.assert_allclose(both, X[twice[0]] + X[twice[-1]], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["logistic", "least-squares"])
+def test_one_score_gives_one_sum(case: str) -> None:
+    found, right = tried(case, 0.2, X[:4], Y[:4])
+    assert (found.method, found.claimed, right) == ("none", False, 0)
+    assert found.rank == 1
+
+
+def test_more_samples_than_scores_are_not_found() -> None:
+    """Ten scores with one equation among them: rank nine, and forty samples."""
+    found, right = tried("softmax", 0.2, X[:40], Y[:40])
+    assert (found.claimed, right) == (False, 0)
+    assert found.rank == 9
+
+
+def test_the_wrong_size_is_not_claimed() -> None:
+    """The sum of ten clients taken for a batch of two."""
+    model = model_of("network", 64)
+    found = invert(objective_of("network"), model, mean_gradient("network", model, X[:10], Y[:10]), 2, starts=2)
+    assert not found.claimed
+    assert recovered(match_all(found.rows, X[:10])) == 0
+    assert found.rank == 10
+
+
+def test_noise_ends_it() -> None:
+    model = model_of("network", 64)
+    rng = np.random.default_rng(1)
+    seen = map_leaves(
+        lambda g: g + np.abs(g).max() * rng.standard_normal(g.shape), mean_gradient("network", model, X[:2], Y[:2])
+    )
+    found = invert(objective_of("network"), model, seen, 2, starts=2)
+    assert not found.claimed
+    assert recovered(match_all(found.rows, X[:2])) == 0
+
+
+def test_one_and_nothing() -> None:
+    model = model_of("network", 64)
+    found = invert(objective_of("network"), model, mean_gradient("network", model, X[:1], Y[:1]), 1)
+    assert (found.method, found.claimed, found.labels[0]) == ("one sample", True, Y[0])
+    assert recovered(match_all(found.rows, X[:1])) == 1
+    nothing = invert(objective_of("network"), model, map_leaves(np.zeros_like, model), 2)
+    assert (nothing.method, nothing.claimed, len(nothing.rows), nothing.rank) == ("none", False, 0, 0)
+
+
+def test_without_signs_of_features_rays_are_no_start() -> None:
+    """Standardized features: matching alone, which finds two rows."""
+    rows = (X[:2] - X.mean(axis=0)) / (X.std(axis=0) + 0.1)
+    model = model_of("network", 64, away=0.1)
+    found = invert(
+        objective_of("network"), model, mean_gradient("network", model, rows, Y[:2]), 2, nonnegative=False, starts=12
+    )
+    assert found.method == "matching"
+    assert found.claimed
+    assert recovered(match_all(found.rows, rows)) == 2

@@ -1,0 +1,51 @@
+"""Verdicts about what was found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from mpifed.audit.attacks.matching import match, match_all, recovered
+
+ROWS = np.array([[1.0, 0, 0, 0], [0, 2, 0, 1], [0, 0, 3, 0], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("found", "at", "verdict"),
+    [
+        ([0, 2, 0, 1], 1, "row"),
+        ([0, 2.01, 0, 1], 1, "row"),
+        ([0, -4, 0, -2], 1, "direction"),
+        ([0, 0.1, 0, 0.05], 1, "direction"),
+        ([0, 2, 0.3, 1], 1, "close"),
+        ([1, 1, 1, 1], 1, "none"),
+        ([0, 0, 0, 0], None, "none"),
+    ],
+)
+def test_verdicts(found: list[float], at: int | None, verdict: str) -> None:
+    one = match(np.array(found), ROWS)
+    assert one.verdict == verdict
+    assert at is None or one.at == at
+    assert match(np.array(found), csr_matrix(ROWS)) == one
+
+
+def test_errors_by_hand() -> None:
+    one = match(np.array([0.0, 4, 0, 2.2]), ROWS)
+    row, found = ROWS[1], np.array([0.0, 4, 0, 2.2])
+    best = (row @ found) / (found @ found)
+    error = row - best * found
+    assert one.cosine == pytest.approx(row @ found / np.linalg.norm(row) / np.linalg.norm(found))
+    assert one.relative_error == pytest.approx(np.linalg.norm(found - row) / np.sqrt(5))
+    assert one.scaled_error == pytest.approx(np.linalg.norm(error) / np.sqrt(5))
+    assert one.psnr == pytest.approx(10 * np.log10(3**2 / np.mean(error**2)))
+
+
+def test_no_row_is_given_away_twice() -> None:
+    found = np.array([[0, 2, 0, 1.02], [0, 2, 0, 1.0], [5, 0, 0, 0]])
+    matches = match_all(found, ROWS[:3])
+    assert sorted(one.at for one in matches) == [0, 1, 2]
+    assert matches[1].verdict == "row" and matches[1].at == 1
+    assert matches[0].verdict == "none"
+    assert recovered(matches) == 2
+    assert match_all(np.zeros((0, 4)), ROWS) == []

@@ -1,0 +1,118 @@
+"""The row behind a gradient of one: found for every objective; not found, and not claimed, behind a sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attacked import CASES, digits, mean_gradient, model_of, numeric_gradient, objective_of, targets_of
+
+from mpifed.audit.attacks.matching import match
+from mpifed.audit.attacks.reconstruction import direction, reconstruct
+from mpifed.core.record import leaves, map_leaves
+from mpifed.maths.objectives import Parameters
+
+X, Y = digits()
+TELL = [case for case in CASES if case not in ("logistic", "least-squares", "true-class-logistic")]
+every_case = pytest.mark.parametrize("case", list(CASES))
+
+
+@every_case
+@pytest.mark.parametrize("away", [0.0, 0.2])
+def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
+    """float32 as in a run; two-class models and regressions leave the length or the sign open, and say so."""
+    for i in range(10):
+        model = model_of(case, 64, seed=i, away=away)
+        tried = reconstruct(objective_of(case), model, mean_gradient(case, model, X[[i]], Y[[i]]))
+        found = match(tried.row, X)
+        assert found.at == i
+        assert found.scaled_error < 1e-4
+        assert found.verdict == ("row" if tried.scaled and tried.signed else "direction")
+        if case in TELL:
+            assert tried.scaled and tried.signed and tried.claimed
+            assert tried.label == Y[i]
+            assert found.relative_error < 1e-4
+            assert tried.rank_one < 1e-4
+        if case == "true-class-logistic":
+            assert tried.label == Y[i]
+        if case == "least-squares":
+            assert not tried.scaled and tried.label == -1 and not tried.claimed
+
+
+@pytest.mark.parametrize("case", ["softmax", "softmax, bias", "one-vs-rest", "network", "logistic"])
+def test_the_row_by_a_numeric_gradient(case: str) -> None:
+    """Of a loss written out in the test, at fewer pixels, since it takes a loss for each weight."""
+    model = model_of(case, 20, dtype="float64")
+    for i in range(3):
+        seen = numeric_gradient(case, model, X[[i], 10:30], Y[[i]])
+        own = mean_gradient(case, model, X[[i], 10:30], Y[[i]])
+        for (name, a), (_, b) in zip(leaves(seen), leaves(own), strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-6, err_msg=name)
+        tried = reconstruct(objective_of(case), model, seen, nonnegative=True)
+        assert match(tried.row, X[i : i + 1, 10:30]).verdict in ("row", "direction")
+        assert not tried.scaled or match(tried.row, X[i : i + 1, 10:30]).relative_error < 1e-3
+        assert tried.label == targets_of(case, Y)[i]
+
+
+@every_case
+@pytest.mark.parametrize("away", [0.0, 0.2])
+def test_a_sum_over_ten_clients_gives_no_row(case: str, away: float) -> None:
+    for i in range(5):
+        some = slice(10 * i, 10 * i + 10)
+        model = model_of(case, 64, seed=i, away=away)
+        tried = reconstruct(objective_of(case), model, mean_gradient(case, model, X[some], Y[some]), nonnegative=True)
+        found = match(tried.row, X[some])
+        assert not tried.claimed
+        assert found.verdict in ("none", "close")
+        assert found.scaled_error > 0.1
+
+
+def test_two_classes_leave_the_sign_open_and_images_settle_it() -> None:
+    model = model_of("logistic", 64, away=0.0)
+    seen = mean_gradient("logistic", model, X[:1], Y[:1])
+    mirrored = mean_gradient("logistic", model, -X[:1], 1 - Y[:1] % 2)
+    np.testing.assert_array_equal(seen.first, mirrored.first)
+    blind = reconstruct(objective_of("logistic"), model, seen)
+    assert blind.scaled and not blind.signed and blind.label == -1
+    knowing = reconstruct(objective_of("logistic"), model, seen, nonnegative=True)
+    assert knowing.signed and knowing.label == Y[0] % 2
+    np.testing.assert_allclose(knowing.row, X[0], atol=1e-5)
+
+
+def test_a_length_that_two_samples_share_is_not_claimed() -> None:
+    """s -> s sigmoid(s a) is not monotone for a < 0: two lengths give one gradient, and which is right is unknown."""
+    model = Parameters(np.array([[-1.0], [0.0]]), ())
+    objective = objective_of("logistic")
+    gradients = [mean_gradient("logistic", model, np.array([[s, 0.0]]), np.array([0])) for s in (0.7, 2.2)]
+    lengths = [float(one.first[0, 0]) for one in gradients]
+    assert lengths[0] / lengths[1] == pytest.approx(1.0, abs=0.2)  # the curve's maximum lies between them
+    tried = reconstruct(objective, model, gradients[0], nonnegative=True)
+    assert not tried.scaled
+    np.testing.assert_allclose(tried.row, [1, 0], atol=1e-12)
+
+
+def test_a_gradient_of_zeros_gives_nothing() -> None:
+    model = model_of("softmax", 64)
+    tried = reconstruct(objective_of("softmax"), model, map_leaves(np.zeros_like, model))
+    assert not tried.claimed and not tried.row.any()
+
+
+def test_noise_ends_it() -> None:
+    """As large as the gradient itself in each direction of the weights."""
+    model = model_of("softmax", 64)
+    seen = mean_gradient("softmax", model, X[:1], Y[:1])
+    rng = np.random.default_rng(0)
+    noisy = map_leaves(lambda g: g + np.abs(g).max() * rng.standard_normal(g.shape), seen)
+    tried = reconstruct(objective_of("softmax"), model, noisy)
+    assert not tried.claimed
+    assert match(tried.row, X[:1]).verdict == "none"
+
+
+def test_differences_of_gradients_keep_the_direction() -> None:
+    """Recursive variance reduction: both gradients are of the same row."""
+    before, now = model_of("network", 64, seed=1), model_of("network", 64, seed=2)
+    difference = mean_gradient("network", now, X[:1], Y[:1]).first
+    difference = difference - 0.7 * mean_gradient("network", before, X[:1], Y[:1]).first
+    along, rank_one = direction(difference)
+    assert rank_one < 1e-5
+    assert match(along, X).at == 0
+    assert match(along, X).verdict == "direction"
