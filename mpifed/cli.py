@@ -33,7 +33,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Federated optimization at HPC scale, over MPI.
 
-    Exit codes: 0 done, 1 error, 2 usage, 3 data, 4 numerical trouble, 75 interrupted and resumable.
+    Exit codes: 0 done, 1 error, 2 usage, 3 data, 4 numerical trouble, 5 not certified, 6 privacy budget reached,
+    7 the audit found a leak, 75 interrupted and resumable.
     """
 
 
@@ -63,8 +64,8 @@ def run(
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
-    with 5 where the certificate asked for was not reached, and with 6 where another round would exceed the privacy
-    budget.
+    with 5 where the certificate asked for was not reached, with 6 where another round would exceed the privacy
+    budget, and with 1 where too many clients have left it, as often as [participation] attempts says.
     """
     from mpifed.run.command import How, run_command
 
@@ -125,6 +126,31 @@ def plot(runs: tuple[Path, ...], out: Path | None, terminal: bool) -> None:
     if out is not None:
         plots.convergence(runs, out)
         click.echo(f"figure: {out}")
+
+
+@main.command()
+@click.argument("what", metavar="RUN|JOB", type=FOLDER)
+@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of the recorded run.  [default: 3]")
+@click.option("--out", type=FOLDER, help="Folder of the report and its pictures.  [default: of a run, RUN/audit]")
+@click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def audit(
+    what: Path,
+    changes: tuple[str, ...],
+    rounds: int | None,
+    out: Path | None,
+    parties: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """What each party of a run could learn: counted, attacked and tested, against what the job declares.
+
+    A run's own transcript is taken where it has one ([record] transcript), else a short run is recorded here, with all
+    parties in this process. It ends with 7 where more leaks than [audit] accept names.
+    """
+    from mpifed.audit.command import audit_command
+
+    audit_command(what, changes, rounds, out, as_json, parties)
 
 
 @main.command()

@@ -188,9 +188,12 @@ class Dropouts:
 
     def _rehearse(self, turn: Turn, reduced: NDArray[Any]) -> None:
         """The same work on made-up shares, since most clients are not there."""
+        shares: dict[tuple[int, int], dict[int, bytes]] = {}  # split once: the server only rebuilds
         for client in turn.plan.asked.tolist():
             near, least = len(turn.plan.near[client]), self.threshold(turn, client)
-            secret = rebuild(dict(enumerate(split(bytes(SECRET_BYTES), near, least), 1)), least)
+            if (near, least) not in shares:
+                shares[near, least] = dict(enumerate(split(bytes(SECRET_BYTES), near, least), 1))
+            secret = rebuild(shares[near, least], least)
             self._pad.add([(Stream(secret), -1)], reduced, turn.plan.common.own(client))
 
     def traffic(self, turn: Turn) -> tuple[int, int]:

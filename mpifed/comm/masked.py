@@ -46,7 +46,7 @@ class Masked(Channel):
         self._dropouts: Dropouts | None = None  # where nobody may leave
         self._most = setting.protection.max_dropouts
         if self._most:
-            threshold(min(setting.clients - 1, self._neighbours(setting.clients)), self._most)
+            threshold(min(setting.clients - 1, self.neighbours(setting.clients)), self._most)
             self._dropouts = Dropouts(setting, self.keyring, self._pad)
         self._streams: dict[tuple[int, int], Stream] = {}
         self._group: Stream | None = None
@@ -55,7 +55,7 @@ class Masked(Channel):
         self._plans: dict[str, tuple[bytes, Plan]] = {}
         self._aside: dict[str, NDArray[Any]] = {}
 
-    def _neighbours(self, n: int) -> int:
+    def neighbours(self, n: int) -> int:
         """How many neighbours each of n clients has, if there are so many others."""
         chosen = self.setting.protection.neighbours
         if chosen is None:
@@ -82,7 +82,7 @@ class Masked(Channel):
             if name not in self._commons:
                 self._commons[name] = Common(line, self.setting.columns)
             who = np.flatnonzero(asked)
-            plan = Plan(self._commons[name], who, self._neighbours(len(who)), order(now.seed, self.setting.clients))
+            plan = Plan(self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients))
             kept = self._plans[name] = asked.tobytes(), plan
         return Turn(line, now, kept[1], self._turns.now)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Message(NamedTuple):
     """Something that one party sent to others."""
 
     round: int  # SETUP before round 0, and for what is measured
+    turn: int  # how often the exchange was played before, on every rank alike; also when nothing was recorded
     exchange: str  # "" where it belongs to none
     kind: str  # question, upload, passed-on, opened, note
     sender: str  # "server", "clients", "client 3", "rank 2"
@@ -59,12 +60,13 @@ class Transcript:
         self.left_out = 0  # messages beyond the limit
         self.left_out_bytes = 0
         self.channel = ""  # by which the answers travelled, for the file
-        self._played: Counter[str] = Counter()  # by exchange, how often before and beside rounds
+        self._turns: Counter[str] = Counter()  # by exchange, how often it was played
+        self._beside: Counter[str] = Counter()  # and how often of that before or beside rounds
 
     def question(self, line: Line, now: Round, question: Record) -> None:
         """What the server asks; each client is sent the rows of its own columns only, where the exchange says so."""
-        if now.index == SETUP:
-            self._played[line.exchange.name] += 1
+        self._turns[line.exchange.name] += 1
+        self._beside[line.exchange.name] += now.index == SETUP
         self._add_record(line, now, "question", SERVER, CLIENTS, question)
 
     def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
@@ -96,14 +98,15 @@ class Transcript:
         self, line: Line | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
     ) -> None:
         index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
-        if index >= self.rounds or self._played[exchange] > self.rounds:
+        if index >= self.rounds or self._beside[exchange] > self.rounds:
             return
         if self.nbytes + data.nbytes > self.limit_bytes:
             self.left_out += 1
             self.left_out_bytes += data.nbytes
             return
         self.nbytes += data.nbytes
-        self.messages.append(Message(index, exchange, kind, sender, receiver, what, np.array(data)))
+        turn = max(0, self._turns[exchange] - 1)
+        self.messages.append(Message(index, turn, exchange, kind, sender, receiver, what, np.array(data)))
 
     def close(self) -> None:
         """Write the file of this rank, replacing it as a whole, if there is a folder and anything to write."""
@@ -181,24 +184,12 @@ def _read(path: Path) -> Transcript:
             found.left_out_bytes = int(about["left_out_bytes"])
             for name in sorted(file):
                 attributes = dict(file[name].attrs)
-                labels = {key: str(attributes[key]) for key in Message._fields[1:-1]}
-                found.messages.append(Message(int(attributes["round"]), **labels, data=np.asarray(file[name][()])))
+                kinds = [int, int, *[str] * (len(Message._fields) - 3)]
+                known = [kind(attributes[key]) for kind, key in zip(kinds, Message._fields, strict=False)]
+                found.messages.append(Message._make([*known, np.asarray(file[name][()])]))
     except (OSError, KeyError) as error:
         raise DataError(f"{path}: no readable transcript ({error}); record the run again") from error
     return found
-
-
-def chosen(
-    messages: Iterable[Message], kind: str, exchange: str | None = None, client: int | None = None
-) -> list[Message]:
-    """The messages of a kind, of one exchange, of one client as sender."""
-    return [
-        one
-        for one in messages
-        if one.kind == kind
-        and (exchange is None or one.exchange == exchange)
-        and (client is None or one.sender == f"client {client}")
-    ]
 
 
 def client_of(message: Message) -> int | None:

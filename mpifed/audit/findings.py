@@ -1,0 +1,76 @@
+"""What an audit can find, by names that do not change: a job that knows of one declares it in `[audit] accept`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpifed.audit.attempt import INVERSION, LINEAR, MEMBERSHIP, PRODUCTS, RECONSTRUCTION, Attempt
+from mpifed.audit.conditions import UNDERDETERMINED, Condition
+from mpifed.audit.stage import Stage
+from mpifed.audit.uniform import Verdict
+from mpifed.core.errors import UsageError
+
+ANSWERS, SINGLE, DETERMINED, NOT_UNIFORM = "answers", "single-holder", "determined", "not-uniform"
+NAMES = {
+    ANSWERS: "the server reads what single clients answer",
+    SINGLE: "a sum that is opened has values of one client alone",
+    DETERMINED: "somebody hears as many independent equations as there are private numbers in them",
+    NOT_UNIFORM: "what a channel has sealed can be told from random numbers",
+    RECONSTRUCTION: "a row was computed from the gradient of a minibatch of one",
+    INVERSION: "rows were computed from the gradient of a few",
+    PRODUCTS: "rows were computed from their inner products with known weights",
+    LINEAR: "rows were computed from linear equations between what was sent",
+    MEMBERSHIP: "the final model tells rows that were trained on from others",
+}
+
+
+class Finding(NamedTuple):
+    """Something that a party learns."""
+
+    name: str
+    text: str
+    accepted: bool
+
+
+def check_names(accepted: Sequence[str]) -> None:
+    """UsageError when a job accepts what no audit finds."""
+    unknown = [name for name in accepted if name not in NAMES]
+    if unknown:
+        raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; findings are {', '.join(NAMES)}")
+
+
+def findings(
+    stage: Stage,
+    single: Sequence[str],
+    conditions: Sequence[Condition],
+    tried: Sequence[Attempt],
+    verdict: Verdict,
+) -> list[Finding]:
+    """One of each kind that was found, the job's own word beside it.
+
+    Parameters
+    ----------
+    single : see `mpifed.audit.single`
+    """
+    found: dict[str, list[str]] = {}
+    plain = stage.transcript.channel == "plain"
+    if plain:
+        found[ANSWERS] = ['channel "plain" hides nothing from the server']
+    else:
+        found |= {SINGLE: list(single)} if single else {}
+        if verdict.uniform is False:
+            worst = verdict.rejected[0]
+            found[NOT_UNIFORM] = [f"{len(verdict.rejected)} tests of uploads fail, {worst.test} of {worst.what} first"]
+    noisy = stage.job.privacy is not None  # the equations hold up to noise only
+    determined = [f"{one.exchange}, {one.party}: {one.text}" for one in conditions if _determines(one) and not noisy]
+    found |= {DETERMINED: determined} if determined else {}
+    for one in tried:
+        if one.success:
+            found.setdefault(one.attack, []).append(f"{one.seen}: {one.text}")
+    accepted = stage.job.audit.accept
+    return [Finding(name, "; ".join(found[name]), name in accepted) for name in NAMES if name in found]
+
+
+def _determines(one: Condition) -> bool:
+    return one.unknowns > 0 and one.numbers > 0 and one.verdict != UNDERDETERMINED

@@ -1,0 +1,254 @@
+"""How many independent equations a party holds: the rank of what it heard, differentiated by what is private.
+
+The round is played again in float64, without grids, noise or channels, once for each private number and step up or
+down. What is differentiated is what the party hears of one exchange; it may depend on private numbers through all the
+exchanges before it in the same round. States that clients keep from earlier rounds count as known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.audit.stage import Scene, Stage, dense_rows
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, States, ToClients, play
+from mpifed.core.record import Array, Record, leaves, map_leaves, take
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.fit import with_noise
+from mpifed.run.setup import problem_of
+from mpifed.shards import store
+
+Floats = NDArray[np.float64]
+MOST = 1000  # private numbers: beyond that, equations are only counted
+_STEP = 1e-4  # of a difference, relative to the largest number
+_TOLERANCE = 1e-7  # a singular value below so much of the largest is rounding
+
+
+class Probe:
+    """A shard in float64, some of whose rows can be moved; see `mpifed.core.block.Shard`."""
+
+    sparse = False
+
+    def __init__(self, shard: Any, rows: NDArray[np.int64]) -> None:
+        self._shard = shard
+        self.values = dense_rows(shard, rows)  # [b, p]
+        self.y = np.array(shard.y)
+        self._position = {int(row): i for i, row in enumerate(rows)}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+    def take(self, at: Array, out: Array) -> None:
+        """Put rows, moved or not, into `out`."""
+        for row, target in zip(np.asarray(at).tolist(), out, strict=True):
+            i = self._position.get(row)
+            target[...] = dense_rows(self._shard, np.array([row]))[0] if i is None else self.values[i]
+
+
+class _Replay:
+    """A `Summation` of blocks of one client each, which keeps everybody's answers."""
+
+    serves, halted = True, False
+
+    def __init__(self, blocks: Sequence[Block], moved: Callable[[Record], Record] | None) -> None:
+        self.blocks = blocks
+        self.answers: dict[str, dict[int, Floats]] = {}  # [m], by exchange and client
+        self._ask = moved
+
+    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+        """The question, moved where that is asked."""
+        return question if self._ask is None else self._ask(question)
+
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+        """The sum in floats."""
+        clients, found, total = list(clients), dict[int, Floats](), None
+        for i, block in enumerate(self.blocks):
+            client = int(block.clients[0])
+            if not now.present[client]:
+                continue
+            clients[i], answer = exchange.answer(clients[i], question, block, now)
+            answer = map_leaves(lambda field, leaf, c=client: _sent(field, leaf, c), exchange.fields, answer)
+            found[client] = _flat(answer)
+            total = answer if total is None else map_leaves(np.add, total, answer)
+        self.answers[exchange.name] = found
+        return clients, total
+
+    def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
+        """Those who may absorb the sum."""
+        told = [now.staying[b.clients[0]] and exchange.hearer in (None, int(b.clients[0])) for b in self.blocks]
+        return [
+            exchange.absorb(state, total, block, now) if hears else state
+            for state, block, hears in zip(clients, self.blocks, told, strict=True)
+        ]
+
+
+def _sent(field: Any, leaf: Any, client: int) -> Array:
+    """What one client [1, ...] adds to a field."""
+    values = np.asarray(leaf)[0]
+    return values * 0 if field.sender not in (None, client) else values
+
+
+def _flat(record: Record) -> Floats:
+    return np.concatenate([np.asarray(leaf, dtype=np.float64).reshape(-1) for _, leaf in leaves(record)])
+
+
+class Private(NamedTuple):
+    """What of one client an equation may tell: rows, and where all are told their own columns, a part of the model."""
+
+    client: int
+    rows: NDArray[np.int64]
+    model: bool = False
+
+
+class Rank(NamedTuple):
+    """Equations that were differentiated."""
+
+    unknowns: int
+    equations: int  # independent ones
+    gap: float  # the smallest singular value that counts, relative to the largest
+
+
+class Bench:
+    """One round of a stage, to be played again and again."""
+
+    def __init__(self, stage: Stage, scene: Scene) -> None:
+        self._algorithm = _in_doubles(stage.job)
+        blocks = [(block, i) for block in stage.blocks for i in range(len(block.clients))]
+        self._shards = {int(block.clients[i]): block.shards[i] for block, i in blocks}
+        self._order = [int(block.clients[i]) for block, i in blocks]
+        self._states = [
+            _double(take(state, np.array([i])))
+            for block, state in zip(stage.blocks, scene.clients, strict=True)
+            for i in range(len(block.clients))
+        ]
+        self._server, self._now = _double(scene.server), scene.now._replace(secure=False)
+
+    def answers(
+        self, exchange: str, probes: dict[int, Probe], only: int | None = None, moved: Any = None
+    ) -> dict[int, Floats]:
+        """[m] of each client present in an exchange; of one client alone where nothing else can have changed."""
+        at = [i for i, client in enumerate(self._order) if only in (None, client)]
+        shards = [probes.get(self._order[i], self._shards[self._order[i]]) for i in at]
+        replay = _Replay([Block((shard,), "float64") for shard in shards], moved)
+        names = [one.name for one in self._algorithm.exchanges]
+        played = self._algorithm.exchanges[: names.index(exchange) + 1]
+        if len(played) == 1:  # its sum goes nowhere: no need to absorb that of one client
+            here = self._now.at(0)
+            question = replay.tell(played[0], played[0].ask(self._server, here))
+            replay.tally(played[0], [self._states[i] for i in at], question, here)
+        else:
+            play(played, self._server, [self._states[i] for i in at], self._now, replay)
+        return replay.answers[exchange]
+
+    def rank(self, exchange: str, unknown: Sequence[Private], heard_from: Sequence[int]) -> Rank:
+        """Of the sum of some clients' answers, by what is private of `unknown`.
+
+        Columns of the derivative are found one by one, and so many sums of its rows with random weights are kept that
+        its rank shows in them.
+        """
+        probes = {one.client: Probe(self._shards[one.client], one.rows) for one in unknown}
+        first = [one.name for one in self._algorithm.exchanges].index(exchange) == 0
+        columns: list[Floats] = []
+        sketch: _Sketch | None = None
+        size = self._size(unknown, probes)
+        for client, arrays, question in self._numbers(unknown, probes):
+            step = _STEP * (float(np.abs(arrays).max()) or 1.0)
+            for i in range(arrays.size):
+                before, ends = arrays.flat[i], []
+                for sign in (1.0, -1.0):
+                    arrays.flat[i] = before + sign * step
+                    found = self.answers(exchange, probes, client if first else None, question)
+                    ends.append(np.sum([found[c] for c in heard_from if c in found], axis=0))
+                arrays.flat[i] = before
+                sketch = sketch or _Sketch(len(ends[0]), size)
+                columns.append(sketch((ends[0] - ends[1]) / (2 * step)))
+            if question is not None:
+                question(())  # what was moved goes back
+        return _rank(np.stack(columns, axis=1))
+
+    def _size(self, unknown: Sequence[Private], probes: dict[int, Probe]) -> int:
+        return sum(arrays.size for _, arrays, _ in self._numbers(unknown, probes))
+
+    def _numbers(
+        self, unknown: Sequence[Private], probes: dict[int, Probe]
+    ) -> Iterator[tuple[int, Floats, Callable[[Record], Record] | None]]:
+        """(client, private numbers that can be written to, how the question follows) of each array of them."""
+        for one in unknown:
+            probe = probes[one.client]
+            yield one.client, probe.values, None
+            if probe.y.dtype.kind == "f":
+                labels = _Window(probe.y, one.rows)
+                yield one.client, labels.values, labels
+            if one.model:
+                told = self._algorithm.exchanges[0]
+                question = told.ask(self._server, self._now.at(0))
+                for name, leaf in leaves(question):
+                    if name in told.told_by_columns:
+                        part = _Columns(name, np.array(leaf), probe.columns)
+                        yield one.client, part.values, part
+
+
+class _Window:
+    """Real-valued labels of some rows, which a replay writes back before it asks."""
+
+    def __init__(self, y: Array, rows: NDArray[np.int64]) -> None:
+        self._y, self._rows, self.values = y, rows, y[rows].astype(np.float64)
+
+    def __call__(self, question: Record) -> Record:
+        self._y[self._rows] = self.values
+        return question
+
+
+class _Columns:
+    """One client's part of a leaf that is told by columns."""
+
+    def __init__(self, name: str, leaf: Floats, columns: NDArray[np.int64]) -> None:
+        self._name, self._leaf, self._columns = name, leaf, columns
+        self.values = leaf[columns].copy()
+
+    def __call__(self, question: Record) -> Record:
+        leaf = self._leaf.copy()
+        leaf[self._columns] = self.values
+        names = iter([name for name, _ in leaves(question)])
+        return map_leaves(lambda one: leaf if next(names) == self._name else one, question)
+
+
+class _Sketch:
+    """Keeps a rank of up to `size` while it makes columns shorter: sums over parts, with random weights."""
+
+    def __init__(self, length: int, size: int) -> None:
+        self._most, rng = 2 * size + 16, np.random.default_rng(0)
+        self._whole = length <= self._most
+        self._part = rng.integers(self._most, size=length)
+        self._weights = rng.standard_normal(length)
+
+    def __call__(self, column: Floats) -> Floats:
+        """[at most 2 size + 16]"""
+        if self._whole:
+            return column
+        return np.bincount(self._part, self._weights * column, self._most).astype(np.float64)
+
+
+def _rank(jacobian: Floats) -> Rank:
+    values = np.linalg.svd(jacobian, compute_uv=False)
+    counted = values[values > _TOLERANCE * values[0]] if values[0] > 0 else values[:0]
+    return Rank(jacobian.shape[1], len(counted), float(counted[-1] / values[0]) if len(counted) else 0.0)
+
+
+def _in_doubles(job: Job) -> Any:
+    """The job's algorithm in float64, without noise."""
+    double = job.model_copy(update={"compute": job.compute.model_copy(update={"dtype": "float64"})})
+    algorithm = double.make_algorithm(problem_of(double, store.open_federation(job.data.path)))
+    return algorithm if job.privacy is None else with_noise(algorithm, 0.0)
+
+
+def _double(record: Record) -> Record:
+    def one(leaf: Array) -> Array:
+        return leaf.astype(np.float64) if getattr(leaf, "dtype", np.dtype("i8")).kind == "f" else leaf
+
+    return map_leaves(one, record)

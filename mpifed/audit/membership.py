@@ -1,0 +1,59 @@
+"""Whether the final model tells who was there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpifed.audit.attacks.membership import membership
+from mpifed.audit.attempt import MEMBERSHIP, Attempt, Floats, none
+from mpifed.audit.stage import Stage, dense_rows
+from mpifed.core.record import Array
+from mpifed.maths.objectives import Parameters
+
+MEMBERS = 2000  # rows whose losses are compared
+
+
+def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
+    """Whether the losses of the final model tell rows that were trained on from rows that were not."""
+    seen = "the final model"
+    if stage.test is None:
+        return none(MEMBERSHIP, "no test rows to compare with; make the data with --test-fraction", "anybody", seen)
+    members, strangers = _members(stage), stage.test.shards[0]
+    count = min(strangers.samples, MEMBERS)
+    losses = [
+        _losses(stage, model, X, y)
+        for X, y in (members, (dense_rows(strangers, np.arange(count)), strangers.y[:count]))
+    ]
+    classes = [members[1], strangers.y[:count]] if stage.algorithm.problem.outputs > 1 else [None, None]
+    found = membership(
+        losses[0], losses[1], member_classes=classes[0], stranger_classes=classes[1], seed=stage.job.seed
+    )
+    best = max(found.attacks, key=lambda one: one.auc_low)
+    text = (
+        f"by {best.name}: area under the curve {best.auc:.3f} ({best.auc_low:.3f} to {best.auc_high:.3f}; 0.5 tells "
+        f"nothing), {found.members} rows of training against {found.strangers} others"
+    )
+    return Attempt(MEMBERSHIP, "anybody", seen, True, bool(found.leak), text)
+
+
+def _members(stage: Stage) -> tuple[Floats, Array]:
+    """Rows that were trained on, with all their columns, and their labels."""
+    rng, problem = np.random.default_rng(stage.job.seed), stage.algorithm.problem
+    shards = [stage.shards[client] for client in sorted(stage.shards)]
+    if problem.split == "rows":
+        each = max(1, MEMBERS // len(shards))
+        chosen = [np.sort(rng.permutation(shard.samples)[:each]) for shard in shards]
+        X = [dense_rows(shard, rows) for shard, rows in zip(shards, chosen, strict=True)]
+        return np.concatenate(X), np.concatenate([shard.y[rows] for shard, rows in zip(shards, chosen, strict=True)])
+    rows = np.sort(rng.permutation(shards[0].samples)[:MEMBERS])
+    whole = np.zeros((len(rows), problem.features))
+    for shard in shards:
+        whole[:, shard.columns] = dense_rows(shard, rows)
+    return whole, shards[0].y[rows]
+
+
+def _losses(stage: Stage, model: Parameters, X: Floats, y: Array) -> Floats:
+    objective = stage.algorithm.problem.objective
+    scores = objective.scores(np.asarray(model.first, dtype=np.float64), X[None])
+    head = model.head
+    return np.asarray(objective.loss(head, scores, np.asarray(y)[None])[0], dtype=np.float64)

@@ -1,0 +1,72 @@
+"""Values of single clients in sums that are opened: declared so, of a round with one client, or as it turned out.
+
+The last is what an algorithm does not say: clients may add zeros wherever others have something. It is seen in the
+answers themselves, which the auditor has from the plain channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mpifed.audit.plays import Play, plays
+from mpifed.audit.stage import Stage
+from mpifed.comm.sums import make_sum
+from mpifed.core.exchange import Exchange, ToClients
+from mpifed.core.record import leaves
+from mpifed.run.setup import all_exchanges
+from mpifed.run.transcript import Message
+
+MOSTLY = 0.5  # of the values of a field that are not zero come from one client alone
+
+
+def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[str]:
+    """Fields that show one client's own values to who hears the sum.
+
+    Parameters
+    ----------
+    messages : of the run that is audited
+    plain : the same rounds in the plain channel
+    """
+    found: list[str] = []
+    for exchange in all_exchanges(stage.algorithm):
+        to = "clients" if isinstance(exchange, ToClients) else "the server"
+        opened = [play for play in plays(messages, exchange.name) if play.opened_for]
+        if opened:
+            texts = [*_declared(stage, exchange, opened), *_in_fact(stage, exchange, plain)]
+            found += [f"{text}, to {to}" for text in texts]
+    return found
+
+
+def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
+    for name, field in leaves(exchange.fields):
+        whole = f"{exchange.name}.{name}".rstrip(".")
+        if field.sender is not None:
+            yield f"{whole}: client {field.sender}'s alone"
+        elif field.columns is not None and _alone(stage):
+            yield f"{whole}: each client's own columns"
+        elif any(len(play.uploads) == 1 for play in opened):
+            yield f"{whole}: of a round with one client"
+
+
+def _alone(stage: Stage) -> bool:
+    """Whether some columns have one holder."""
+    groups = [tuple(shard.columns) for shard in stage.shards.values()]
+    return any(groups.count(one) == 1 for one in groups)
+
+
+def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
+    """Fields of which most values come from one client alone, although all may add."""
+    settings: dict[str, Any] = plain.job.sum_settings() | {"exact": True}
+    places = make_sum(exchange, stage.algorithm.problem.clients, **settings).places
+    several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
+    adding = [sum((upload[0].data != 0).astype(int) for upload in play.uploads.values()) for play in several]
+    for place in places:
+        if place.field.single or not adding:
+            continue
+        counts = np.concatenate([np.asarray(one)[place.start : place.stop] for one in adding])
+        there, alone = int((counts > 0).sum()), int((counts == 1).sum())
+        if alone > MOSTLY * there:
+            yield f"{place.name}: {alone} of {there} values that are not zero come from one client alone"

@@ -1,0 +1,180 @@
+"""A short run with all parties in this process, which is recorded and watched.
+
+What the parties hear is in its transcript. Beside it stands what only the auditor knows: which rows of which client
+entered each exchange, and the states before the last round.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.federation import Federation
+from mpifed.comm.transport import Alone
+from mpifed.core.block import Block
+from mpifed.core.errors import TooFewClients
+from mpifed.core.exchange import Algorithm, Exchange, Measure, States, ToClients, ToServer, play
+from mpifed.core.record import Array, Record
+from mpifed.core.round import SETUP, Round
+from mpifed.run.config import Job
+from mpifed.run.measure import measure
+from mpifed.run.participation import leaving, round_of
+from mpifed.run.setup import Ready, measures_of, prepare
+from mpifed.run.transcript import Transcript
+
+
+class Watch:
+    """Notes which rows enter which exchange."""
+
+    def __init__(self) -> None:
+        self.at: tuple[int, str] | None = None  # round and exchange now being played
+        self.entered: dict[tuple[int, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+
+    def note(self, client: int, rows: Array) -> None:
+        """Rows of a client are read."""
+        if self.at is not None:
+            self.entered[self.at][client].update(np.asarray(rows).ravel().tolist())
+
+
+class Watched:
+    """A shard whose readings are noted; see `mpifed.core.block.Shard`."""
+
+    def __init__(self, shard: Any, watch: Watch) -> None:
+        self._shard, self._watch = shard, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+    def take(self, at: Array, out: Array) -> None:
+        """Put rows into `out`."""
+        self._watch.note(self._shard.client, at)
+        self._shard.take(at, out)
+
+    def take_sparse(self, at: Array, dtype: Any) -> Any:
+        """Rows as CSR."""
+        self._watch.note(self._shard.client, at)
+        return self._shard.take_sparse(at, dtype)
+
+
+class _Watching:
+    """The federation, whose exchanges are told to the watch; see `mpifed.core.exchange.Summation`."""
+
+    def __init__(self, federation: Federation, watch: Watch) -> None:
+        self._federation, self._watch = federation, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._federation, name)
+
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+        """As the federation does."""
+        self._watch.at = now.index, exchange.name
+        try:
+            return self._federation.tally(exchange, clients, question, now)
+        finally:
+            self._watch.at = None
+
+    def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
+        """As the federation does."""
+        return self._federation.hear(exchange, clients, total, now)
+
+
+class Scene(NamedTuple):
+    """All there is before a round."""
+
+    now: Round
+    server: Record
+    clients: States
+
+
+@dataclass
+class Stage:
+    """A recorded run, and what the auditor knows of it."""
+
+    job: Job
+    algorithm: Algorithm
+    blocks: list[Block]
+    transcript: Transcript
+    scenes: list[Scene] = field(default_factory=list)  # before each round that was not void
+    server: Record = None  # at the end
+    entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
+    test: Block | None = None
+    replayed: bool = True  # whether what is looked at has the rows of this run
+
+    @property
+    def shards(self) -> dict[int, Any]:
+        """By client."""
+        return {shard.client: shard for block in self.blocks for shard in block.shards}
+
+    @property
+    def exchanges(self) -> tuple[ToServer | ToClients, ...]:
+        """Of a round."""
+        return self.algorithm.exchanges
+
+    def rows(self, round: int, exchange: str, client: int) -> NDArray[np.int64]:
+        """The positions of the client's rows that entered, ascending."""
+        found = self.entered.get((round, exchange), {}).get(client, set())
+        return np.array(sorted(found), dtype=np.int64)
+
+    def features(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[b, p_i] these rows of a client, dense."""
+        return dense_rows(self.shards[client], rows)
+
+
+def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[b, p] float64."""
+    if shard.sparse:
+        return np.asarray(shard.take_sparse(rows, np.float64).toarray())
+    out = np.empty((len(rows), shard.features))
+    shard.take(rows, out)
+    return out
+
+
+def rehearse(job: Job, rounds: int) -> Stage:
+    """Set-up, one measurement and so many rounds of a job, recorded; a function of the job's seed unless it is private.
+
+    Raises
+    ------
+    UsageError, DataError, TooFewClients
+        as the run itself would.
+    """
+    watch, transcript = Watch(), Transcript(rounds)
+    ready = prepare(job, Alone(), recorder=transcript)
+    federation = ready.federation
+    transcript.channel = federation.channel.name
+    blocks = list(federation.blocks)
+    federation.blocks = [Block(tuple(Watched(one, watch) for one in b.shards), b.dtype) for b in blocks]
+    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test)
+    _play(stage, ready, _Watching(federation, watch), rounds)
+    stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
+    return stage
+
+
+def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
+    everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
+    server, clients = play(stage.algorithm.setup, ready.server, ready.clients, everybody, federation)
+    exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
+    for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
+        if index < len(stage.scenes):
+            continue  # an attempt at this round was not void
+        now = round_of(stage.job, federation.clients, index, ready.key)
+        now = leaving(stage.job, now, len(exchanges), attempt)
+        before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
+        server, clients = play(exchanges, server, clients, now, federation)
+        if not now.at(len(exchanges) - 1).void:
+            if len(stage.scenes) > 1:
+                stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
+            stage.scenes.append(before)
+        elif attempt + 1 == attempts:
+            raise TooFewClients(
+                f"round {index} was void {attempts} times, since too many clients left: there is nothing to audit; "
+                "raise [participation] max_dropouts or attempts"
+            )
+    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+    stage.server = server

@@ -1,0 +1,100 @@
+"""What an attack on a gradient is pointed at: what the server heard of single clients, or of their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedpdm import FedPDM
+from mpifed.algorithms.scaffold import Scaffold
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.audit.attacks.uploads import fedpdm_moved, of_statistics, of_step
+from mpifed.audit.plays import Decoder, Play, complete, filled, plays
+from mpifed.audit.stage import Stage
+from mpifed.core.record import Record, map_leaves, zeros
+from mpifed.maths.objectives import Parameters
+from mpifed.run.transcript import Message
+
+EACH, SUM, SEALED = "each client's upload", "the opened sum", "sealed uploads, read as if they were plain"
+
+
+class Target(NamedTuple):
+    """A gradient that an attacker has, and what the auditor knows of it."""
+
+    seen: str  # EACH, SUM or SEALED
+    round: int
+    client: int  # -1: of all
+    model: Parameters  # where it was taken
+    gradient: Parameters  # mean over `batch` rows
+    batch: int
+    rows: NDArray[np.float64]  # [b, p] the rows that entered, or may have; nothing an attacker has
+
+
+def no_targets(stage: Stage) -> str:
+    """Why there is no gradient to attack; "" where there are some."""
+    algorithm: Any = stage.algorithm
+    if algorithm.problem.split != "rows":
+        return "data are split by columns: no client sends the gradient of whole rows"
+    if not isinstance(algorithm, (FedAvg, FedPDM, Scaffold, SSCAHorizontal)):
+        return f"how uploads of {type(algorithm).__name__} follow from gradients is not known here"
+    if isinstance(algorithm, SSCAHorizontal) and algorithm.local_steps > 1:
+        return "with local steps, clients of SSCA send surrogates, and no gradient of one minibatch"
+    return ""
+
+
+def targets(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterator[Target]:
+    """Gradients in the transcript, of at most so many clients: of the first round and, of some algorithms, the last.
+
+    Clients of SCAFFOLD and FedPDM keep states, which are known to all in their first round.
+    """
+    exchange = stage.exchanges[0]
+    decoder = Decoder(stage.job, exchange, stage.algorithm.problem.clients)
+    plain = stage.transcript.channel == "plain"
+    asked = exchange.ask(stage.scenes[0].server, stage.scenes[0].now.at(0))
+    found = [play for play in plays(messages, exchange.name) if complete(asked, play.question) and play.uploads]
+    stateless = not isinstance(stage.algorithm, (FedPDM, Scaffold))
+    for play in found[:1] + (found[-1:] if stateless and len(found) > 1 else []):
+        question = filled(asked, play.question)
+        for client, upload in list(play.uploads.items())[:clients]:
+            answer = decoder(upload)
+            if answer is not None:
+                yield _of(stage, play, question, answer, EACH if plain else SEALED, client)
+        if play.opened_for == "server" and complete(exchange.fields, play.opened):
+            yield _of(stage, play, question, filled(exchange.fields, play.opened), SUM, -1)
+
+
+def _of(stage: Stage, play: Play, question: Any, answer: Any, seen: str, client: int) -> Target:
+    problem, exchange = stage.algorithm.problem, stage.exchanges[0].name
+    weight = float(problem.weights[client]) if seen == SEALED else float(answer.weight)
+    whom = sorted(play.uploads) if client < 0 else [client]
+    entered = {one: stage.rows(play.round, exchange, one) for one in whom}
+    batch = sum(len(rows) for rows in entered.values())
+    if not stage.replayed:  # with secret draws nobody can say which
+        entered = {one: np.arange(stage.shards[one].samples) for one in whom}
+        batch = algorithm_batch(stage) * len(whom)
+    together = np.concatenate([stage.features(one, rows) for one, rows in entered.items()])
+    gradient = mean_gradient(stage.algorithm, question, answer.value, weight)
+    return Target(seen, play.round, client, question.model, gradient, batch, together)
+
+
+def algorithm_batch(stage: Stage) -> int:
+    """How many rows a client takes in a round."""
+    algorithm: Any = stage.algorithm
+    return int(algorithm.batch) * (1 if isinstance(algorithm, SSCAHorizontal) else int(algorithm.local.count))
+
+
+def mean_gradient(algorithm: Any, question: Any, value: Record, weight: float) -> Parameters:
+    """What an upload tells of the mean gradient of its rows; a first step of algorithms whose clients keep states."""
+    objective = algorithm.problem.objective
+    if isinstance(algorithm, SSCAHorizontal):
+        return of_statistics(value.gradient, weight)
+    moved: Any = map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64) / weight, value)
+    if isinstance(algorithm, FedPDM):
+        moved = fedpdm_moved(moved, zeros(moved), algorithm.rho)
+    steps = algorithm.local.count  # the sum of their gradients, at models that hardly differ
+    found: Parameters = map_leaves(lambda g: g / steps, of_step(objective, question.model, moved, float(question.step)))
+    return found

@@ -1,0 +1,220 @@
+"""Whether what a party received can be told from uniform random numbers: a family of tests, judged together.
+
+Each upload is tested by itself, and so are the differences of pairs: two uploads of one client, and two clients' of one
+round. A mask that is used twice drops out of a difference. All p-values of a report are one family, judged by Holm's
+step-down method: if everything is uniform and independent, anything at all is flagged with chance `LEVEL` at most, as
+far as the p-values hold; those of counts are asymptotic, and are taken only where every cell expects `EXPECTED`.
+
+The monobit and runs tests are those of NIST SP 800-22, 2.1 and 2.3, the first with the exact binomial law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+
+LEVEL = 1e-6  # of the family
+EXPECTED = 20  # of each cell that counts are compared in
+SHORTEST = 64  # words that are worth a test
+LARGEST = 2**15  # words of a message that are looked at
+PAIRS = 64  # of uploads, at most, of each kind
+
+
+class Sample(NamedTuple):
+    """Words that should be uniform, and independent of each other."""
+
+    exchange: str
+    round: int
+    client: int  # -1: of several
+    words: Words
+    bits: int  # of a word: 32 or 64
+
+    @property
+    def name(self) -> str:
+        """For a report."""
+        whose = f"round {self.round}, client {self.client}"
+        return f"{self.exchange}, {whose if self.client >= 0 else 'short uploads together'}"
+
+    @property
+    def fractions(self) -> Floats:
+        """In [0, 1)."""
+        return self.words / 2.0**self.bits
+
+    def binary(self) -> NDArray[np.uint8]:
+        """The bits of all words."""
+        octets = self.words.astype("<u8").view(np.uint8).reshape(len(self.words), 8)[:, : self.bits // 8]
+        return np.unpackbits(octets.ravel(), bitorder="little")
+
+    def minus(self, other: Sample) -> Sample:
+        """The differences, modulo the words' range."""
+        count = min(len(self.words), len(other.words))
+        words = self.words[:count] - other.words[:count]
+        return self._replace(words=words & np.uint64(2**self.bits - 1))
+
+
+class Result(NamedTuple):
+    """One test of one sample or pair."""
+
+    test: str
+    what: str
+    p: float
+
+
+class Verdict(NamedTuple):
+    """All tests of what one party received."""
+
+    results: tuple[Result, ...]
+    rejected: tuple[Result, ...]  # by Holm's method at `LEVEL`, the least likely first
+    samples: int
+    short: int  # too short to be tested
+
+    @property
+    def uniform(self) -> bool | None:
+        """Whether nothing speaks against it; None where there was nothing to test."""
+        return None if not self.results else not self.rejected
+
+
+def of_integers(exchange: str, round: int, client: int, data: NDArray[Any]) -> Sample:
+    """From integers as they travel, or bytes, which are taken by eight."""
+    data = np.ascontiguousarray(data).ravel()
+    if data.dtype == np.uint8:
+        data = data[: len(data) // 8 * 8].view("<u8")
+    data, width = data[:LARGEST], data.dtype.itemsize
+    return Sample(exchange, round, client, data.view(f"u{width}").astype(np.uint64), 8 * width)
+
+
+def of_residues(exchange: str, round: int, client: int, numbers: Words, modulus: int) -> Sample:
+    """From numbers modulo something, of whose place in their range 32 binary digits count."""
+    if modulus == 2**64:
+        return of_integers(exchange, round, client, numbers)
+    words = np.floor(numbers[:LARGEST] / float(modulus) * 2.0**32).astype(np.uint64)
+    return Sample(exchange, round, client, words, 32)
+
+
+def examine(samples: Sequence[Sample]) -> Verdict:
+    """Every test on every sample that is long enough, on short ones together, and on pairs."""
+    long = [one for one in samples if len(one.words) >= SHORTEST]
+    joined, short = _joined([one for one in samples if len(one.words) < SHORTEST])
+    results = [result for one in (*long, *joined) for result in tests(one)]
+    for first, second in _pairs(long):
+        results += _pair_tests(first, second)
+    return Verdict(tuple(results), rejected(results), len(samples), short)
+
+
+def _joined(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+    """The short uploads of each exchange put together, and how many are too short even so.
+
+    Those of a round of two clients are left out: one of them is the sum less the other.
+    """
+    groups: dict[tuple[str, int], list[Sample]] = {}
+    for same in _by_round(samples).values():
+        if len({one.client for one in same}) != 2:
+            groups.setdefault((same[0].exchange, same[0].bits), []).extend(same)
+    found, tested = [], 0
+    for (exchange, bits), same in groups.items():
+        words = np.concatenate([one.words for one in same])
+        if len(words) >= SHORTEST:
+            found.append(Sample(exchange, same[0].round, -1, words[:LARGEST], bits))
+            tested += len(same)
+    return found, len(samples) - tested
+
+
+def _by_round(samples: Sequence[Sample]) -> dict[tuple[str, int, int], list[Sample]]:
+    found: dict[tuple[str, int, int], list[Sample]] = {}
+    for one in samples:
+        found.setdefault((one.exchange, one.round, one.bits), []).append(one)
+    return found
+
+
+def tests(one: Sample) -> Iterator[Result]:
+    """Of one sample by itself."""
+    from scipy import stats
+
+    binary, fractions = one.binary(), one.fractions
+    yield Result("bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", one.name, chi_square(binary))
+    yield Result("monobit", one.name, monobit(binary))
+    yield Result("runs", one.name, runs(binary))
+    yield Result("serial correlation", one.name, correlation(fractions[:-1], fractions[1:]))
+    yield Result("top bits", one.name, float(stats.kstest(fractions, "uniform").pvalue))
+
+
+def chi_square(binary: NDArray[np.uint8]) -> float:
+    """The p-value of the counts of bytes, or of half-bytes where there are few."""
+    from scipy import stats
+
+    width = 8 if len(binary) >= 8 * 256 * EXPECTED else 4
+    cells = binary[: len(binary) // width * width].reshape(-1, width) @ (1 << np.arange(width))
+    return float(stats.chisquare(np.bincount(cells, minlength=2**width)).pvalue)
+
+
+def monobit(binary: NDArray[np.uint8]) -> float:
+    """The p-value of how many bits are ones."""
+    from scipy import stats
+
+    ones = int(binary.sum())
+    return min(1.0, 2 * float(stats.binom.cdf(min(ones, len(binary) - ones), len(binary), 0.5)))
+
+
+def runs(binary: NDArray[np.uint8]) -> float:
+    """The p-value of the number of runs of equal bits, given how many are ones; 0 where the bits are far from even."""
+    from scipy import special
+
+    share = float(binary.mean())
+    if not 0 < share < 1:
+        return 0.0
+    changes = int((binary[1:] != binary[:-1]).sum()) + 1
+    spread = 2 * np.sqrt(2.0 * len(binary)) * share * (1 - share)
+    return float(special.erfc(abs(changes - 2 * len(binary) * share * (1 - share)) / spread))
+
+
+def correlation(first: Floats, second: Floats) -> float:
+    """The p-value of the correlation of two rows of numbers; 0 where one is constant."""
+    from scipy import stats
+
+    if not (np.ptp(first) and np.ptp(second)):
+        return 0.0
+    return float(stats.pearsonr(first, second).pvalue)
+
+
+def _pairs(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
+    """Two uploads of one client, and two clients' uploads of a round of at least three.
+
+    The masks of two clients who are alone cancel, so what one of them sends is the sum less what the other sends.
+    """
+    by_client: dict[tuple[str, int, int], list[Sample]] = {}
+    for one in samples:
+        by_client.setdefault((one.exchange, one.client, one.bits), []).append(one)
+    in_time = [pair for same in by_client.values() for pair in pairwise(same)]
+    among = [
+        pair for same in _by_round(samples).values() if len({one.client for one in same}) > 2
+        for pair in pairwise(same)
+    ]  # fmt: skip
+    yield from in_time[:PAIRS]
+    yield from among[:PAIRS]
+
+
+def _pair_tests(first: Sample, second: Sample) -> Iterator[Result]:
+    from scipy import stats
+
+    count = min(len(first.words), len(second.words))
+    what = f"{first.name} and {second.name}"
+    yield Result("correlation of a pair", what, correlation(first.fractions[:count], second.fractions[:count]))
+    difference = first.minus(second)
+    yield Result("difference of a pair", what, chi_square(difference.binary()))
+    yield Result("top bits of a difference", what, float(stats.kstest(difference.fractions, "uniform").pvalue))
+
+
+def rejected(results: Iterable[Result], level: float = LEVEL) -> tuple[Result, ...]:
+    """Those that Holm's method rejects at the level of the family (S. Holm, Scand. J. Statist. 1979)."""
+    ordered = sorted(results, key=lambda one: one.p)
+    for number, one in enumerate(ordered):
+        if one.p > level / (len(ordered) - number):
+            return tuple(ordered[:number])
+    return tuple(ordered)

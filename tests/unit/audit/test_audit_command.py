@@ -1,0 +1,347 @@
+"""`mpifed audit` as a whole: what it finds in each channel, what it accepts, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mpifed.audit.command import audited
+from mpifed.audit.findings import NAMES
+from mpifed.audit.report import Audit, as_json, as_text
+from mpifed.audit.sealed import sealed
+from mpifed.audit.stage import rehearse
+from mpifed.audit.uniform import examine
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run.config import Job
+from mpifed.run.loop import run
+
+SSCA = {"name": "ssca-horizontal", "batch": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+VERTICAL = SSCA | {"name": "ssca-vertical", "batch": 5}
+MASKED = {"channel": "masked"}
+
+
+def table(folder: Path, **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "network", "hidden": 6},
+        "algorithm": SSCA, "record": {"every": 0},
+    }  # fmt: skip
+    return base | changes
+
+
+@pytest.fixture
+def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit]:
+    """audit(folder, **tables): of a job, in this process."""
+
+    def audit(
+        folder: Path, rounds: int = 2, parties: tuple[str, ...] = ("server", "client:0"), **changes: Any
+    ) -> Audit:
+        return audited(write_job(tmp_path / "job.toml", table(folder, **changes)), (), rounds, parties)
+
+    return audit
+
+
+def names(found: Audit) -> list[str]:
+    return [one.name for one in found.findings]
+
+
+def attack(found: Audit, name: str, seen: str) -> Any:
+    (one,) = [one for one in found.attempts if one.attack == name and seen in one.seen]
+    return one
+
+
+# --- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_plain_uploads_of_one_row_give_it_away(digits: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(digits)
+    assert names(found) == ["answers", "determined", "reconstruction"]
+    one = attack(found, "reconstruction", "each client's upload")
+    assert (one.success, one.recovered, one.of) == (True, 16, 16)  # 8 clients, the first round and the last
+    np.testing.assert_allclose(one.found, one.truth, atol=1e-3)
+    shards = rehearse(Job.check(table(digits)), 1).shards
+    held = np.concatenate([_rows(shard) for shard in shards.values()])
+    assert all((np.abs(held - row).max(axis=1) == 0).any() for row in one.truth)  # they are rows of the data
+    assert found.uniform.uniform is False
+    assert [one.name for one in found.leaks] == names(found)
+
+
+def _rows(shard: Any) -> Any:
+    out = np.empty((shard.samples, shard.features))
+    shard.take(np.arange(shard.samples), out)
+    return out
+
+
+def test_masked_uploads_of_one_row_do_not(digits: Path, audit: Callable[..., Audit]) -> None:
+    """The same job: six hidden cells cannot tell the sum of eight rows apart either."""
+    found = audit(digits, sum=MASKED)
+    assert names(found) == []
+    for one in found.attempts:
+        assert not one.success
+        assert one.recovered == 0
+    assert attack(found, "reconstruction", "sealed uploads").applies
+    assert attack(found, "reconstruction", "the opened sum").applies
+    assert found.uniform.uniform is True
+    assert found.control.uniform is False
+    assert len(found.uniform.results) == len(found.control.results) > 50
+
+
+def test_encrypted_uploads_do_not_either(digits: Path, audit: Callable[..., Audit]) -> None:
+    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    found = audit(digits, 1, sum={"channel": "encrypted"})
+    assert names(found) == []
+    assert found.uniform.uniform is True and found.control.uniform is False
+    assert "ciphertexts" in attack(found, "reconstruction", "sealed uploads").text
+
+
+def test_a_mask_that_is_none_is_found(
+    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel that says it masks and does not: sums and bits are right, and nothing but an audit tells."""
+    from mpifed.comm.masked import Masked
+
+    monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
+    found = audit(digits, sum=MASKED)
+    assert found.channel == "masked"
+    assert names(found) == ["not-uniform", "reconstruction"]
+    assert attack(found, "reconstruction", "sealed uploads").recovered == 16
+
+
+def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[..., Audit]) -> None:
+    """No mask helps where three clients send one row each: the sum itself tells them apart."""
+    wide = {"objective": {"name": "network", "hidden": 12}, "participation": {"clients_per_round": 3}}
+    found = audit(digits, 1, sum=MASKED, **wide)
+    assert names(found) == ["determined", "inversion"]
+    one = attack(found, "inversion", "the opened sum")
+    assert (one.recovered, one.of) == (3, 3)
+    assert "whose they are is not told" in one.text
+    assert not attack(found, "reconstruction", "sealed uploads").success
+
+
+def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[..., Audit]) -> None:
+    wide = {"objective": {"name": "network", "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
+    found = audit(sides, 1, **wide)
+    assert names(found) == ["answers", "determined", "inner-products", "linear-system"]
+    for name in ("inner-products", "linear-system"):
+        one = attack(found, name, "each client's uploads")
+        assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
+    own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
+    allowed = {"channel": "masked", "allow": own}
+    hidden = audit(sides, 1, sum=allowed, **wide)
+    assert names(hidden) == ["single-holder", "determined"]
+    assert any("client 2's alone, to clients" in one.text for one in hidden.findings)
+    assert hidden.uniform.uniform is True
+    assert set(hidden.clear) == {
+        "gradients.statistics.gradient.first", "gradients.statistics.gradient.head.second"
+    }  # fmt: skip
+
+
+def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
+    alone = {"sum": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
+    found = audit(digits, 2, objective={"name": "network", "hidden": 16}, **alone)
+    assert "single-holder" in names(found)
+    assert attack(found, "reconstruction", "the opened sum").success
+
+
+def test_sums_that_only_put_together_are_seen(
+    columns: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An algorithm that declares a sum, and whose clients add zeros wherever others have something."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "laws"))
+    own = {"name": "own_algorithms:VerticalLeastSquares", "batch": 4}
+    found = audit(columns, algorithm=own, objective={"name": "least-squares"}, sum=MASKED)
+    assert names(found) == ["single-holder"]
+    assert found.findings[0].text == (
+        "gradients.placed: 26 of 26 values that are not zero come from one client alone, to the server"
+    )
+    assert all(not one.applies for one in found.attempts)
+
+
+def test_secret_draws(digits: Path, audit: Callable[..., Audit], tmp_path: Path) -> None:
+    """Who looks at a run of secret numbers cannot play it again, and compares with all rows that could have entered."""
+    private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}}
+    algorithm = {"name": "fedavg", "batch": 1, "step": [0.5]}
+    found = audit(digits, algorithm=algorithm, **private)
+    one = next(one for one in found.conditions if one.exchange == "changes" and one.party == "server")
+    assert (one.unknowns, one.equations) == (64, 64)  # of the answer without its noise
+    job = Job.check(table(digits, algorithm=algorithm, record={"every": 0, "transcript": 2}, **private))
+    run(job, Alone(), tmp_path / "run")
+    again = audited(tmp_path / "run", (), None)
+    assert names(found) == names(again) == ["answers"]
+    assert attack(again, "reconstruction", "each client's upload").applies
+
+
+def test_memory_of_the_model(digits: Path, audit: Callable[..., Audit], tmp_path: Path) -> None:
+    """Two rounds remember nobody; whether there is anybody to compare with is said."""
+    one = attack(audit(digits), "membership", "the final model")
+    assert not one.applies and "no test rows" in one.text
+    one = attack(audit(digits, record={"every": 1}), "membership", "the final model")
+    assert one.applies and not one.success
+
+
+def test_noise_is_no_finding_of_the_condition(digits: Path, audit: Callable[..., Audit]) -> None:
+    private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}}
+    algorithm = {"name": "fedavg", "batch": 1, "step": [0.5]}
+    noisy, exact = audit(digits, algorithm=algorithm, **private), audit(digits, algorithm=algorithm)
+    assert names(noisy) == ["answers"]
+    assert names(exact) == ["answers", "determined", "reconstruction"]
+    assert any("noise" in remark for remark in noisy.remarks)
+
+
+# --- the control: on plain uploads the tests fail, whatever the algorithm --------------------------------------------
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "ssca-horizontal": SSCA | {"batch": 20},
+    "fedavg": {"batch": 7, "step": [0.5]},
+    "fedprox": {"batch": 7, "step": [0.5], "local_steps": 3, "mu": 0.4},
+    "scaffold": {"batch": 7, "step": [0.5], "local_steps": 2},
+    "fedpdm": {"batch": 7, "step_size": [0.5], "rho": 2.0},
+    "ssca-vertical": VERTICAL,
+    "vertical-sgd": {"batch": 7, "step": [0.5]},
+}
+
+
+def test_every_algorithm_is_here() -> None:
+    from mpifed.algorithms import ALGORITHMS as known
+
+    assert set(ALGORITHMS) == set(known)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(name: str, digits: Path, sides: Path) -> None:
+    vertical = name in ("ssca-vertical", "vertical-sgd")
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if vertical else {}
+    for channel in ("plain", "masked"):
+        job = Job.check(
+            table(
+                sides if vertical else digits, algorithm=ALGORITHMS[name] | {"name": name},
+                sum={"channel": channel} | (allow if channel == "masked" else {}),
+            )
+        )  # fmt: skip
+        stage = rehearse(job, 2)
+        verdict = examine(sealed(stage, tuple(stage.transcript.messages)).samples)
+        assert verdict.uniform is (channel == "masked"), verdict.rejected[:3]
+        if channel == "plain":
+            seen = {one.what.split(",")[0] for one in verdict.rejected}
+            assert seen == {exchange.name for exchange in stage.exchanges}
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["audit", *map(str, arguments)])
+
+
+def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job.toml", table(digits))
+    some = ("--rounds", "1")
+    ended = invoke(job, *some)
+    assert ended.exit_code == 7
+    assert "not declared by [audit] accept: answers, determined, reconstruction" in ended.stderr
+    assert 'by [audit] accept = ["answers", "determined", "reconstruction"]' in ended.stdout
+    known = 'audit.accept=["answers", "determined", "reconstruction"]'
+    ended = invoke(job, *some, "--set", known)
+    assert ended.exit_code == 0, ended.output
+    assert "accepted  reconstruction" in ended.stdout and "LEAK" not in ended.stdout
+    ended = invoke(job, *some, "--set", 'audit.accept=["answers", "determined"]')
+    assert ended.exit_code == 7
+    assert ended.stderr.rstrip().endswith("accept: reconstruction")
+    ended = invoke(job, *some, "--set", 'audit.accept=["anwsers"]')
+    assert ended.exit_code == 2
+    assert "anwsers not known; findings are answers, single-holder" in ended.stderr
+    assert invoke(job, *some, "--set", "sum.channel=masked").exit_code == 0
+
+
+def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
+    job, out = write_job(tmp_path / "job.toml", table(digits)), tmp_path / "report"
+    ended = invoke(job, "--json", "--out", out, "--rounds", "1")
+    assert ended.exit_code == 7
+    found = json.loads(ended.stdout)
+    assert json.loads((out / "report.json").read_text()) == found
+    assert (found["exit"], found["channel"], found["transcript"]["rounds"]) == (7, "plain", 1)
+    assert {one["name"] for one in found["findings"]} <= set(NAMES)
+    assert {"exchange", "unknowns", "equations", "verdict", "missing"} <= set(found["conditions"][0])
+    assert found["control"]["uniform"] is False and found["control"]["level"] == 1e-6
+    assert (out / "report.txt").read_text().startswith("job                            audit\n")
+    pictures = sorted(path.name for path in out.glob("*.png"))
+    assert pictures[0] == "00-reconstruction-each.png"
+    assert (out / pictures[0]).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_verdict_does_not_wait_for_pictures(
+    digits: Path, write_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ended = invoke(write_job(tmp_path / "job.toml", table(digits)), "--out", tmp_path / "report", "--rounds", "1")
+    assert ended.exit_code == 7
+    assert "without pictures" in ended.stdout and "mpifed[plot]" in ended.stdout
+    assert (tmp_path / "report" / "report.json").exists()
+
+
+def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
+    job = Job.check(table(digits, record={"every": 0, "transcript": 2}, sum=MASKED))
+    run(job, Alone(), tmp_path / "run")
+    found = audited(tmp_path / "run", (), None)
+    assert found.source == f"of {tmp_path / 'run'}" and found.rounds == 2
+    assert names(found) == []
+    assert found.uniform.uniform is True
+    ended = invoke(tmp_path / "run")
+    assert ended.exit_code == 0, ended.output
+    assert (tmp_path / "run" / "audit" / "report.json").exists()
+    again = audited(tmp_path / "run", (), 1)
+    assert (again.source, again.rounds) == ("recorded for this audit", 1)
+
+
+def test_a_run_without_one_is_played_again(digits: Path, tmp_path: Path) -> None:
+    run(Job.check(table(digits)), Alone(), tmp_path / "run")
+    found = audited(tmp_path / "run", (), None)
+    assert (found.source, found.rounds) == ("recorded for this audit", 3)
+    assert "reconstruction" in names(found)
+
+
+def test_the_transcript_of_another_run_is_refused(digits: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run(Job.check(table(digits, seed=seed, record={"every": 0, "transcript": 1})), Alone(), tmp_path / str(seed))
+    transcript = tmp_path / "1" / "transcript" / "rank-0000.h5"
+    transcript.write_bytes((tmp_path / "2" / "transcript" / "rank-0000.h5").read_bytes())
+    with pytest.raises(DataError, match="of another run"):
+        audited(tmp_path / "1", (), None)
+
+
+def test_what_is_left_out_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(digits)._replace(left_out=3, left_out_bytes=2048)
+    assert "NOT in it                      3 messages, 2.0 KiB: beyond its limit" in as_text(found)
+    assert as_json(found)["transcript"]["left_out"] == 3
+
+
+def test_one_party_alone(digits: Path, audit: Callable[..., Audit]) -> None:
+    assert {one.party for one in audit(digits, 1, ("server",)).conditions} == {"server"}
+    client = audit(digits, 1, ("client:5",))
+    assert {one.party for one in client.conditions} == {"client 5"}
+    assert {one.party for one in client.attempts} == {"anybody"}
+    with pytest.raises(UsageError, match="--party clients: expected server"):
+        audit(digits, 1, ("clients",))
+    with pytest.raises(UsageError, match="--party client:8: clients are numbered 0 to 7"):
+        audit(digits, 1, ("client:8",))
+
+
+def test_neither_run_nor_job(tmp_path: Path) -> None:
+    ended = invoke(tmp_path)
+    assert ended.exit_code == 3 and "no job.toml" in ended.stderr
+    assert invoke(tmp_path / "missing.toml").exit_code == 2
+
+
+def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> None:
+    leaving = {"participation": {"dropout_rate": 0.1, "max_dropouts": 3}}
+    found = audit(digits, 3, algorithm=SSCA | {"batch": 20}, sum=MASKED, **leaving)
+    assert found.uniform.uniform is True
+    assert names(found) == []
