@@ -191,6 +191,15 @@ def _make_data(out: Path, *arguments: str) -> Path:
     return out
 
 
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data sets."""
+    folder = os.environ.get("MPIFED_DATA")
+    if not folder:
+        pytest.skip("the environment variable MPIFED_DATA does not name the folder of real data")
+    return Path(folder)
+
+
 @pytest.fixture(scope="session")
 def digits(shared_path: Path) -> Path:
     """8 clients with 179 or 180 rows each, and test rows."""

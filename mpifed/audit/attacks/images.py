@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ def side(features: int) -> int | None:
     return found if found > 1 and found * found == features else None
 
 
-def save_pairs(path: Path, originals: Array, found: Array, titles: Sequence[str] = ()) -> Path | None:
+def save_pairs(path: Path, originals: Array, found: Array) -> Path | None:
     """A PNG with each original above what was found of it; no picture where rows are no square images.
 
     Parameters
     ----------
     originals, found : [m, p], in the same order
-    titles : [m] a word for each pair, as its verdict; or none
 
     Returns
     -------
@@ -55,7 +53,8 @@ def save_pairs(path: Path, originals: Array, found: Array, titles: Sequence[str]
     for i, pair in enumerate(zip(originals, found, strict=True)):
         for j, pixels in enumerate(pair):
             axes[2 * (i // across) + j, i % across].imshow(pixels.reshape(width, width), **look)
-        if titles:
-            axes[2 * (i // across), i % across].set_title(titles[i], fontsize=8)
+    for k in range(2 * rows):
+        what, left = ("recovered" if k % 2 else "original"), axes[k, 0]
+        left.text(-0.06, 0.5, what, rotation=90, va="center", ha="right", fontsize=8, transform=left.transAxes)
     FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
     return path

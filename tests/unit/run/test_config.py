@@ -159,7 +159,8 @@ def test_all_defaults_are_written_out() -> None:
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
     assert written["sum"]["numbers"] == "exact"
-    assert written["record"] == {"every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    kept = {"every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
     assert written["constraint"] == []

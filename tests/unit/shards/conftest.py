@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,6 @@ from mpifed.shards.scaling import IDENTITY, Scaling
 from mpifed.shards.store import About, Federation, open_federation, write_federation
 
 Make = Callable[..., Federation]
-
-
-@pytest.fixture
-def real_data() -> Path:
-    """The folder of real data sets."""
-    folder = os.environ.get("MPIFED_DATA")
-    if not folder:
-        pytest.skip("the environment variable MPIFED_DATA does not name the folder of real data")
-    return Path(folder)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def test_a_grid(pairs: int, tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     rows = rng.random((pairs, 64))
-    path = save_pairs(tmp_path / "found.png", rows, rows + 0.1, ["row"] * pairs)
+    path = save_pairs(tmp_path / "found.png", rows, rows + 0.1)
     assert path == tmp_path / "found.png"
     picture = imread(path)
     across, down = min(pairs, 10), -(-pairs // 10)

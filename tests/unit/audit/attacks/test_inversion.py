@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,10 @@ def test_by_a_numeric_gradient() -> None:
     assert [found.labels[i] for i in range(3)] == [Y[one.at] for one in matches]
 
 
-def test_eight_images_of_mnist() -> None:
+def test_eight_images_of_mnist(real_data: Path) -> None:
     """784 pixels, most of them dark: what eight digits have in common does not hide them."""
-    folder = os.environ.get("MPIFED_DATA")
-    if not folder:
-        pytest.skip("the environment variable MPIFED_DATA does not name the folder of real data")
     images, labels = (
-        np.frombuffer(gzip.decompress((Path(folder) / "mnist" / name).read_bytes()), np.uint8, offset=at)
+        np.frombuffer(gzip.decompress((real_data / "mnist" / name).read_bytes()), np.uint8, offset=at)
         for name, at in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
     )
     found, right = tried("network", 0.0, images.reshape(-1, 784)[:8] / 255, labels[:8].astype(int), starts=6)
