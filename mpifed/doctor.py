@@ -1,4 +1,4 @@
-"""`mpifed doctor`: whether MPI, HDF5, BLAS, devices and Slurm are as they should be, and what to do where they are not.
+"""`mpifed doctor`: whether MPI, HDF5, BLAS, devices, ciphers and Slurm are as they should be, and what to do if not.
 
 Under a launcher every rank tells rank 0 where it is; rank 0 looks at the rest, and prints.
 """
@@ -12,20 +12,28 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from mpifed.comm.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
-from mpifed.run.show import human_bytes
+from mpifed.run.units import human_bytes
 
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # what launchers and libraries have in common
 _FAMILIES = {"Open MPI": _PMIX, "OpenRTE": _PMIX, "PRRTE": _PMIX, "Intel": _PMI, "HYDRA": _PMI, "MPICH": _PMI}
+_SLOW_MS = 8.0  # for 10^6 values; it is about 1 with AES instructions, and 30 without
+_MASKED = 2**18  # values of a try
+_SCHEMES = {"bfv": "seal", "threshold-bfv": "openfhe", "paillier": "tno.mpc.encryption_schemes.paillier"}
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
@@ -78,6 +86,8 @@ def _facts(places: Sequence[Place], environment: Mapping[str, str]) -> Iterator[
     yield from hdf5(environment)
     yield from folder(Path.cwd(), environment)
     yield from devices()
+    yield from key_streams()
+    yield from encryption()
     yield from slurm(environment)
 
 
@@ -230,6 +240,42 @@ def devices() -> Iterator[Finding]:
         yield Finding("warning", f"CuPy {cupy.__version__}, but no device ({error})", "everything runs on the CPU")
         return
     yield Finding("ok", f"CuPy {cupy.__version__}: {', '.join(names) or 'no device, everything runs on the CPU'}")
+
+
+def key_streams() -> Iterator[Finding]:
+    """How fast masks are made: what the masked channel costs, for each of a client's partners."""
+    ms = 1e3 * min(_seconds_of_masks() for _ in range(5))
+    what = f"masked channel: {ms:.2g} ms for 10^6 values of a key stream (AES-128)"
+    if ms > _SLOW_MS:
+        yield Finding("warning", what, "this processor or build has no instructions for AES: set [masking] neighbours")
+    else:
+        yield Finding("ok", what)
+
+
+def _seconds_of_masks() -> float:
+    message, start = np.zeros(_MASKED, dtype=np.int64), time.perf_counter()
+    Pad().add([(Stream(os.urandom(KEY_BYTES)), 1)], message, [slice(0, _MASKED)])
+    return (time.perf_counter() - start) * 1e6 / _MASKED
+
+
+def encryption() -> Iterator[Finding]:
+    """Which libraries of the encrypted channel can be loaded."""
+    found, missing = [], []
+    for scheme, module in _SCHEMES.items():
+        name = f"{scheme} ({module.partition('.')[0]})"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # one recommends another library
+                importlib.import_module(module)
+            found.append(name)
+        except ImportError:
+            missing.append(name)
+    without = f"; not {', '.join(missing)}" * bool(missing)
+    if not found:
+        what = f"encrypted channel: none of {', '.join(missing)}"
+        yield Finding("ok", what + ": pip install 'mpifed[encrypted]' where a job needs it")
+    else:
+        yield Finding("ok", f"encrypted channel: {', '.join(found)}{without}")
 
 
 def slurm(environment: Mapping[str, str]) -> Iterator[Finding]:

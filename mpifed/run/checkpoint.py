@@ -43,11 +43,13 @@ class Progress(NamedTuple):
     up_bytes: int = 0
     down_bytes: int = 0
     exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # what each has cost, to the last checkpoint
+    attempt: int = 0  # how often the next round has been void
 
-    def after(self, seconds: float, federation: Federation, rounds: int = 0) -> Progress:
-        """After so much time and so many rounds more."""
+    def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
+        """After so much time and so many rounds more, or so many attempts at the next one."""
         return self._replace(
             round=self.round + rounds,
+            attempt=attempt,
             elapsed_s=self.elapsed_s + seconds,
             up_bytes=federation.up_bytes,
             down_bytes=federation.down_bytes,

@@ -39,8 +39,8 @@ def error_of(
         part = job.participation
         return TooFewClients(
             f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
-            f"{part.max_dropouts} clients left, and a sum of so few is not opened; the model of round {done} "
-            f"stands in {out}; start anew with a larger max_dropouts or more attempts",
+            f"{part.max_dropouts} clients left, or in one after a sum had been opened already; a sum of so few is "
+            f"not opened; the model of round {done} stands in {out}; start anew with larger max_dropouts or attempts",
             agreed=True,
         )
     if end == NotCertified.exit_code:

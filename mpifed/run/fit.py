@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
+from mpifed.comm import schemes
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
@@ -48,13 +49,6 @@ def _wrong_channel(job: Job) -> Iterator[str]:
             f"[participation] dropout_rate = {part.dropout_rate:g}: whoever leaves makes the round void; give "
             "max_dropouts, how many may"
         )
-    if channel == "encrypted" and job.encryption.scheme == "threshold-bfv":
-        for key in ("clients_per_round", "max_dropouts"):
-            if getattr(part, key):
-                yield (
-                    f'[participation] {key} = {getattr(part, key)}: with [encryption] scheme = "threshold-bfv" every '
-                    f'client takes part in every opening; leave it out, or take scheme = "bfv"'
-                )
 
 
 def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
@@ -117,6 +111,8 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
             "round, since each holds other columns; leave it out"
         )
+    if job.sum.channel == "encrypted":
+        wrong += schemes.check(job.protection(), problem.clients, per_round)
     wrong += _too_few(job, per_round or problem.clients)
     if job.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
         wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
@@ -133,6 +129,12 @@ def _too_few(job: Job, present: int) -> Iterator[str]:
         yield (
             f"[sum] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer is not "
             "opened; let more take part"
+        )
+    elif job.sum.channel == "masked" and leave and present < 2 * leave + 2:
+        yield (
+            f"[participation] max_dropouts = {leave}: there are {present} clients in a round, and masked sums need "
+            f"{2 * leave + 2}, so that of those who hold shares of a client's secrets a majority stays; lower it, or "
+            "let more take part"
         )
 
 

@@ -7,38 +7,42 @@ shards.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from math import comb
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from mpifed.comm.graph import enough
 from mpifed.comm.placement import place
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
-from mpifed.core.record import Record, leaves, nbytes
+from mpifed.core.record import leaves, nbytes
+from mpifed.core.round import Round
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job, read_table
+from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import with_noise
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.outlook import outlook, outlook_lines
+from mpifed.run.outlook import outlook
 from mpifed.run.protection import warnings_of
 from mpifed.run.rehearsal import (
     NOTHING,
-    Stage,
+    Cost,
+    agreement_s,
     load_libraries,
     rehearse_measuring,
     rehearse_round,
-    stock_like,
     typical_round,
 )
-from mpifed.run.setup import measures_of, problem_of
-from mpifed.run.show import human_bytes
+from mpifed.run.scenery import Stage, stock_like
+from mpifed.run.setup import holdings_of, measures_of, problem_of
 from mpifed.run.sweep import points
+from mpifed.run.visibility import View, in_general, learns
+from mpifed.run.wording import forecast_text as forecast_text
 from mpifed.shards import store
 
 
@@ -53,8 +57,9 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     found = points(read_table(job_path, changes), str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
     data = store.open_federation(job.data.path)
-    stage = Stage(job, data, _algorithm(job, data), stock_like(data))
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
+    hosts = len(np.unique(placement.ranks))
+    stage = Stage(job, data, _algorithm(job, data), stock_like(data), hosts)
     host = np.repeat(placement.ranks, [len(block) for block in placement.blocks])  # [N] each client's rank
     now, busiest = typical_round(job, data, host)
     keep_freed_memory()
@@ -65,12 +70,18 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         measuring, certifying = (
             rehearse_measuring(stage, most, certify) if job.record.every else NOTHING for certify in (False, True)
         )
-    questions = a_round.questions | certifying.questions
+    view = _view(job, data, now, ranks, host, a_round.partners)
+    asked = _Asked(job, data, view, a_round, certifying)
+    everybody = asked._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
     measures = measures_of(job, stage.algorithm) if job.record.every else ()
     measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
     certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
-    setup_bytes, round_bytes = np.array(a_round.setup_bytes), np.array(a_round.bytes)
+    keys = _keys(job, data, now, a_round)
+    setup = [everybody.exchange(one) for one in stage.algorithm.setup]
+    exchanges = [asked.exchange(one) for one in stage.algorithm.exchanges]
+    per_round = {key: sum(one[key] for one in exchanges) for key in KEYS}
+    whole = {key: keys[key] + sum(one[key] for one in setup) + job.rounds * per_round[key] for key in KEYS}
     memory = {
         "process": process_bytes,
         "data": _data_bytes(job, data, host),
@@ -84,19 +95,20 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "clients_per_round": int(now.present.sum()),
         "channel": job.sum.channel,
         "numbers": job.sum.numbers,
-        "setup": [_exchange(job, data, one, questions) for one in stage.algorithm.setup],
-        "exchanges": [_exchange(job, data, one, questions) for one in stage.algorithm.exchanges],
-        "measures": [_exchange(job, data, one, questions) for measure in measures for one in measure.exchanges],
+        "keys": keys,
+        "setup": setup,
+        "exchanges": exchanges,
+        "measures": [everybody.exchange(one) for measure in measures for one in measure.exchanges],
         "privacy": outlook(job, stage.algorithm),
         "warnings": [
             *getattr(stage.algorithm, "warnings", lambda: [])(),
             *warnings_of(job, stage.algorithm.problem.privacy),
         ],
-        "up_bytes_per_round": int(round_bytes[0]),
-        "down_bytes_per_round": int(round_bytes[1]),
-        "up_bytes": int(setup_bytes[0] + job.rounds * round_bytes[0]),
-        "down_bytes": int(setup_bytes[1] + job.rounds * round_bytes[1]),
-        "who_learns": _who_learns(stage.algorithm, ranks, bool(measures)),
+        **{f"{key}_per_round": value for key, value in per_round.items()},
+        **whole,
+        "dropout_rate": job.participation.dropout_rate,
+        "void_chance": _void_chance(job, int(now.present.sum())),
+        "who_learns": in_general(stage.algorithm, view, bool(measures)),
         "ranks": ranks,
         "placement": [
             {"rank": rank, "clients": int((host == rank).sum()), "rows": int(data.counts[host == rank].sum())}
@@ -143,39 +155,76 @@ def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> in
     return int(values.max())
 
 
-def _exchange(job: Job, data: store.Federation, exchange: Exchange, questions: dict[str, Record]) -> dict[str, Any]:
-    """One exchange: what is asked, what is answered, who hears."""
-    question = questions[exchange.name]
-    adder = make_sum(exchange, data.clients, **job.sum_settings())
-    return {
-        "name": exchange.name,
-        "hears": _hears(exchange),
-        "channel": job.sum.channel,
-        "numbers": job.sum.numbers,
-        "question": [
-            {
-                "field": name,
-                "shape": list(np.shape(leaf)),
-                "dtype": str(np.asarray(leaf).dtype),
-                "bytes": nbytes(leaf),
-                **({"of": "own columns"} if name in exchange.told_by_columns else {}),
-            }
-            for name, leaf in leaves(question)
-        ],
-        "answer": [
-            {
-                "field": place.name.removeprefix(exchange.name + "."),
-                "shape": list(place.field.shape),
-                "dtype": str(adder.message.dtype),
-                "bytes": (place.stop - place.start) * adder.message.itemsize,
-                **(place.form._asdict() if job.sum.numbers == "exact" else {}),
-                **_of_whom(place.field),
-            }
-            for place in adder.places
-        ],
-        "question_bytes": nbytes(question),
-        "answer_bytes": adder.nbytes,
-    }
+def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
+    withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
+    at_server = int((host == 0).sum())
+    leave = job.participation.max_dropouts if job.participation.dropout_rate else 0
+    return View(job.protection(), holdings_of(data), now.present, ranks, at_server, partners, withstands, leave)
+
+
+def _keys(job: Job, data: store.Federation, now: Round, a_round: Cost) -> dict[str, float]:
+    """What keys cost, those included that pairs of clients agree on when they first meet."""
+    keys = a_round.exchanges["keys"]
+    if job.sum.channel == "plain":
+        return dict.fromkeys(keys, 0)
+    if a_round.partners:
+        met = min(data.clients - 1, a_round.partners * max(1.0, job.rounds * now.present.mean()))
+        keys = keys | {"crypto_s": keys["crypto_s"] + data.clients * met * agreement_s()}
+    return keys
+
+
+def _void_chance(job: Job, present: int) -> float:
+    """That more leave within a round than may."""
+    rate, most = job.participation.dropout_rate, job.participation.max_dropouts
+    few = range(min(most, present) + 1)
+    return max(0.0, 1 - sum(comb(present, k) * rate**k * (1 - rate) ** (present - k) for k in few)) if rate else 0.0
+
+
+class _Asked(NamedTuple):
+    """What is known of the exchanges."""
+
+    job: Job
+    data: store.Federation
+    view: View
+    a_round: Cost
+    certifying: Cost
+
+    def exchange(self, exchange: Exchange) -> dict[str, Any]:
+        """One exchange: what is asked, what is answered, who hears; where it is counted, what it costs."""
+        question = (self.a_round.questions | self.certifying.questions)[exchange.name]
+        adder = make_sum(exchange, self.data.clients, **self.job.sum_settings())
+        cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
+        return {
+            "name": exchange.name,
+            "hears": _hears(exchange),
+            "channel": self.job.sum.channel,
+            "numbers": self.job.sum.numbers,
+            "question": [
+                {
+                    "field": name,
+                    "shape": list(np.shape(leaf)),
+                    "dtype": str(np.asarray(leaf).dtype),
+                    "bytes": nbytes(leaf),
+                    **({"of": "own columns"} if name in exchange.told_by_columns else {}),
+                }
+                for name, leaf in leaves(question)
+            ],
+            "answer": [
+                {
+                    "field": place.name.removeprefix(exchange.name + "."),
+                    "shape": list(place.field.shape),
+                    "dtype": str(adder.message.dtype),
+                    "bytes": (place.stop - place.start) * adder.message.itemsize,
+                    **(place.form._asdict() if self.job.sum.numbers == "exact" else {}),
+                    **_of_whom(place.field),
+                }
+                for place in adder.places
+            ],
+            "question_bytes": nbytes(question),
+            "answer_bytes": adder.nbytes,
+            "learns": learns(exchange, adder.places, self.view),
+            **cost,
+        }
 
 
 def _hears(exchange: Exchange) -> str:
@@ -189,92 +238,3 @@ def _of_whom(field: Field) -> dict[str, str]:
     if field.columns is not None:
         return {"of": "own columns"}
     return {} if field.sender is None else {"of": f"client {field.sender}"}
-
-
-def _who_learns(algorithm: Algorithm, ranks: int, measured: bool) -> list[str]:
-    """What the plain channel shows to whom."""
-    parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
-    lines = ["every client present learns the question" + ", of `own columns` its own part" * parts]
-    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
-    if any(field.single for field in fields):
-        lines += ["each value marked `own columns` or with a client is one client's own, known to who hears the sum"]
-    lines += ["plain hides nothing: in a deployment the server would see every client's own answer"]
-    lines += ["here each rank's process sees the data and answers of the clients it hosts"]
-    if ranks > 1:
-        lines += ["rank 0 sees every rank's partial sum, which is an answer where one client is present"]
-    if measured:
-        lines += ["measuring reveals to rank 0 every rank's sum of losses, over all rows it hosts"]
-    return lines
-
-
-def forecast_text(found: dict[str, Any]) -> str:
-    """The same for a person."""
-    return "\n".join(_lines(found))
-
-
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    if found["points"] > 1:
-        yield f"A sweep of {found['points']} points; this is the first.\n"
-    present = f"{found['clients_per_round']} of {found['clients']} clients"
-    yield f"{found['job']}: {present} in each of {found['rounds']} rounds"
-    for title, part in (("Once, before round 0", "setup"), ("Every round", "exchanges"), ("When measured", "measures")):
-        for exchange in found[part]:
-            who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
-            who = f"the {who}" if who == "server hears" else who
-            yield f'\n{title}: "{exchange["name"]}", {who} the sum ({exchange["channel"]}, {exchange["numbers"]})'
-            for what in ("question", "answer"):
-                yield from (_field_line(what, field) for field in exchange[what])
-    yield f"\n{'Sent':12}{_both(found, '_per_round')} a round"
-    yield f"{'':12}{_both(found, '')} in the whole run; measuring is not counted"
-    yield f"{'Who learns':12}" + f"\n{'':12}".join(found["who_learns"])
-    yield f"{'Placement':12}{_placement(found['placement'])}"
-    memory, seconds = found["memory_bytes"], found["seconds"]
-    parts = ", ".join(f"{human_bytes(memory[part])} {part}" for part in ("process", "data", "work"))
-    yield f"{'Memory':12}{human_bytes(memory['largest_rank'])} on the largest rank: {parts}"
-    measuring = f"; {seconds['measurements']} measurements of {_seconds(seconds['measurement'])}"
-    if seconds["certificates"]:
-        many = "s" * (seconds["certificates"] > 1)
-        measuring += f", {seconds['certificates']} certificate{many} of {_seconds(seconds['certificate'])}"
-    yield (
-        f"{'Time':12}{_seconds(seconds['elapsed'])} for the rounds, {_seconds(seconds['round'])} each"
-        f"{measuring if seconds['measurements'] else ''}"
-    )
-    yield f"{'':12}rehearsed here, on random rows: messages, files and MPI's own memory are left out"
-    if found["privacy"] is not None:
-        yield from outlook_lines(found["privacy"], found["rounds"])
-    for warning in found["warnings"]:
-        yield f"{'Warning':12}{warning}"
-
-
-def _field_line(what: str, field: dict[str, Any]) -> str:
-    shape = " x ".join(map(str, field["shape"])) or "1"
-    name = field["field"].removeprefix("statistics.")
-    line = f"  {what:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
-    if "limbs" in field:
-        wide = f", {field['limbs']} limbs" if field["limbs"] > 1 else ""
-        line += f"  2^{int(np.log2(field['scale']))}, within {_bound(field['bound'])}{wide}"
-    return f"{line}  ({field['of']})" if "of" in field else line
-
-
-def _bound(value: float) -> str:
-    """1024 -> '1024', 2.0**28 -> '2^28', 1e15 -> '1e+15'."""
-    power = np.log2(value)
-    return f"2^{power:.0f}" if value > 2**13 and power == round(power) else f"{value:.4g}"
-
-
-def _both(found: dict[str, Any], when: str) -> str:
-    return f"{human_bytes(found[f'up_bytes{when}'])} up and {human_bytes(found[f'down_bytes{when}'])} down"
-
-
-def _placement(ranks: list[dict[str, int]]) -> str:
-    hosting = sorted(Counter(one["clients"] for one in ranks).items(), reverse=True)
-    parts = [f"{count} rank{'s' * (count > 1)} with {clients or 'none'}" for clients, count in hosting]
-    return f"clients: {', '.join(parts)}; rank 0, the server, with {ranks[0]['clients'] or 'none'}"
-
-
-def _seconds(seconds: float) -> str:
-    """0.0021 -> '2.1 ms'."""
-    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

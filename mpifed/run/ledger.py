@@ -3,7 +3,8 @@
 `ledger.jsonl` begins with a header: the job as run and its noise multiplier. A line for each round follows, which is on
 the disk before the round begins, so that a kill at any moment may count a release too many, and never one too few.
 Where noise is secure, a round that is played again after a resume is another release and another line. With
-noise = "test" it has the same bits, and so the line that is there counts once.
+noise = "test" it has the same bits, and so the line that is there counts once. A round that too many clients leave is
+void, and played again with the others' answers: each attempt is a release with a line of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,8 +71,8 @@ def read_header(run_dir: Path) -> Header:
 class Ledger:
     """Counts what is released, and knows what it costs; of a run whose algorithm has its noise multiplier."""
 
-    def __init__(self, run_dir: Path, algorithm: Algorithm, done: int = 0) -> None:
-        """Reads the ledger of `run_dir`, of which `done` rounds stand in the checkpoint.
+    def __init__(self, run_dir: Path, algorithm: Algorithm, done: int = 0, attempt: int = 0) -> None:
+        """Reads the ledger of `run_dir`, of which `done` rounds stand in the checkpoint, and `attempt` void ones.
 
         Raises
         ------
@@ -87,15 +89,17 @@ class Ledger:
         _, lines, torn = _read(self._path)
         if torn:
             self._mend(lines, done)
-        self._written = {line.round for line in lines}
-        missing = sorted(set(range(done)) - self._written)
+        self._written = Counter(line.round for line in lines)  # how often each round is in the file,
+        self._noted = Counter({done: attempt})  # and how often it was played since the checkpoint's rounds
+        missing = sorted(set(range(done)) - self._written.keys())
         if missing:
             raise DataError(
                 f"{self._path}: has no line of round {missing[0]}, and the checkpoint says that {done} are played: "
                 "what was released is not known; restore the file, or start anew without --resume, into another folder"
             )
         if not self.secure:
-            lines = [Line(*line) for line in {line.round: line for line in lines if line.round < done}.values()]
+            again = [line for line in lines if line.round == done][:attempt]
+            lines = [line for line in lines if line.round < done] + again
         for line in lines:
             self._add(line)
 
@@ -112,13 +116,14 @@ class Ledger:
         """Write down that round `now` is about to be played."""
         everybody = now.present.all() or self._private.released(now.index).by_chance
         line = Line(now.index, None if everybody else np.flatnonzero(now.present).tolist())
-        if self.secure or line.round not in self._written:
+        self._noted[line.round] += 1
+        if self.secure or self._noted[line.round] > self._written[line.round]:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(_text(line))
                 file.flush()
                 if self.secure:
                     os.fdatasync(file.fileno())
-            self._written.add(line.round)
+            self._written[line.round] += 1
         self._add(line)
 
     def _add(self, line: Line) -> None:

@@ -158,10 +158,14 @@ class _Run:
             raise error
 
     def _rounds(self, max_hours: float | None) -> None:
-        federation, record, attempt = self.ready.federation, self.job.record, 0
+        federation, record = self.ready.federation, self.job.record
         if record.every and self.progress.round == 0 and not self.row:
             self._measure(self._certifies())
         while self.progress.round < self.job.rounds:
+            attempt = self.progress.attempt
+            if attempt == self.job.participation.attempts:
+                federation.order = TOO_FEW
+                return
             now = round_of(self.job, federation.clients, self.progress.round, self.ready.key)
             now = leaving(self.job, now, len(self.exchanges), attempt)
             if self.serves:
@@ -171,16 +175,13 @@ class _Run:
             if federation.halted:
                 return
             if now.at(len(self.exchanges) - 1).void:
-                attempt += 1
-                self.progress = self.progress.after(time.perf_counter() - start, federation)
-                if attempt == self.job.participation.attempts:
-                    federation.order = TOO_FEW
-                    return
+                # once a sum of the round was opened, one of the same answers but a few would tell the difference
+                again = attempt + 1 if now.at(0).void else self.job.participation.attempts
+                self.progress = self.progress.after(time.perf_counter() - start, federation, attempt=again)
                 continue
-            attempt = 0
-            if now.index == self.job.record.transcript:
-                self._recorded()
             self._advance(time.perf_counter() - start)
+            if self.progress.round >= record.transcript:
+                self._recorded()
             if record.every and self.progress.round % record.every == 0:
                 self._measure(self._certifies())
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
@@ -298,7 +299,7 @@ class _Run:
         if self.job.privacy is not None:
             if self.header is None:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
-            ledger = Ledger(self.out, algorithm, self.progress.round)
+            ledger = Ledger(self.out, algorithm, self.progress.round, self.progress.attempt)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger)
         if resumed:
             self.row = results.resume(self.progress.round)

@@ -24,7 +24,7 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         ends = most_within(lambda rounds: spending_of(job, algorithm, rounds).worst() <= budget, job.rounds)
     return {
         "protects": what_is_protected(privacy),
-        "from": from_whom(privacy),
+        "from": from_whom(privacy, job.protection()),
         "not_private": not_private(privacy),
         "level": privacy.level,
         "adjacency": privacy.adjacency,

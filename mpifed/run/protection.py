@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mpifed.maths.privacy.settings import Privacy
 
 if TYPE_CHECKING:
+    from mpifed.comm.channel import Protection
     from mpifed.run.config import Job
 
 _NEIGHBOURS = {
@@ -16,12 +17,7 @@ _NEIGHBOURS = {
     ("client", "replace-one"): "all records of one client, exchanged for others",
     ("client", "add-remove"): "all records of one client, left out",
 }
-_FROM = {
-    "local": "the server and everybody else: each client adds its own noise before it answers",
-    "distributed": "whoever sees nothing but the sum. The plain channel shows the server each client's answer, with "
-    "its part of the noise alone: in a plain deployment the server is NOT covered",
-    "central": "whoever sees the models. The server is trusted: it sees the clients' answers, and adds the noise",
-}
+_SUM = "sees the sum alone, without noise"
 
 
 def what_is_protected(privacy: Privacy) -> str:
@@ -29,9 +25,29 @@ def what_is_protected(privacy: Privacy) -> str:
     return _NEIGHBOURS[privacy.level, privacy.adjacency]
 
 
-def from_whom(privacy: Privacy) -> str:
-    """Who can see what, and still not tell."""
-    return _FROM[privacy.model]
+def from_whom(privacy: Privacy, how: Protection) -> str:
+    """Who can see what, and still not tell, in the channel that the job has chosen."""
+    if privacy.model == "local":
+        return "the server and everybody else: each client adds its own noise before it answers"
+    if privacy.model == "central":
+        sees = "it sees the clients' answers" if how.channel == "plain" else f"of the clients' answers it {_SUM}"
+        return f"whoever sees the models. The server is trusted: {sees}, and adds the noise"
+    if how.channel == "plain":
+        return (
+            "whoever sees nothing but the sum. The plain channel shows the server each client's answer, with its part "
+            "of the noise alone: in a plain deployment the server is NOT covered"
+        )
+    without = "the key that all clients hold, or its" if one_key(how) else "its"
+    stays = ". There is enough noise also without those who may leave" if how.max_dropouts else ""
+    return (
+        f"whoever sees nothing but the sum: in the {how.channel} channel the server as well, if all follow the "
+        f"protocol and no client gives it {without} part of the noise{stays}"
+    )
+
+
+def one_key(how: Protection) -> bool:
+    """Whether all clients hold a key that opens every answer."""
+    return how.channel == "encrypted" and how.scheme != "threshold-bfv"
 
 
 def not_private(privacy: Privacy) -> str | None:
@@ -45,12 +61,13 @@ def not_private(privacy: Privacy) -> str | None:
 
 def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
     """What must not be mistaken for private."""
+    found = list(_shared(job))
     if privacy is None:
-        return []
-    found, why_not = [], not_private(privacy)
+        return found
+    why_not = not_private(privacy)
     if why_not is not None:
         found.append(f"[privacy] {why_not}: this run is not private")
-    if privacy.model == "distributed":
+    if privacy.model == "distributed" and job.sum.channel == "plain":
         found.append(
             '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's answer, with its part of the noise, and is not covered"
@@ -61,6 +78,15 @@ def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
             "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
         )
     return found
+
+
+def _shared(job: Job) -> Iterator[str]:
+    """What a server that hosts clients could do with their key."""
+    if one_key(job.protection()) and not job.dedicated:
+        yield (
+            "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
+            "answer: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"
+        )
 
 
 def shown(run: dict[str, Any], epsilon: float | None) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -17,123 +18,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.channel import Holdings
+from mpifed.comm.channel import Account, Line
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Algorithm, Exchange, States, play
-from mpifed.core.record import Array, Record
+from mpifed.core.exchange import Exchange, States, ToClients, play
+from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
 from mpifed.run.participation import round_of
+from mpifed.run.scenery import Stage
 from mpifed.run.setup import all_exchanges, measures_of
+from mpifed.run.understudy import Understudy
 from mpifed.shards import store
 
 BUDGET_S = 0.02  # for playing the same thing again and again
 PATIENCE_S = 0.1  # for playing it at all: what takes longer is played once, and in part
-_VALUES = 2**20  # random values that all made-up shards share
-_SHRINK = 2.0**-12  # of random values, so that no answer leaves its bound
-
-
-class Stage(NamedTuple):
-    """What a rehearsal needs."""
-
-    job: Job
-    data: store.Federation
-    algorithm: Algorithm
-    stock: Stock
-
-    def block(self, clients: Sequence[int], most: int | None = None) -> Block:
-        """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
-        counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
-        groups = self.columns.groups
-        first = [np.arange(self.columns.features)[at][0] for at in self.columns.members]
-        shards = tuple(
-            _Rows(i, int(counts[i]), int(first[groups[i]]), int(self.data.widths[i]), self.stock) for i in clients
-        )
-        return Block(shards, self.job.compute.dtype)
-
-
-    @property
-    def columns(self) -> Holdings:
-        """Like those of the data, but each group's columns lie side by side."""
-        groups, widths = self.data.holds[:, 1], np.zeros(int(self.data.holds[:, 1].max()) + 1, dtype=np.int64)
-        widths[groups] = self.data.widths
-        stops = np.cumsum(widths) if self.data.split != "rows" else widths
-        members = (slice(int(stop - width), int(stop)) for stop, width in zip(stops, widths, strict=True))
-        return Holdings(self.data.features, groups, tuple(members))
-
-    def test_block(self) -> Block:
-        """Made-up rows with all columns."""
-        rows = min(CHUNK, len(self.stock.y))
-        shard = _Rows(-1, rows, 0, self.data.features, self.stock)
-        return Block((shard,), self.job.compute.dtype)
-
-
-class Stock(NamedTuple):
-    """Random rows and labels."""
-
-    X: Any  # [s, p], dense or CSR
-    y: Array  # [s]
-
-
-def stock_like(data: store.Federation) -> Stock:
-    """As wide as the widest shard, stored as its values are, and as dense."""
-    rng, width, most = np.random.default_rng(0), data.features, int(data.counts.max())
-    y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK
-    stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes a value, zeros of sparse rows as well
-    if not data.sparse:
-        rows = min(most, max(1, _VALUES // width))
-        return Stock(rng.integers(256, size=(rows, width), dtype=np.uint8).astype("u1" if stored < 4 else "f4"), y)
-    from scipy.sparse import csr_matrix
-
-    filled = min(width, max(1, round(stored * width / 8)))  # a value takes 4 bytes, and its column 4
-    rows = min(most, max(1, _VALUES // filled))
-    columns = np.sort(rng.integers(width, size=(rows, filled)), axis=1).ravel()
-    indptr = np.arange(0, rows * filled + 1, filled)
-    return Stock(csr_matrix((np.ones(rows * filled, np.float32), columns, indptr), shape=(rows, width)), y)
-
-
-class _Rows:
-    """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
-
-    def __init__(self, client: int, samples: int, first: int, features: int, stock: Stock) -> None:
-        self.client, self.samples, self.features = client, samples, features
-        self.y, self.rows, self.columns = stock.y[:samples], np.arange(samples), np.arange(first, first + features)
-        self.sparse = not isinstance(stock.X, np.ndarray)
-        self._X = stock.X[:, :features]
-
-    def take(self, at: Array, out: Array) -> None:
-        """Random rows for the rows `at` [b], into `out` [b, p]."""
-        if self.sparse:
-            self.take_sparse(at, out.dtype).toarray(out=out)
-        else:
-            np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
-
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
-        """Random rows for the rows `at` [b], as CSR [b, p]."""
-        return self._X[at % self._X.shape[0]].astype(dtype) * np.dtype(dtype).type(_SHRINK)
+SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenfold
 
 
 class Cost(NamedTuple):
     """What was seen of a rehearsal."""
 
-    seconds: float
+    hosting: float  # seconds, the longer the more clients the rank hosts
+    opening: float  # seconds to open sums, however many clients it hosts
     memory: float  # bytes, from an empty federation on
-    setup_bytes: tuple[int, int]  # up, down
-    bytes: tuple[int, int]
+    exchanges: dict[str, dict[str, float]]  # what each costs once, and "keys"; see `mpifed.run.costs`
     questions: dict[str, Record]  # by exchange
+    partners: int = 0  # with how many others each client present shares masks
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.hosting + self.opening
 
 
-NOTHING = Cost(0.0, 0.0, (0, 0), (0, 0), {})
+NOTHING = Cost(0.0, 0.0, 0.0, {}, {})
 
 
 class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions."""
+    """A federation of one rank, which keeps the questions, and tells what its clients would be if all were here."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -141,14 +69,88 @@ class _Rehearsal(Federation):
             Alone(), blocks, data.clients, **stage.job.sum_settings(), columns=stage.columns,
             protection=stage.job.protection(), rehearsed=True,
         )  # fmt: skip
+        self.questions: dict[str, Record] = {}
+        self._crypto_s: dict[str, list[float]] = defaultdict(list)  # of all ranks, by exchange, each time
+        self._hosts, self._lapped_s, self._answered_s, self.opening_s = stage.hosts, 0.0, 0.0, 0.0
+        channel: Any = self.channel
+        self._understudy: Understudy | None = None
+        if channel.name == "encrypted" and not hasattr(channel.scheme, "fuse"):
+            channel.scheme = self._understudy = Understudy(channel.scheme)
         self.make_ready(all_exchanges(stage.algorithm))
         self.agree_on_keys()
-        self.questions: dict[str, Record] = {}
+        self._keys_owed_s = self.owed_s
+
+    @property
+    def owed_s(self) -> float:
+        """Seconds of work that was not done."""
+        return self._understudy.owed_s if self._understudy else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The question."""
         self.questions[exchange.name] = question
         return super().tell(exchange, question)
+
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+        """The sum; and how long it takes to open it, on every rank that may."""
+        self._crypto_s[exchange.name].append(0.0)
+        found = super().tally(exchange, clients, question, now)
+        self.opening_s += time.perf_counter() + self.owed_s - self._answered_s
+        everywhere = isinstance(exchange, ToClients) and exchange.hearer is None
+        self._crypto_s[exchange.name][-1] += self._lap(self._line(exchange)) * (self._hosts if everywhere else 1)
+        return found
+
+    def _answer(self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round) -> States:
+        """The answers; and how long it takes to seal those of all clients present."""
+        self._lap(line)
+        found = super()._answer(line, exchange, clients, question, now)
+        here = now.present[self.channel.setting.hosted].sum()
+        self._crypto_s[exchange.name][-1] += self._lap(line) * float(now.present.sum() / max(here, 1))
+        return found
+
+    def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
+        """The bytes; when all have answered, and before the sum is opened."""
+        super()._count(exchange, line, question, now)
+        self._answered_s = time.perf_counter() + self.owed_s
+
+    def _lap(self, line: Line) -> float:
+        """Seconds of cryptography since it was last asked; of one exchange."""
+        before, self._lapped_s = self._lapped_s, line.account.crypto_s + self.owed_s
+        return self._lapped_s - before
+
+    def costs(self) -> dict[str, dict[str, float]]:
+        """What the agreement on keys, and each exchange when it is played, cost on all ranks together."""
+        keys = self.channel.keys
+        found = {"keys": _cost(keys, 1, [keys.crypto_s + self._keys_owed_s])}
+        for name, line in self._lines.items():
+            if line.account.played and not line.exchange.off_clock:
+                found[name] = _cost(line.account, line.account.played, self._crypto_s[name])
+        return found
+
+    def partners(self, present: int) -> int:
+        """With how many others each of so many clients shares masks; 0 where nobody does."""
+        channel: Any = self.channel
+        return min(present - 1, channel.neighbours(present)) if channel.name == "masked" else 0
+
+
+def _cost(account: Account, played: int, seconds: Sequence[float]) -> dict[str, float]:
+    """Of one time; the first is slow."""
+    crypto_s = median(seconds[1:] or seconds)
+    return {"up_bytes": account.up_bytes // played, "down_bytes": account.down_bytes // played, "crypto_s": crypto_s}
+
+
+def agreement_s() -> float:
+    """Seconds that it takes one of two clients to agree on a secret."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from mpifed.comm.keys import agree, derive
+
+    times = []
+    for _ in range(3):
+        private, public = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key().public_bytes_raw()
+        start = time.perf_counter()
+        derive(agree(private, public), b"")
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def load_libraries(privacy: Privacy | None) -> None:
@@ -159,8 +161,10 @@ def load_libraries(privacy: Privacy | None) -> None:
         import_module("opendp.prelude")
 
 
-def _rehearse(stage: Stage, blocks: Sequence[Block], act: Callable[[Record, States, _Rehearsal], object]) -> Cost:
-    """What `act` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
+def _rehearse(
+    stage: Stage, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object]
+) -> Cost:
+    """What `act` in `now` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
         federation, everybody = _Rehearsal(stage, blocks), _everybody(stage)
@@ -168,24 +172,26 @@ def _rehearse(stage: Stage, blocks: Sequence[Block], act: Callable[[Record, Stat
         clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
         with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
             server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
-        setup_bytes = federation.up_bytes, federation.down_bytes
-        times = [_seconds_of(lambda: act(server, clients, federation))]
+        times = [_seconds_of(lambda: act(server, clients, federation), federation)]
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    sent = federation.up_bytes - setup_bytes[0], federation.down_bytes - setup_bytes[1]
-    if times[0] < PATIENCE_S:
+    if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
-    while sum(times) < BUDGET_S:
-        times.append(_seconds_of(lambda: act(server, clients, federation)))
-    return Cost(median(times), memory, setup_bytes, sent, federation.questions)
+    while sum(map(sum, times)) < BUDGET_S:
+        times.append(_seconds_of(lambda: act(server, clients, federation), federation))
+    hosting, opening = (median(parts) for parts in zip(*times, strict=True))
+    partners = federation.partners(int(now.present.sum()))
+    return Cost(hosting, opening, memory, federation.costs(), federation.questions, partners)
 
 
-def _seconds_of(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _seconds_of(act: Callable[[], object], federation: _Rehearsal) -> tuple[float, float]:
+    """What takes longer where there are more clients, and the opening of sums."""
+    start, opened_s = time.perf_counter() + federation.owed_s, federation.opening_s
     with np.errstate(all="ignore"):  # a mean over clients who are all on other ranks
         act()
-    return time.perf_counter() - start
+    opening = federation.opening_s - opened_s
+    return time.perf_counter() + federation.owed_s - start - opening, opening
 
 
 def _everybody(stage: Stage) -> Round:
@@ -207,7 +213,7 @@ def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) ->
 
     def of(count: int) -> Cost:
         return _rehearse(
-            stage, blocks[:count],
+            stage, blocks[:count], now,
             lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
         )  # fmt: skip
 
@@ -217,7 +223,7 @@ def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) ->
     count = min(len(blocks), max(3, int(2 * PATIENCE_S / few.seconds)))
     some = of(count)
     each = (some.memory - few.memory) / (count - 2)
-    return some._replace(seconds=some.seconds * len(blocks) / count, memory=some.memory + (len(blocks) - count) * each)
+    return some._replace(hosting=some.hosting * len(blocks) / count, memory=some.memory + (len(blocks) - count) * each)
 
 
 def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
@@ -227,10 +233,10 @@ def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     test = stage.test_block() if stage.data.test_samples else None
     measures = measures_of(stage.job, stage.algorithm)
     cost = _rehearse(
-        stage, [block],
+        stage, [block], _everybody(stage),
         lambda server, clients, federation: measure(
             measures, stage.algorithm, server, [block], clients, _everybody(stage), federation, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)
-    return cost._replace(seconds=cost.seconds * (rows + stage.data.test_samples) / played)
+    return cost._replace(hosting=cost.hosting * (rows + stage.data.test_samples) / played)

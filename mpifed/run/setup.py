@@ -79,8 +79,8 @@ def prepare(
     """Open the data, place the clients, and begin every state. Collective.
 
     What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
-    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0. A `recorder` takes down
-    every message, those about keys first.
+    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0. A `recorder` takes
+    down every message, those about keys first.
 
     Raises
     ------
@@ -97,9 +97,7 @@ def prepare(
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     hosted = placement.of(transport.rank)
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
-    federation = Federation(
-        transport, blocks, data.clients, **job.sum_settings(), columns=holdings_of(data), protection=job.protection()
-    )
+    federation = together(transport, lambda: _federation(job, data, transport, blocks))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
     together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
@@ -110,6 +108,12 @@ def prepare(
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
     return Ready(algorithm, federation, server, clients, test, key)
+
+
+def _federation(job: Job, data: store.Federation, transport: Transport, blocks: list[Block]) -> Federation:
+    return Federation(
+        transport, blocks, data.clients, **job.sum_settings(), columns=holdings_of(data), protection=job.protection()
+    )
 
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: float | None) -> tuple[Algorithm, bool]:

@@ -26,7 +26,9 @@ from mpifed.run.best import (
     settings_of,
     toml_text,
 )
+from mpifed.run.costs import cost_lines
 from mpifed.run.history import HISTORY, read_history, read_json, summary
+from mpifed.run.units import human_bytes as human_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +49,7 @@ _WIDEST = 100_000  # characters: wider than any table
 
 
 def run_summary(folder: Path) -> Any:
-    """One object for a run; the list of its points for a sweep.
+    """One object for a run, with what each exchange has cost; the list of its points for a sweep.
 
     Raises
     ------
@@ -62,7 +64,12 @@ def run_summary(folder: Path) -> Any:
         ]
     if not (folder / "run.json").exists():
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
-    return summary(folder)
+    return summary(folder) | {"exchanges": _costs(folder)}
+
+
+def _costs(folder: Path) -> Any:
+    """What the agreement on keys and each exchange have cost, up to the last checkpoint."""
+    return read_json(folder / "run.json").get("exchanges")
 
 
 def run_text(folder: Path, terminal: bool = False) -> str:
@@ -83,6 +90,7 @@ def run_text(folder: Path, terminal: bool = False) -> str:
     }
     lines = [_line("status", f"{_meaning(found['exit'])} (exit {found['exit']})")]
     lines += [_line(label, _value(key, found[key])) for key, label in labels.items() if found[key] is not None]
+    lines += cost_lines(found["exchanges"] or {}, "  ")
     run = read_json(folder / "run.json")
     lines += [_line(label, text) for label, text in protection.shown(run, found["epsilon"])]
     lines += _certificate_lines(folder)
@@ -288,12 +296,3 @@ def _value(key: str, value: Any, digits: int = 6) -> str:
         return str(value)
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
-
-
-def human_bytes(count: float) -> str:
-    """1536 -> '1.5 KiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError

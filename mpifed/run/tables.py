@@ -31,7 +31,7 @@ class ParticipationTable(Table):
     clients_per_round: Positive | None = None  # all when absent
     dropout_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # the chance of each client present to leave within a round
     max_dropouts: NotNegative = 0  # how many may; if more do, the round is void, and its sum is never opened
-    attempts: Positive = 10  # how often a void round is played before the run ends
+    attempts: Positive = 10  # how often a round whose first sum is void is played before the run ends
 
 
 class SumTable(Table):

@@ -130,6 +130,33 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(doctor.devices()) == ["warning"]
 
 
+def test_key_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = doctor.key_streams()
+    ms = float(found.what.removeprefix("masked channel: ").split()[0])
+    assert 0.05 < ms < 500
+    for seconds, level in ((1e-3, "ok"), (0.03, "warning")):
+        monkeypatch.setattr(doctor, "_seconds_of_masks", lambda seconds=seconds: seconds)
+        (found,) = doctor.key_streams()
+        assert found.level == level and f" {1e3 * seconds:.2g} ms for 10^6 values" in found.what
+
+
+def test_libraries_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(*names: str) -> str:
+        def load(name: str) -> object:
+            if name.partition(".")[0] not in names:
+                raise ImportError(name)
+            return object()
+
+        monkeypatch.setattr(importlib, "import_module", load)
+        (found,) = doctor.encryption()
+        assert found.level == "ok"  # a job that needs one says so
+        return found.what
+
+    assert here("seal") == "encrypted channel: bfv (seal); not threshold-bfv (openfhe), paillier (tno)"
+    assert here("seal", "openfhe", "tno") == "encrypted channel: bfv (seal), threshold-bfv (openfhe), paillier (tno)"
+    assert "pip install 'mpifed[encrypted]'" in here()
+
+
 def test_slurm(tmp_path: Path) -> None:
     said = [
         next(doctor.slurm(environment)).what

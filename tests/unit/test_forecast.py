@@ -18,9 +18,11 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.run import rehearsal
 from mpifed.run.config import Job
 from mpifed.run.forecast import forecast, forecast_text
+from mpifed.run.history import read_json
 from mpifed.run.loop import run
 from mpifed.shards import store
 
+SEALED = ["masked", "encrypted"]
 OWN = '''
 from dataclasses import replace
 
@@ -61,6 +63,20 @@ def ran(job: Path, changes: tuple[str, ...], out: Path) -> dict[str, Any]:
     return result.columns
 
 
+def check_bytes(found: dict[str, Any], out: Path) -> None:
+    """Those that a run has counted: in all, and by exchange."""
+    counted = read_json(out / "run.json")
+    assert (found["up_bytes"], found["down_bytes"]) == (counted["up_bytes"], counted["down_bytes"])
+    exchanges = {one["name"]: one for one in found["exchanges"]}
+    times = {name: found["rounds"] for name in exchanges}
+    for one in [*found["setup"], {"name": "keys", **found["keys"]}]:
+        exchanges[one["name"]], times[one["name"]] = one, 1
+    assert exchanges.keys() == counted["exchanges"].keys()
+    for name, cost in counted["exchanges"].items():
+        for key in ("up_bytes", "down_bytes"):
+            assert exchanges[name][key] * times[name] == cost[key], (name, key)
+
+
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 @pytest.mark.parametrize(
     "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
@@ -74,14 +90,76 @@ def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str,
     assert found["down_bytes_per_round"] == present * exchange["question_bytes"]
 
 
-def test_a_set_up_and_clients_that_hear(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "change", ["server.dedicated=false", "participation.clients_per_round=4", "participation.max_dropouts=2"]
+)
+@pytest.mark.parametrize("channel", ["plain", *SEALED])
+def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, change: str) -> None:
+    changes = (f"sum.channel={channel}", change)
+    found = forecast(job, changes, ranks=3)
+    ran(job, changes, tmp_path / "run")
+    check_bytes(found, tmp_path / "run")
+    sealed = channel != "plain"
+    assert (found["keys"]["up_bytes"] > 0, found["keys"]["crypto_s"] > 0) == (sealed, sealed)
+    (exchange,) = found["exchanges"]
+    assert (exchange["crypto_s"] > 0) == sealed
+    assert found["crypto_s"] == found["keys"]["crypto_s"] + 7 * exchange["crypto_s"]
+    assert ("cryptography" in forecast_text(found)) == sealed
+
+
+def test_a_masked_round_with_a_sparse_graph(job: Path, tmp_path: Path) -> None:
+    changes = ("sum.channel=masked", "masking.neighbours=4", "participation.max_dropouts=1")
+    found = forecast(job, changes, ranks=2)
+    ran(job, changes, tmp_path / "run")
+    check_bytes(found, tmp_path / "run")
+    assert "each client shares a mask with each of 4 of the 7 others" in forecast_text(found)
+
+
+def test_cryptography_is_forecast_for_all_ranks(job: Path) -> None:
+    """What the rank with the most to do needs is taken for all clients: it hardly depends on how many ranks there are.
+
+    Seconds, so within a wide factor.
+    """
+    one, many = (forecast(job, ("sum.channel=encrypted",), ranks) for ranks in (1, 8))
+    assert 0.2 < one["crypto_s"] / many["crypto_s"] < 5
+
+
+def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ciphertext of a whole round would take longer than the test may."""
+    pytest.importorskip("tno.mpc.encryption_schemes.paillier")
+    from mpifed.comm.paillier import PackedPaillier
+
+    played = []
+    encrypt = PackedPaillier.encrypt
+    monkeypatch.setattr(PackedPaillier, "encrypt", lambda self, values: played.append(1) or encrypt(self, values))
+    found = forecast(job, ("sum.channel=encrypted", "encryption.scheme=paillier"), ranks=2)
+    (exchange,) = found["exchanges"]
+    ciphertexts = exchange["up_bytes"] / 512
+    assert ciphertexts > 80 and len(played) < ciphertexts / 2
+    assert found["seconds"]["round"] > 0.005 * ciphertexts / 2  # although it did not take that long here
+
+
+def test_rounds_that_are_void(job: Path) -> None:
+    found = forecast(job, ("participation.max_dropouts=1", "participation.dropout_rate=0.1"), ranks=1)
+    assert found["void_chance"] == pytest.approx(1 - 0.9**8 - 8 * 0.1 * 0.9**7)
+    assert "if nobody leaves; with a dropout_rate of 0.1, 18.69% of rounds are void" in forecast_text(found)
+    assert "nobody leaves" not in forecast_text(forecast(job, (), ranks=1))
+
+
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize("channel", ["plain", *SEALED])
+def test_a_set_up_and_clients_that_hear(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str, most: int
+) -> None:
     (tmp_path / "telling.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    changes = ("algorithm.name=telling:Telling", "record.every=7")
-    found, columns = forecast(job, changes, ranks=2), ran(job, changes, tmp_path / "run")
+    changes = ("algorithm.name=telling:Telling", "record.every=7", f"sum.channel={channel}")
+    changes += (f"participation.max_dropouts={most}",)
+    found = forecast(job, changes, ranks=2)
+    ran(job, changes, tmp_path / "run")
     assert [one["name"] for one in found["setup"]] == ["start"]
     assert [one["hears"] for part in ("setup", "exchanges") for one in found[part]] == ["server", "clients"]
-    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    check_bytes(found, tmp_path / "run")
     text = forecast_text(found)
     assert 'Once, before round 0: "start", the server hears' in text
     assert 'Every round: "changes", the clients present hear' in text
@@ -91,6 +169,10 @@ SSCA = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.3
 GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
 
 
+ALLOW = 'sum.allow=["slopes", "shares", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+
+
+@pytest.mark.parametrize("channel", ["plain", *SEALED])
 @pytest.mark.parametrize("data", ["sides", "scattered"])
 @pytest.mark.parametrize(
     ("extra", "hears"),
@@ -101,12 +183,18 @@ GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
     ],
 )
 def test_data_split_by_columns(
-    job: Path, tmp_path: Path, request: pytest.FixtureRequest, data: str, extra: str, hears: list[list[str]]
-) -> None:
+    job: Path, tmp_path: Path, request: pytest.FixtureRequest, channel: str, data: str, extra: str,
+    hears: list[list[str]],
+) -> None:  # fmt: skip
     path = request.getfixturevalue(data)
-    changes = (f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3")
-    found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
-    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
+    allow = ALLOW if "label_holder" in extra else ALLOW.replace('"slopes", ', "").replace('"certificate-slopes", ', "")
+    changes = (
+        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3", f"sum.channel={channel}",
+        allow,
+    )  # fmt: skip
+    found = forecast(job, changes, ranks=3)
+    ran(job, changes, tmp_path / "run")
+    check_bytes(found, tmp_path / "run")
     assert [[one["hears"] for one in found[part]] for part in ("setup", "exchanges")] == hears
     question = {field["field"]: field for field in found["exchanges"][0]["question"]}
     assert question["model.first"]["of"] == "own columns" and "of" not in question["rows"]
@@ -226,11 +314,29 @@ def test_a_sweep_shows_its_first_point(job: Path) -> None:
     assert forecast_text(found).startswith("A sweep of 8 points")
 
 
-def test_the_text_is_narrow_and_the_object_is_json(job: Path) -> None:
-    found = forecast(job, ('sum.bounds={"losses.tally.total" = 1e15}',), ranks=4)
+def slow(found: dict[str, Any]) -> dict[str, Any]:
+    """The forecast of a job that takes for ever: each of its measured numbers as wide as they come."""
+    seconds = dict.fromkeys(found["seconds"], 1.23e8) | {"measurements": 10**6, "certificates": 10**6}
+    memory = dict.fromkeys(found["memory_bytes"], 1.23456e15)
+    return {**found, "seconds": seconds, "memory_bytes": memory}
+
+
+@pytest.mark.parametrize("channel", ["plain", *SEALED])
+def test_the_text_is_narrow_and_the_object_is_json(job: Path, channel: str) -> None:
+    found = forecast(job, ('sum.bounds={"losses.tally.total" = 1e15}', f"sum.channel={channel}"), ranks=4)
     assert json.loads(json.dumps(found)) == found
-    text = forecast_text(found)
-    assert max(map(len, text.splitlines())) <= 100
+    for one in (found, slow(found)):
+        assert max(map(len, forecast_text(one).splitlines())) <= 100
+
+
+def test_a_number_stays_with_its_unit(job: Path) -> None:
+    lines = forecast_text(slow(forecast(job, (), ranks=1))).splitlines()
+    assert any(line.startswith("Time ") for line in lines)
+    assert not [line for line in lines if line.split()[:1] in (["h"], ["TiB"])]
+
+
+def test_what_the_plain_channel_shows(job: Path) -> None:
+    text = forecast_text(forecast(job, (), ranks=4))
     assert "rank 0 sees every rank's partial sum" in text and "measuring reveals" in text
     alone = forecast_text(forecast(job, ("record.every=0",), ranks=1))
     assert "partial sum" not in alone and "measuring reveals" not in alone

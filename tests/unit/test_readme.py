@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ def test_the_readme_shows_the_job() -> None:
     assert "\n".join(line for line in lines if not line.startswith("#")).strip() in README
 
 
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert "mpifed/comm/threat-model.md" in links
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
@@ -44,6 +51,23 @@ def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_
     run_example(launch, "own_algorithm.toml", digits, tmp_path)
     losses = read_history(tmp_path / "run")["train_loss"]
     assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize(("job", "data"), [("masked", "digits"), ("encrypted", "sides")])
+def test_the_channels_have_the_bits_of_the_plain_one(
+    job: str, data: str, launch: Callable[..., Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    changes = ["--set", f"data.path={request.getfixturevalue(data)}", "--set", "rounds=6", "--set", "record.every=2"]
+    found = []
+    for ranks, channel in ((3, job), (0, "plain")):
+        out = tmp_path / channel
+        ended = launch(
+            ranks, "run", EXAMPLES / f"{job}.toml", *changes, "--set", f"sum.channel={channel}", "--out", out, cwd=ROOT
+        )
+        assert ended.code == 0, ended.text
+        found.append(summary(out))
+    assert found[0]["model_sha256"] == found[1]["model_sha256"]
+    assert found[0]["train_loss"] == found[1]["train_loss"]
 
 
 def test_a_script(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:

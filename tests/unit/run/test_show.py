@@ -20,7 +20,7 @@ from mpifed.core.errors import UsageError
 from mpifed.run.best import read_points, select, settings_of, toml_text
 from mpifed.run.config import read_table
 from mpifed.run.history import FIRST, LEDGER, SUMMARY, write_json
-from mpifed.run.show import run_text
+from mpifed.run.show import run_summary, run_text
 
 Settings = dict[str, Any]
 
@@ -362,3 +362,34 @@ def test_warnings_of_a_run(tmp_path: Path) -> None:
     shown = run_text(run)
     assert f"{'warning':30} slack is large\n{'warning':30} raise slack_cost\n" in shown
     assert "privacy budget reached (exit 6)" in shown
+
+
+def test_costs_by_exchange(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", train_loss=0.5)
+    about = json.loads((run / "run.json").read_text())
+
+    def shown(**exchanges: tuple[int, int, float]) -> list[str]:
+        named = {
+            name: {"played": 9, "up_bytes": up, "down_bytes": down, "crypto_s": seconds}
+            for name, (up, down, seconds) in exchanges.items()
+        }
+        write_json(run / "run.json", about | {"exchanges": named})
+        assert run_summary(run)["exchanges"] == named
+        return [line for line in run_text(run).splitlines() if line.startswith("  ")]
+
+    assert shown(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0)) == [
+        "  by exchange          up        down  cryptography, all ranks together",
+        "  keys              592 B     2.0 KiB  30 ms",
+        "  gradients       3.0 MiB     1.0 MiB  1.25 min",
+    ]
+    assert shown(keys=(0, 0, 3e-6), scores=(1024, 0, 0.0), the_gradients=(2048, 512, 0.0)) == [
+        "  by exchange            up        down",
+        "  scores            1.0 KiB         0 B",
+        "  the_gradients     2.0 KiB       512 B",
+    ]
+    assert shown(keys=(0, 0, 3e-6), gradients=(1024, 1024, 0.0)) == []  # the totals say it
+
+
+def test_a_run_of_before_has_no_costs_by_exchange(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", train_loss=0.5)
+    assert run_summary(run)["exchanges"] is None and "by exchange" not in run_text(run)

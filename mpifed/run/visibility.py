@@ -1,0 +1,161 @@
+"""Who learns what in a job, by its channel: of each exchange, and in general."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import Holdings, Protection
+from mpifed.comm.groups import fewest
+from mpifed.comm.sums import Place
+from mpifed.core.exchange import Algorithm, Exchange, ToClients
+from mpifed.core.record import leaves
+from mpifed.run.protection import one_key
+
+
+class View(NamedTuple):
+    """What decides on who can see what."""
+
+    protection: Protection
+    columns: Holdings
+    present: NDArray[np.bool_]  # [N] of a round
+    ranks: int
+    at_server: int  # clients that rank 0 hosts
+    partners: int  # with how many others each client shares masks
+    withstands: int  # how many it takes to withstand a third of the clients
+    leave: int = 0  # how many may leave before they have answered
+
+    @property
+    def clients(self) -> int:
+        """In a round."""
+        return int(self.present.sum())
+
+    @property
+    def one_key(self) -> bool:
+        """Whether all clients hold a key that opens every ciphertext."""
+        return one_key(self.protection)
+
+
+def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
+    """What the server and the clients learn of the answers to an exchange."""
+    whole, plain = _sum(places, view), view.protection.channel == "plain"
+    if isinstance(exchange, ToClients):
+        who = "clients" if exchange.hearer is None else f"client {exchange.hearer} alone"
+        return {"server": "every answer" if plain else "nothing", who: whole}
+    bare = view.protection.channel == "masked" and not view.protection.max_dropouts
+    if bare and any(fewest(place, view.columns, view.present) == 1 for place in places):
+        whole += ", which are not masked"
+    return {
+        "server": "every answer" if plain else whole,
+        "clients": "nothing, but for the one who opens it" if view.one_key else "nothing",
+    }
+
+
+def _sum(places: Sequence[Place], view: View) -> str:
+    """What a sum is of."""
+    counts = {p.name.partition(".")[2]: fewest(p, view.columns, view.present) for p in places}
+    names = {name: name.removeprefix("statistics.") for name in counts}
+    single = ", ".join(names[name] for name, count in counts.items() if count == 1)
+    some = ", ".join(f"{names[name]} of {count}" for name, count in counts.items() if 1 < count < view.clients)
+    if set(counts.values()) == {1}:
+        return f"single clients' own {single}"
+    fewer = f"{view.clients - view.leave} to " if view.leave else ""
+    whole = f"the sum of {fewer}{view.clients} answers" + (f" ({some})" if some else "")
+    return whole + (f", and single clients' own {single}" if single else "")
+
+
+def told(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The same of several exchanges, in words: those that are alike together."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for exchange in found:
+        (_, server), (who, clients) = exchange["learns"].items()
+        alike.setdefault((server, who, clients), []).append(exchange["name"])
+    for (server, who, clients), names in alike.items():
+        learn = "learn" if who == "clients" else "learns"
+        yield f"{', '.join(names)}: the server learns {server}; {who} {learn} {clients}"
+
+
+def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
+    """What holds for all exchanges."""
+    parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
+    lines = ["every client present learns the question" + ", of `own columns` its own part" * parts]
+    if view.protection.channel == "plain":
+        return lines + list(_plain(algorithm, view, measured))
+    lines += ["who takes part, how much is sent, and when, is hidden from nobody"]
+    lines += _masked(view) if view.protection.channel == "masked" else _encrypted(view)
+    lines += [f"no sum of fewer than {view.protection.min_clients} answers is opened" + _allowed(view.protection)]
+    lines += ["assumed: all follow the protocol (honest but curious); the server passes on public keys unchanged"]
+    return lines + list(_ranks(algorithm, view))
+
+
+def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
+    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
+    if any(field.single for field in fields):
+        yield "each value marked `own columns` or with a client is one client's own, known to who hears the sum"
+    yield "plain hides nothing: in a deployment the server would see every client's own answer"
+    yield "here each rank's process sees the data and answers of the clients it hosts"
+    if view.ranks > 1:
+        yield "rank 0 sees every rank's partial sum, which is an answer where one client is present"
+    if measured:
+        yield "measuring reveals to rank 0 every rank's sum of losses, over all rows it hosts"
+
+
+def _allowed(protection: Protection) -> str:
+    return f", but for those allowed by name: {', '.join(protection.allow)}" if protection.allow else ""
+
+
+def _masked(view: View) -> Iterator[str]:
+    """Who would have to tell the server what."""
+    k, leave = view.partners, view.protection.max_dropouts
+    everybody = k >= view.clients - 1
+    whom = f"the {k} others" if everybody else f"{k} of the {view.clients - 1} others"
+    yield f"masked: each client shares a mask with each of {whom}"
+    if leave:
+        yield (
+            f"for up to {leave} clients who may leave, the server and {k - leave} of a client's {k} partners together "
+            "could open its answer; fewer could not"
+        )
+    elif everybody:
+        yield "the server and any clients together learn the sum of all others' answers, and no more"
+    else:
+        yield f"the server and all {k} partners of a client could open its answer"
+    if not everybody and k >= view.withstands:
+        yield (
+            "a third of all clients, chosen beforehand, help it to the sum of the others' answers and no more, but for "
+            "a chance of 2^-40"
+        )
+    elif not everybody:
+        yield f"it takes {view.withstands} partners each to withstand a third of all clients, but for a chance of 2^-40"
+    if len(view.columns.members) > 1:
+        yield "values of columns are masked among the holders of these columns"
+
+
+def _encrypted(view: View) -> Iterator[str]:
+    scheme = view.protection.scheme
+    if view.one_key:
+        yield f"encrypted ({scheme}): all clients share the secret key, which the server lacks"
+        yield "the server and any one client together could open every answer"
+    else:
+        yield f"encrypted ({scheme}): each client has its own share of the key, and it takes all of them to open a sum"
+        yield "the server and any clients together learn the sum of all others' answers, and no more"
+
+
+def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
+    """What the processes of this machine are in it."""
+    if view.ranks == 1:
+        yield "one rank: its process holds all data and keys; it shows costs and bits, and hides nothing"
+        return
+    yield "here each rank's process sees the data, answers and keys of the clients it hosts"
+    if not view.at_server:
+        yield "rank 0 is the server alone: no key of a client is in its process"
+        return
+    clients = f"rank 0 is shared: its process holds the keys of {view.at_server} client{'s' * (view.at_server > 1)}"
+    if view.one_key:
+        yield f"{clients}, and so could open every answer; [server] dedicated = true keeps them apart"
+    elif any(isinstance(exchange, ToClients) for exchange in algorithm.exchanges):
+        yield f"{clients}, and so could open what only clients should hear; [server] dedicated = true keeps them apart"
+    else:
+        yield f"{clients}, who count as colluding with the server; [server] dedicated = true keeps them apart"

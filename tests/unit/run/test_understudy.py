@@ -1,0 +1,73 @@
+"""A rehearsal's stand-in for an encryption: right sums, and the time of work that was not done."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.run.understudy import Understudy
+
+NAP_S = 0.02
+
+
+class Slow:
+    """A scheme whose every ciphertext takes a while."""
+
+    slots, nbytes, name = 4, 100, "slow"
+
+    def __init__(self) -> None:
+        self.encrypted = self.opened = 0
+
+    def encrypt(self, values: Any) -> bytes:
+        self.encrypted += 1
+        time.sleep(NAP_S)
+        return b"sealed"
+
+    def load(self, block: bytes) -> str:
+        assert block == b"sealed"  # its own, and never one of the understudy's
+        return "loaded"
+
+    def add(self, total: str, more: str) -> str:
+        assert total == more == "loaded"
+        return total
+
+    def save(self, total: str) -> bytes:
+        return b"sealed"
+
+    def open(self, total: str) -> None:
+        assert total == "loaded"
+        self.opened += 1
+
+
+def test_sums_are_right_and_ciphertexts_as_long_as_real_ones() -> None:
+    one = Understudy(Slow())
+    blocks = [one.encrypt(np.array(values)) for values in ([1, 2, 3, 4], [10, 20], [-5, 0, 7])]
+    assert [len(block) for block in blocks] == [100] * 3
+    total = one.load(blocks[0])
+    for block in blocks[1:]:
+        total = one.add(total, one.load(block))
+    assert one.open(one.load(one.save(total))).tolist() == [6, 22, 10, 4]
+    assert one.open(one.load(blocks[0])).tolist() == [1, 2, 3, 4]  # what was added to is a copy
+    assert (one.slots, one.name) == (4, "slow")
+
+
+def test_what_is_not_done_is_owed() -> None:
+    slow = Slow()
+    one, start = Understudy(slow), time.perf_counter()
+    for _ in range(100):
+        one.encrypt(np.arange(4))
+    took = time.perf_counter() - start
+    assert slow.encrypted == 1 and took < 50 * NAP_S
+    assert one.owed_s == pytest.approx(99 * NAP_S, rel=0.5)
+
+
+def test_quick_work_is_done_a_few_times() -> None:
+    slow = Slow()
+    one = Understudy(slow)
+    block = one.encrypt(np.arange(4))
+    for _ in range(10):
+        one.open(one.load(block))
+    assert slow.opened == 4

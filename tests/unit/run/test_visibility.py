@@ -1,0 +1,149 @@
+"""What `mpifed show JOB.toml` says of who learns what, in each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.run.forecast import forecast, forecast_text
+
+VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
+ALLOW = 'sum.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
+
+
+@pytest.fixture
+def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
+    """Eight clients."""
+    table = {
+        "name": "t",
+        "rounds": 2,
+        "data": {"path": str(digits)},
+        "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]},
+    }
+    return write_job(tmp_path / "job.toml", table)
+
+
+def told(job: Path, channel: str, *changes: str, ranks: int = 4) -> str:
+    """All that is said, in one line."""
+    text = forecast_text(forecast(job, (f"sum.channel={channel}", *changes), ranks))
+    start = text.index("Who learns")
+    return " ".join(text[start : text.index("\nPlacement")].split())
+
+
+def learns(job: Path, channel: str, *changes: str) -> dict[str, dict[str, str]]:
+    found = forecast(job, (f"sum.channel={channel}", *changes), 4)
+    return {one["name"]: one["learns"] for part in ("setup", "exchanges", "measures") for one in found[part]}
+
+
+@pytest.mark.parametrize(
+    ("channel", "server", "clients"),
+    [
+        ("plain", "every answer", "nothing"),
+        ("masked", "the sum of 3 answers", "nothing"),
+        ("encrypted", "the sum of 3 answers", "nothing, but for the one who opens it"),
+    ],
+)
+def test_a_sum_for_the_server(job: Path, channel: str, server: str, clients: str) -> None:
+    found = learns(job, channel, "participation.clients_per_round=3")
+    (name,) = [name for name in found if name not in ("losses", "certificate")]
+    assert found[name] == {"server": server, "clients": clients}
+    assert found["losses"]["server"] == server.replace("3", "8")  # everybody is measured
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> None:
+    found = learns(job, channel, f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW)
+    whole = "every answer" if channel == "plain" else "nothing"
+    assert found["scores"] == {"server": whole, "client 1 alone": "the sum of 5 answers"}
+    assert found["slopes"] == {"server": whole, "clients": "single clients' own slopes"}
+    single = "single clients' own gradient.first"
+    assert found["gradients"]["server"].startswith("every answer" if channel == "plain" else single)
+
+
+def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
+    text = told(job, "masked", f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW)
+    assert "scores, all-scores, certificate-scores: the server learns nothing; client 1 alone learns the sum" in text
+    assert "but for those allowed by name: slopes, gradients," in text
+    assert "gradients: the server learns single clients' own gradient.first" in text
+    assert "which are not masked; clients learn nothing" in text
+    assert "values of columns are masked among the holders of these columns" in text
+
+
+def test_masks_of_all_pairs(job: Path) -> None:
+    text = told(job, "masked")
+    assert "gradients" not in text  # fedavg has none
+    assert "each client shares a mask with each of the 7 others" in text
+    assert "the server and any clients together learn the sum of all others' answers, and no more" in text
+    assert "no sum of fewer than 2 answers is opened" in text and "allowed by name" not in text
+
+
+def test_masks_with_drop_outs(job: Path) -> None:
+    changes = ("participation.max_dropouts=2", "participation.dropout_rate=0.1", "sum.min_clients=4")
+    found, text = learns(job, "masked", *changes), told(job, "masked", *changes)
+    assert found["changes"]["server"] == "the sum of 6 to 8 answers"
+    assert found["losses"]["server"] == "the sum of 8 answers"  # nobody leaves when losses are measured
+    assert "for up to 2 clients who may leave, the server and 5 of a client's 7 partners together" in text
+    assert "no sum of fewer than 4 answers is opened" in text
+    assert "any clients together" not in text
+
+
+def test_masks_on_a_graph_that_is_too_sparse(job: Path) -> None:
+    text = told(job, "masked", "masking.neighbours=2")
+    assert "each of 2 of the 7 others" in text
+    assert "the server and all 2 partners of a client could open its answer" in text
+    assert "it takes 4 partners each to withstand a third of all clients" in text
+
+
+def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Callable[..., Any]) -> None:
+    made = launch(
+        0, "data", "synthetic", "--samples", 600, "--features", 3, "--split", "rows", "--clients", 300,
+        "--out", tmp_path / "many",
+    )  # fmt: skip
+    assert made.code == 0, made.text
+    changes = (f"data.path={tmp_path / 'many'}", 'objective={name = "least-squares"}', "algorithm.batch=1")
+    text = told(job, "masked", *changes)
+    assert "of the 299 others" in text and "all 299" not in text
+    assert "help it to the sum of the others' answers and no more, but for a chance of 2^-40" in text
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "paillier"])
+def test_one_key_for_all_clients(job: Path, scheme: str) -> None:
+    if scheme == "paillier":
+        pytest.importorskip("tno.mpc.encryption_schemes.paillier")
+    text = told(job, "encrypted", f"encryption.scheme={scheme}", "data.block=8", ranks=2)
+    assert f"encrypted ({scheme}): all clients share the secret key, which the server lacks" in text
+    assert "the server and any one client together could open every answer" in text
+
+
+@pytest.mark.parametrize(
+    ("channel", "said"),
+    [
+        ("plain", ()),
+        ("masked", (*SHARED, "who count as colluding with the server")),
+        ("encrypted", (*SHARED, "and so could open every answer")),
+    ],
+)
+def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, ...]) -> None:
+    text = told(job, channel, "server.dedicated=false")
+    assert all(part in text for part in said)
+    assert "rank 0 is the server alone" not in text
+    assert ("rank 0 is the server alone" in told(job, channel)) == (channel != "plain")
+    warnings = forecast(job, (f"sum.channel={channel}", "server.dedicated=false"), 4)["warnings"]
+    assert any("holds the key that opens every client's answer" in one for one in warnings) == (channel == "encrypted")
+
+
+def test_a_shared_server_of_sums_for_clients(job: Path, sides: Path) -> None:
+    changes = (f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW, "server.dedicated=false")
+    assert "and so could open what only clients should hear" in told(job, "masked", *changes)
+
+
+@pytest.mark.parametrize("channel", ["masked", "encrypted"])
+def test_one_rank_hides_nothing(job: Path, channel: str) -> None:
+    text = told(job, channel, ranks=1)
+    assert "one rank: its process holds all data and keys" in text and "hides nothing" in text
+    assert "rank 0 is" not in text
