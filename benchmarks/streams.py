@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 mpiexec -n 2 python benchmarks/streams.py NEIGHBOURS ROUNDS
 
 10 clients, each of whom makes AES-128-CTR streams as long as its message of 101,632 integers of 64 bits, one for each
-of so many neighbours, into memory that stays in the cache. Rank 0 prints one line of JSON. No code is shared with mpifed.
+of so many neighbours, into memory that stays in the cache. Rank 0 prints a line of JSON. No code is shared with mpifed.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def show(
 
         click.echo(json.dumps(run_summary(what), indent=2) if as_json else run_text(what, sys.stdout.isatty()))
     else:
-        from mpifed.run.forecast import forecast, forecast_text
+        from mpifed.forecast.job import forecast, forecast_text
 
         found = forecast(what, changes, ranks)
         click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))

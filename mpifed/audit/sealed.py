@@ -81,8 +81,8 @@ def _of_several(place: Place, columns: Holdings, client: int, present: NDArray[n
 
 def _ciphertexts(stage: Stage) -> Any:
     """What takes an upload apart into the numbers that its ciphertexts consist of, and what they are modulo."""
-    from mpifed.comm.opening import unbundle
-    from mpifed.comm.schemes import make_scheme
+    from mpifed.comm.encryption.opening import unbundle
+    from mpifed.comm.encryption.schemes import make_scheme
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
 

@@ -243,11 +243,11 @@ def hearers(line: Line, now: Round) -> int:
 def make_channel(setting: Setting) -> Channel:
     """The channel that the setting names; its libraries are loaded now."""
     if setting.protection.channel == "masked":
-        from mpifed.comm.masked import Masked
+        from mpifed.comm.masking.masked import Masked
 
         return Masked(setting)
     if setting.protection.channel == "encrypted":
-        from mpifed.comm.encrypted import Encrypted
+        from mpifed.comm.encryption.encrypted import Encrypted
 
         return Encrypted(setting)
     return Channel(setting)

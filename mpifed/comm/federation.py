@@ -110,9 +110,7 @@ class Federation:
 
     def agree_on_keys(self) -> None:
         """Whatever the channel needs before the first exchange. Collective."""
-        if self.channel.name != "plain":
-            with self.channel.keys.timed():
-                self.channel.prepare(list(self._lines.values()))
+        self.channel.prepare(list(self._lines.values()))
         self.up_bytes += self.channel.keys.up_bytes
         self.down_bytes += self.channel.keys.down_bytes
 

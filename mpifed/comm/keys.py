@@ -9,6 +9,8 @@ there are no certificates.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 import numpy as np
@@ -109,8 +111,8 @@ class Keyring:
     def _group_bytes(self) -> int:
         return (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
 
-    def prepare(self) -> None:
-        """New keys, known to whom they are for. Collective.
+    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """New keys, known to whom they are for; `timed` is put around cryptography. Collective.
 
         Raises
         ------
@@ -118,8 +120,9 @@ class Keyring:
             when two clients come with the same public key, or one with none.
         """
         self.forget()
-        self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
-        own = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
+        with timed():
+            self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
+            own = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
         public, ranks = np.zeros((self.clients, KEY_BYTES), np.uint8), np.full(self.clients, -1)
         gathered = self.transport.gather((self.hosted, np.frombuffer(own, np.uint8).reshape(-1, KEY_BYTES)))
         for rank, (clients, keys) in enumerate(gathered or []):
@@ -130,9 +133,11 @@ class Keyring:
                 f"{self.clients} clients, but {len(np.unique(self.public, axis=0))} different public keys of "
                 f"{int((ranks >= 0).sum())} of them: each must have one of its own"
             )
-        self._agree_on_group(ranks)
+        self._agree_on_group(ranks, timed)
 
-    def _agree_on_group(self, ranks: NDArray[np.int64]) -> None:
+    def _agree_on_group(
+        self, ranks: NDArray[np.int64], timed: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """The first client makes the group's key; one client of each other rank is sent it for all of that rank.
 
         (In a deployment every client is sent it, which is what is counted.)
@@ -141,11 +146,12 @@ class Keyring:
         maker, sealed = 0, {}
         if maker in self._private:
             self._group = os.urandom(KEY_BYTES)
-            sealed = {
-                rank: seal(self._group_seal(maker, client), _GROUP_NONCE, self._group)
-                for rank, client in first.items()
-                if client != maker
-            }
+            with timed():
+                sealed = {
+                    rank: seal(self._group_seal(maker, client), _GROUP_NONCE, self._group)
+                    for rank, client in first.items()
+                    if client != maker
+                }
         gathered = self.transport.gather(sealed)
         sealed = self.transport.share({rank: one for some in gathered or [] for rank, one in some.items()})
         if self._private and self._group is None:
@@ -207,7 +213,7 @@ class Keyring:
 class _MadeUp(Keyring):
     """No private keys: what a pair has agreed on is drawn."""
 
-    def prepare(self) -> None:
+    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Nothing to agree on."""
 
     def _secret(self, i: int, j: int) -> bytes:

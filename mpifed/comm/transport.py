@@ -34,10 +34,10 @@ class Transport(Protocol):
         """Put the sum over all ranks of `array` into `total` on every rank."""
 
     def share(self, value: Any) -> Any:
-        """Any picklable value of rank 0, on every rank; for set-up only."""
+        """Any picklable value of rank 0, on every rank; for set-up, and for what is small."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The values of all ranks, on rank 0; for set-up and the end only."""
+        """The values of all ranks, on rank 0; for set-up and the end, and for what is small."""
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
         """On rank 0 all ranks' messages, of any lengths, put together two by two up a tree: for what MPI cannot add."""

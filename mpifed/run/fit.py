@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
-from mpifed.comm import schemes
+from mpifed.comm.encryption import schemes
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy

@@ -16,12 +16,12 @@ from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
+from mpifed.forecast.job import forecast, forecast_text
 from mpifed.maths.privacy import accounting
 from mpifed.run import ledger
 from mpifed.run.best import choose
 from mpifed.run.command import How, run_command
 from mpifed.run.config import Job
-from mpifed.run.forecast import forecast, forecast_text
 from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary
 from mpifed.run.loop import run
 from mpifed.run.participation import round_of

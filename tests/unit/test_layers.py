@@ -23,6 +23,7 @@ MAY = {
     "algorithms": ["core", "maths", "shards", "algorithms"],
     "comm": ["core", "comm", "maths.fixedpoint"],
     "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
+    "forecast": ["core", "maths", "shards", "algorithms", "comm", "run", "forecast"],
     "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "plots.py": ["core", "run.history"],
 }

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mpifed.comm.bfv import Bfv
+from mpifed.comm.encryption.bfv import Bfv
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 

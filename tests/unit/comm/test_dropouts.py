@@ -10,10 +10,10 @@ import pytest
 from masking import Case, check_alike, errors_of, leaving, play, vector
 
 from mpifed.comm.channel import Holdings, Protection, Setting
-from mpifed.comm.dropouts import Dropouts, threshold
-from mpifed.comm.escrow import Escrow, open_keys, open_seed
 from mpifed.comm.keys import Keyring
-from mpifed.comm.masked import Masked
+from mpifed.comm.masking.dropouts import Dropouts, threshold
+from mpifed.comm.masking.escrow import Escrow, open_keys, open_seed
+from mpifed.comm.masking.masked import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer

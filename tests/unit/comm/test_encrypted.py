@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks
 
-from mpifed.comm.bfv import Bfv
 from mpifed.comm.channel import Channel, Holdings, Line, Protection, Setting
-from mpifed.comm.encrypted import Encrypted, words
-from mpifed.comm.opening import bundle, unbundle
-from mpifed.comm.paillier import PackedPaillier
-from mpifed.comm.schemes import check, make_scheme
+from mpifed.comm.encryption.bfv import Bfv
+from mpifed.comm.encryption.encrypted import Encrypted, words
+from mpifed.comm.encryption.opening import bundle, unbundle
+from mpifed.comm.encryption.paillier import PackedPaillier
+from mpifed.comm.encryption.schemes import check, make_scheme
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifed.comm.channel import Holdings, Line
-from mpifed.comm.graph import Common, Plan, enough, neighbours, order
+from mpifed.comm.masking.graph import Common, Plan, enough, neighbours, order
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Field, ToServer
 

@@ -10,7 +10,7 @@ from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain
 from ranks import on_ranks
 
 from mpifed.comm.channel import Holdings, Protection, Setting
-from mpifed.comm.masked import Masked
+from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients

@@ -9,7 +9,7 @@ import pytest
 from masking import CHANCE, Case, chi_square, leaving, placed, play, values
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.masked import Masked
+from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Field, ToClients, ToServer

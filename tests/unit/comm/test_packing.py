@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.comm.channel import Holdings, Line
-from mpifed.comm.packing import Room, largest, vectors
+from mpifed.comm.encryption.packing import Room, largest, vectors
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer

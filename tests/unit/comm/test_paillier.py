@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mpifed.comm.paillier import PackedPaillier
+from mpifed.comm.encryption.paillier import PackedPaillier
 from mpifed.core.errors import BrokenProtocol
 
 

@@ -10,8 +10,8 @@ import pytest
 from ranks import Threads, on_ranks
 
 from mpifed.comm.channel import Holdings, Line, Protection, Setting
-from mpifed.comm.encrypted import Encrypted
-from mpifed.comm.schemes import make_scheme
+from mpifed.comm.encryption.encrypted import Encrypted
+from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError

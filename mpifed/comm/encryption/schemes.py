@@ -96,15 +96,15 @@ def make_scheme(protection: Protection, clients: int) -> Shared | Split:
         when there is no such scheme, or its library cannot be loaded.
     """
     if protection.scheme == "bfv":
-        from mpifed.comm.bfv import Bfv
+        from mpifed.comm.encryption.bfv import Bfv
 
         return Bfv()
     if protection.scheme == "threshold-bfv":
-        from mpifed.comm.threshold import ThresholdBfv
+        from mpifed.comm.encryption.threshold import ThresholdBfv
 
         return ThresholdBfv(clients)
     if protection.scheme == "paillier":
-        from mpifed.comm.paillier import PackedPaillier
+        from mpifed.comm.encryption.paillier import PackedPaillier
 
         return PackedPaillier(protection.key_bits)
     raise UsageError(f'[encryption] scheme = "{protection.scheme}": expected one of {", ".join(SCHEMES)}')

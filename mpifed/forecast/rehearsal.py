@@ -27,13 +27,13 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.forecast.scenery import Stage
+from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
 from mpifed.run.participation import round_of
-from mpifed.run.scenery import Stage
 from mpifed.run.setup import all_exchanges, measures_of
-from mpifed.run.understudy import Understudy
 from mpifed.shards import store
 
 BUDGET_S = 0.02  # for playing the same thing again and again

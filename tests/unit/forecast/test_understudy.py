@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.run.understudy import Understudy
+from mpifed.forecast.understudy import Understudy
 
 NAP_S = 0.02
 

@@ -1,7 +1,7 @@
 """What a client keeps of its neighbours' secrets, so that a masked sum can be opened without those who leave.
 
 A client draws two secrets for each turn: the seed of a mask of its own, and a key under which it deposits the keys of
-its pair masks with the server. Its neighbours get shares of both, and hand over that of one (`mpifed.comm.dropouts`).
+its pair masks with the server. Its neighbours get shares of both, and hand over that of one: see `.dropouts`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpifed.comm.keys import PROTOCOL, TAG_BYTES, Keyring, derive, seal, unseal
-from mpifed.comm.shares import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
+from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
 from mpifed.comm.streams import KEY_BYTES
 from mpifed.core.errors import BrokenProtocol
 

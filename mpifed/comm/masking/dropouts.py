@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Account, Line, Recorder, Setting
-from mpifed.comm.escrow import SEALED_BYTES, Deposit, Escrow, Opening, deposit_bytes, open_keys, open_seed
-from mpifed.comm.graph import Plan
 from mpifed.comm.keys import Keyring
-from mpifed.comm.shares import SECRET_BYTES, SHARE_BYTES, rebuild, split
+from mpifed.comm.masking.escrow import SEALED_BYTES, Deposit, Escrow, Opening, deposit_bytes, open_keys, open_seed
+from mpifed.comm.masking.graph import Plan
+from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, rebuild, split
 from mpifed.comm.streams import Pad, Stream
 from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients, UsageError
 from mpifed.core.round import Round

@@ -13,18 +13,17 @@ Nobody is kept from altering ciphertexts; what does not open to a possible sum i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Channel, Line, Setting, hearers
+from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
+from mpifed.comm.encryption.packing import Room, Vector, vectors
+from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
-from mpifed.comm.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
-from mpifed.comm.packing import Room, Vector, vectors
-from mpifed.comm.schemes import make_scheme
 from mpifed.comm.sums import ExactSum
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol, UsageError
@@ -72,10 +71,10 @@ class Encrypted(Channel):
             self._homes[clients] = rank
         self._homes = self.transport.share(self._homes)
         keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
-        keyring.prepare()
+        keyring.prepare(self.keys.timed)
         kind: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
         self._opening = kind(self.setting, self.scheme, self._homes)
-        self._opening.prepare(keyring, self._note(None, None))
+        self._opening.prepare(keyring, self._note(None, None), self.keys.timed)
         up, down = self._opening.setup_bytes
         self.keys.up_bytes = keyring.setup_up_bytes + up
         self.keys.down_bytes = keyring.setup_down_bytes + down
@@ -89,16 +88,17 @@ class Encrypted(Channel):
         kinds = np.arange(self.setting.clients) % _TRIED
         mine = kinds if self.setting.rehearsed else kinds[self.setting.hosted]
         total = None
-        for kind in np.unique(mine).tolist():
-            block = self.scheme.encrypt(values[kind])
-            more = self.scheme.load(block)
-            for _ in range(int((mine == kind).sum())):
-                total = self.scheme.load(block) if total is None else self.scheme.add(total, more)
+        with self.keys.timed():
+            for kind in np.unique(mine).tolist():
+                block = self.scheme.encrypt(values[kind])
+                more = self.scheme.load(block)
+                for _ in range(int((mine == kind).sum())):
+                    total = self.scheme.load(block) if total is None else self.scheme.add(total, more)
         folded = self.transport.fold(bundle({} if total is None else {0: self.scheme.save(total)}), self._fold)
         able = set(self._homes[self._homes >= 0].tolist())
         what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
         try:
-            opened = self._opening.open(folded, able, Turn(b"self-test", _unnoted, nullcontext))
+            opened = self._opening.open(folded, able, Turn(b"self-test", _unnoted, self.keys.timed))
         except BrokenProtocol as error:
             raise BrokenProtocol(f"{what}, does not open: {error}; {_REMEDY}") from error
         expected = (values * np.bincount(kinds, minlength=_TRIED)[:, None]).sum(axis=0)
@@ -147,9 +147,12 @@ class Encrypted(Channel):
             when ciphertexts are missing, damaged, or open to something that is no sum of integers within the bounds.
         """
         refuse_small(line, self.setting.columns, self.setting.protection, now)
-        self._opening.able(now)
         serves = self.transport.rank == 0
         self.transport.reduce(line.sum.message[-1:], line.reduced[-1:] if serves else None)
+        if not now.present.any():  # nothing was encrypted, and the sum of nobody's answers is known to all
+            line.reduced[:-1] = 0
+            return True
+        self._opening.able(now)
         with line.account.timed():
             message = bundle({number: self.scheme.save(total) for number, total in sorted(self._totals.items())})
             self._totals = {}

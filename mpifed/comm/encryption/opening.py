@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Setting
+from mpifed.comm.encryption.schemes import Shared, Split
 from mpifed.comm.keys import Keyring, derive, seal, unseal
-from mpifed.comm.schemes import Shared, Split
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.round import Round
@@ -20,13 +20,16 @@ from mpifed.core.round import Round
 Opened: TypeAlias = dict[int, NDArray[np.int64]]  # the slots of each ciphertext, by number
 Note: TypeAlias = Callable[[str, str, str, bytes], None]  # (sender, receiver, what, payload)
 
+Timed: TypeAlias = Callable[[], AbstractContextManager[None]]  # put around cryptography
+
 
 class Turn(NamedTuple):
     """One opening."""
 
     context: bytes  # no two have the same
     note: Note
-    timed: Callable[[], AbstractContextManager[None]]  # around cryptography
+    timed: Timed
+
 
 _LABEL = b"mpifed encrypted sums, version 1, "
 _NONCE_BYTES = 12
@@ -73,7 +76,7 @@ class Opening(Protocol):
 
     setup_bytes: tuple[int, int]  # (up, down) of the keys
 
-    def prepare(self, keyring: Keyring, note: Note) -> None:
+    def prepare(self, keyring: Keyring, note: Note, timed: Timed) -> None:
         """Make keys and bring them to whom they are for. Collective."""
 
     def able(self, now: Round) -> None:
@@ -100,16 +103,17 @@ class OneKey:
         self.setting, self.transport, self.scheme, self.homes = setting, setting.transport, scheme, homes
         self.setup_bytes = (0, 0)
 
-    def prepare(self, keyring: Keyring, note: Note) -> None:
+    def prepare(self, keyring: Keyring, note: Note, timed: Timed) -> None:
         """One client's rank makes the keys; the secret one travels sealed under the key of the group of clients."""
         maker = int(np.flatnonzero(self.homes >= 0)[0])
         root, rank, scheme = int(self.homes[maker]), self.transport.rank, self.scheme
         public = sealed = None
         if rank == root:
-            scheme.make_keys()
-            public = writable(scheme.public())
-            key = derive(keyring.group, _LABEL + b"secret key")
-            sealed = writable(seal(key, bytes(_NONCE_BYTES), scheme.secret(), _LABEL))  # the only message under it
+            with timed():
+                scheme.make_keys()
+                public = writable(scheme.public())
+                key = derive(keyring.group, _LABEL + b"secret key")
+                sealed = writable(seal(key, bytes(_NONCE_BYTES), scheme.secret(), _LABEL))  # the only message under it
             note(f"client {maker}", "server", "public key of the encryption", public.tobytes())
             note(f"client {maker}", "server", "secret key of the encryption, sealed for the clients", sealed.tobytes())
         public = self.transport.spread(root, public)
@@ -154,7 +158,7 @@ class AllTogether:
         self.setup_bytes = (0, 0)
         self._key = b""
 
-    def prepare(self, keyring: Keyring, note: Note) -> None:
+    def prepare(self, keyring: Keyring, note: Note, timed: Timed) -> None:
         """The joint key goes from rank to rank, and on each from client to client."""
         clients = np.flatnonzero(self.homes >= 0)
         joint: Bytes | None = None
@@ -162,7 +166,8 @@ class AllTogether:
             root = int(self.homes[some[0]])
             if self.transport.rank == root:
                 for client in some.tolist():
-                    key = self.scheme.join(client, None if joint is None else joint.tobytes())
+                    with timed():
+                        key = self.scheme.join(client, None if joint is None else joint.tobytes())
                     joint = writable(key)
                     note(f"client {client}", "server", "public key of the encryption so far", key)
             joint = self.transport.spread(root, joint)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.forecast.outlook import outlook_lines
+from mpifed.forecast.visibility import told
 from mpifed.run.costs import Costs, cost_lines
-from mpifed.run.outlook import outlook_lines
 from mpifed.run.units import human_bytes, human_seconds
-from mpifed.run.visibility import told
 
 _WIDTH = 100
 _INDENT = 12

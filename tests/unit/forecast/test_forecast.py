@@ -15,9 +15,9 @@ from mpifed.cli import main
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run import rehearsal
+from mpifed.forecast import rehearsal
+from mpifed.forecast.job import forecast, forecast_text
 from mpifed.run.config import Job
-from mpifed.run.forecast import forecast, forecast_text
 from mpifed.run.history import read_json
 from mpifed.run.loop import run
 from mpifed.shards import store
@@ -127,7 +127,7 @@ def test_cryptography_is_forecast_for_all_ranks(job: Path) -> None:
 def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every ciphertext of a whole round would take longer than the test may."""
     pytest.importorskip("tno.mpc.encryption_schemes.paillier")
-    from mpifed.comm.paillier import PackedPaillier
+    from mpifed.comm.encryption.paillier import PackedPaillier
 
     played = []
     encrypt = PackedPaillier.encrypt

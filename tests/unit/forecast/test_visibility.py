@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpifed.run.forecast import forecast, forecast_text
+from mpifed.forecast.job import forecast, forecast_text
 
 VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'sum.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'

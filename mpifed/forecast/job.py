@@ -15,21 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.graph import enough
+from mpifed.comm.masking.graph import enough
 from mpifed.comm.placement import place
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import Round
-from mpifed.run.calibration import settle
-from mpifed.run.config import Job, read_table
-from mpifed.run.costs import KEYS
-from mpifed.run.environment import peak_rss_bytes
-from mpifed.run.fit import with_noise
-from mpifed.run.memory import keep_freed_memory
-from mpifed.run.outlook import outlook
-from mpifed.run.protection import warnings_of
-from mpifed.run.rehearsal import (
+from mpifed.forecast.outlook import outlook
+from mpifed.forecast.rehearsal import (
     NOTHING,
     Cost,
     agreement_s,
@@ -38,11 +31,18 @@ from mpifed.run.rehearsal import (
     rehearse_round,
     typical_round,
 )
-from mpifed.run.scenery import Stage, stock_like
+from mpifed.forecast.scenery import Stage, stock_like
+from mpifed.forecast.visibility import View, in_general, learns
+from mpifed.forecast.wording import forecast_text as forecast_text
+from mpifed.run.calibration import settle
+from mpifed.run.config import Job, read_table
+from mpifed.run.costs import KEYS
+from mpifed.run.environment import peak_rss_bytes
+from mpifed.run.fit import with_noise
+from mpifed.run.memory import keep_freed_memory
+from mpifed.run.protection import warnings_of
 from mpifed.run.setup import holdings_of, measures_of, problem_of
 from mpifed.run.sweep import points
-from mpifed.run.visibility import View, in_general, learns
-from mpifed.run.wording import forecast_text as forecast_text
 from mpifed.shards import store
 
 

@@ -8,7 +8,7 @@ of their own. Everybody is taken to follow the protocol, and may tell others wha
 
 - `ToServer`: rank 0 hears the sum. Places that a single client fills are not masked there, since the sum is its value.
 - `ToClients`: each client adds another stream, under a key that all clients share and the server lacks.
-- Where clients may leave within a round, see `mpifed.comm.dropouts`: each adds a mask of its own as well.
+- Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each adds a mask of its own as well.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Channel, Line, Setting, hearers
-from mpifed.comm.dropouts import Dropouts, Turn, threshold
-from mpifed.comm.graph import Common, Plan, enough, order
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
+from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
+from mpifed.comm.masking.graph import Common, Plan, enough, order
 from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.core.errors import NumericalError, TooFewClients
 from mpifed.core.exchange import ToClients
@@ -64,7 +64,7 @@ class Masked(Channel):
 
     def prepare(self, lines: list[Line]) -> None:
         """New keys. Collective."""
-        self.keyring.prepare()
+        self.keyring.prepare(self.keys.timed)
         self._streams.clear()
         self._group, self._turns = None, Turns()
         if self.transport.rank == 0:

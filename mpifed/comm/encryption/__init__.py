@@ -1,0 +1,1 @@
+"""Encrypted sums: schemes, how integers fit into their plaintexts, and who opens."""

@@ -1,0 +1,1 @@
+"""What a job will send, show, take and cost, before it runs."""
