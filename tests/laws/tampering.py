@@ -1,0 +1,120 @@
+"""FedAvg and its channel, in which something is altered on its way if $MPIFED_TEST_TROUBLE says what; named in jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from own_algorithms import Troubled
+
+TROUBLE = os.environ.get("MPIFED_TEST_TROUBLE", "")
+CLIENT, ROUND = 6, 2  # whose message, and in which round
+HOLDER = 1  # whose share; not all are needed, and the first ones are taken
+
+
+@dataclass(frozen=True)
+class Tampered(Troubled):
+    """Values that are no client's come from `Troubled`; the rest happens on the way."""
+
+    at_client: int = CLIENT
+    at_round: int = ROUND
+
+
+def flipped(message: bytes, at: int | None = None) -> bytes:
+    """With one bit changed."""
+    altered = bytearray(message)
+    altered[len(altered) // 2 if at is None else at] ^= 1
+    return bytes(altered)
+
+
+def instead(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Replace a method by `change(the one before, self, *arguments)`."""
+    before = getattr(owner, name)
+    setattr(owner, name, lambda self, *arguments: change(before, self, *arguments))
+
+
+def of_its_round(number: int) -> bool:
+    """Whether the turn is the one of the round; a measurement of two exchanges, or less, is before each round."""
+    return number >= 3 * ROUND
+
+
+def tamper_with_masks() -> None:
+    from mpifed.comm.keys import Keyring
+    from mpifed.comm.masking.dropouts import Dropouts
+    from mpifed.comm.masking.escrow import Deposit, Escrow, Opening
+    from mpifed.comm.streams import Turns
+
+    def hand_over(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
+        found: Opening = before(self, holder, *arguments)
+        if holder == HOLDER and of_its_round(self.turn):
+            return found._replace(share=flipped(found.share, 0))
+        return found
+
+    def deposit(before: Any, self: Any, client: int, *arguments: Any) -> Any:
+        found: Deposit = before(self, client, *arguments)
+        if client == CLIENT and of_its_round(self.turn):
+            return found._replace(shares=[flipped(share) for share in found.shares])
+        return found
+
+    def prepare(before: Any, self: Any, *arguments: Any) -> None:
+        """A client comes with another one's key: as all ranks are told of it by rank 0."""
+        gather = self.transport.gather
+
+        def altered(value: Any) -> Any:
+            found = gather(value)
+            if found is not None and found and isinstance(found[0], tuple):
+                clients, keys = found[-1]
+                keys = np.array(keys)
+                keys[-1] = keys[0] if len(keys) > 1 else 0
+                found[-1] = clients, keys
+            return found
+
+        self.transport.gather = altered
+        try:
+            before(self, *arguments)
+        finally:
+            self.transport.gather = gather
+
+    def all_shares(before: Any, self: Any, turn: Any, *arguments: Any) -> Any:
+        found: list[Opening] = before(self, turn, *arguments)
+        return [one for one in found if one.giver != CLIENT or one.number > 3 or not of_its_round(turn.number)]
+
+    def next_turn(before: Any, self: Any, *arguments: Any) -> Any:
+        return before(self, 1) if of_its_round(self.now + 1) else before(self, *arguments)
+
+    if TROUBLE == "missing shares":
+        instead(Dropouts, "_hand_over", all_shares)
+    if TROUBLE == "repeated nonce":
+        instead(Turns, "next", next_turn)
+    if TROUBLE == "share":
+        instead(Escrow, "hand_over", hand_over)
+    if TROUBLE == "sealed share":
+        instead(Escrow, "deposit", deposit)
+    if TROUBLE == "public key":
+        instead(Keyring, "prepare", prepare)
+
+
+def tamper_with_ciphertexts() -> None:
+    from mpifed.comm.encryption.encrypted import Encrypted
+
+    def seal(before: Any, self: Any, line: Any, integers: Any, client: int, now: Any) -> Any:
+        here = client == CLIENT and now.index == ROUND
+        if TROUBLE == "integers" and here:
+            integers = integers.copy()
+            integers[0] = 2 ** (8 * integers.itemsize - 3)
+        upload = before(self, line, integers, client, now)
+        if TROUBLE == "ciphertext" and here:
+            return np.frombuffer(bytearray(flipped(upload.tobytes(), len(upload) * 3 // 4)), np.uint8)
+        if TROUBLE == "half a ciphertext" and here:
+            return upload[: len(upload) // 2].copy()
+        return upload
+
+    instead(Encrypted, "seal", seal)
+
+
+if TROUBLE:
+    tamper_with_masks()
+    tamper_with_ciphertexts()

@@ -1,0 +1,199 @@
+"""Plain, masked and encrypted sums have the same bits, on any number of ranks, whoever leaves: the whole registry."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from channel_algorithms import saved
+from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, summary
+from mpifed.run.loop import run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROUNDS = 2
+PROGRAM = Path(__file__).with_name("sweeps.py")
+BY_NAME = dict(zip(NAMES, CASES, strict=True))
+# columns that may differ between channels: what is sent, and how long it takes
+OF_A_CHANNEL = ("elapsed_s", "up_bytes", "down_bytes")
+
+# What single clients send, and so no channel can hide from who hears the sum: a client's own columns of the first
+# layer's gradient, and what the one client has computed who has the labels and the upper layer.
+GRADIENTS = ["gradients.statistics", "certificate-gradients.statistics"]
+LOSSES = ["all-losses.tally", "certificate-gradients.tally"]
+SLOPES = ["slopes.slopes", "certificate-slopes.slopes"]
+SINGLE = {
+    "ssca-vertical-0": GRADIENTS + LOSSES,
+    "ssca-vertical-1": GRADIENTS + LOSSES + SLOPES,
+    "ssca-vertical-2": GRADIENTS + LOSSES,
+    "ssca-vertical-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
+    "ssca-vertical-4": GRADIENTS + LOSSES,
+    "vertical-sgd-0": GRADIENTS + LOSSES,
+    "vertical-sgd-1": GRADIENTS + LOSSES + SLOPES,
+}
+
+# Seed 2: with so many clients, and so many who may leave, rounds 0 and 1 are void the first time.
+SOME_LEAVE = {"seed": 2, "participation": {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2}}
+VOID = 2
+WAYS: dict[str, dict[str, Any]] = {
+    "rows": {"data": "digits", "block": 1, "participation": {"clients_per_round": 7}},
+    "rows, sparse": {"data": "digits", "block": 3, "masking": {"neighbours": 4}},
+    "rows, leaving": {"data": "skewed", "block": 1, "compute": {"dtype": "float64"}, **SOME_LEAVE},
+    "rows, sparse, leaving": {"data": "skewed", "block": 3, "masking": {"neighbours": 6}, **SOME_LEAVE},
+    "columns": {"data": "scattered", "block": 2},
+    "columns, sparse": {"data": "sides", "block": 1, "masking": {"neighbours": 2}},
+    "columns, shares": {"data": "scattered", "block": 1, "participation": {"max_dropouts": 1}},  # and nobody leaves
+}
+
+
+class One(NamedTuple):
+    """A run: a case of the registry, in one way, in a channel."""
+
+    name: str
+    way: str
+    channel: str
+
+    @property
+    def stem(self) -> str:
+        """Of its job's file, and of its folder."""
+        return re.sub(r"\W+", "-", f"{self.name} {self.way} {self.channel}")
+
+
+def fits(name: str, way: str) -> bool:
+    """Whether the case has data of this kind."""
+    return BY_NAME[name].vertical == way.startswith("columns")
+
+
+def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
+    return [One(name, way, c) for name in names for way in ways for c in channels if fits(name, way)]
+
+
+# Every case, masked on 3 ranks and encrypted on 2, with clients who leave where they may; one case of every algorithm
+# in all ways; and each channel on all numbers of ranks.
+ONCE = ["rows, sparse, leaving", "columns, sparse"]
+OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares"]
+FEW = ["ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1"]
+LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
+PROTECTED = ["masked", "encrypted"]
+PLAN: dict[int, list[One]] = {
+    0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
+    1: some(LESS, ONCE, PROTECTED),
+    2: some(NAMES, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]),
+    3: some(NAMES, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
+    4: some(LESS, ONCE, ["plain", *PROTECTED]) + some(FEW, OTHERS, ["masked"]),
+    7: some(LESS, ONCE, ["encrypted"]) + some(FEW, ONCE, ["masked"]),
+}
+
+
+def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
+    """The job's table."""
+    case, way = BY_NAME[one.name], dict(WAYS[one.way])
+    data = {"path": str(folders[way.pop("data")]), "block": way.pop("block")}
+    record = {"every": ROUNDS, "checkpoint_every": 0, "rows": 60}
+    sums = {"channel": one.channel, "allow": SINGLE.get(one.name, [])}
+    return table(Path(), case.algorithm, rounds=ROUNDS, record=record, sum=sums) | case.tables | way | {"data": data}
+
+
+@pytest.fixture(scope="module")
+def folders(digits: Path, skewed: Path, sides: Path, scattered: Path) -> dict[str, Path]:
+    return {"digits": digits, "skewed": skewed, "sides": sides, "scattered": scattered}
+
+
+@pytest.fixture(scope="module")
+def played(folders: dict[str, Path], launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any) -> Any:
+    """played(ranks): the folder of all runs on so many ranks, made in one launch."""
+    base = tmp_path_factory.mktemp("channels")
+
+    def played(ranks: int) -> Path:
+        out: Path = base / f"on-{ranks}"
+        if not out.exists():
+            jobs = [write_job(base / f"{one.stem}.toml", job_of(one, folders)) for one in PLAN[ranks]]
+            ended = launch(ranks, out, *jobs, program=(str(PROGRAM),), limit_s=240.0)
+            assert ended.code == 0, ended.text
+        return out
+
+    return played
+
+
+def history(out: Path) -> dict[str, str]:
+    """Its columns, as text, because a NaN is not equal to itself."""
+    return {name: repr(v.tolist()) for name, v in read_history(out).items() if name not in OF_A_CHANNEL}
+
+
+def test_the_plan_holds_every_algorithm_and_every_case() -> None:
+    assert {case.name for case in CASES} == set(ALGORITHMS)
+    assert {BY_NAME[name].name for name in FEW} == set(ALGORITHMS)
+    for channel in PROTECTED:
+        found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
+        assert found == set(NAMES)
+    assert {name for name, case in BY_NAME.items() if case.vertical} == set(SINGLE)
+    assert set(PLAN) == {0, 1, 2, 3, 4, 7}
+    for ranks in (1, 2, 3, 4, 7):
+        assert {one.channel for one in PLAN[ranks]} >= set(PROTECTED)
+    expected = set(PLAN[0])
+    assert all(one._replace(channel="plain") in expected for runs in PLAN.values() for one in runs)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("ranks", [ranks for ranks in PLAN if ranks])
+def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
+    alone, here = played(0), played(ranks)
+    for one in PLAN[ranks]:
+        expected, found = alone / one._replace(channel="plain").stem, here / one.stem
+        known, told = summary(expected), summary(found)
+        assert (told["exit"], told["rounds"]) == (0, ROUNDS), one
+        assert len(known["model_sha256"]) == 64
+        assert told["model_sha256"] == known["model_sha256"], one
+        assert history(found) == history(expected), one
+        progress = saved(found).progress
+        first = max(cost["played"] for name, cost in progress.exchanges.items() if name != "keys")
+        if "leaving" in one.way and BY_NAME[one.name].tables is not PEOPLE_BY_CHANCE:
+            assert first == ROUNDS + VOID, one
+        if one.channel != "plain":
+            assert progress.exchanges["keys"]["up_bytes"] > 0
+            assert progress.exchanges["keys"]["crypto_s"] > 0
+
+
+# --- what single clients send ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-vertical-3", "encrypted")]
+)
+def test_what_single_clients_send_must_be_allowed(
+    name: str, channel: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    one = One(name, "columns, sparse", channel)
+    given = job_of(one, folders)
+
+    def refused(allow: list[str]) -> str:
+        """What is said to a job that allows these."""
+        with pytest.raises(UsageError) as caught:
+            run(Job.check(given | {"sum": {"channel": channel, "allow": allow}}), Alone(), tmp_path / "refused")
+        return str(caught.value)
+
+    text = refused([])
+    fields = re.findall(r"([\w.-]+) \(1\)", text)
+    assert fields
+    assert all(any(f"{field}.".startswith(f"{known}.") for known in SINGLE[name]) for field in fields)
+    for known in SINGLE[name]:  # no name is there for nothing
+        left = refused([other for other in SINGLE[name] if other != known])
+        assert all(f"{field}.".startswith(f"{known}.") for field in re.findall(r"([\w.-]+) \(1\)", left))
+    (pasted,) = re.findall(r"\[sum\] (allow = \[.*\])", text)
+    sums = {"channel": channel, **tomllib.loads(pasted)}
+    run(Job.check(given | {"sum": sums}), Alone(), tmp_path / "pasted")
+    run(Job.check(given), Alone(), tmp_path / "declared")
+    assert summary(tmp_path / "pasted")["model_sha256"] == summary(tmp_path / "declared")["model_sha256"]

@@ -1,0 +1,377 @@
+"""Clients who leave within a round: against a loop by hand, and against rounds to which they never came."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from channel_algorithms import by_hand, saved
+from registry import CASES, NAMES, Case, private, table
+from small import algorithm, answers, block_of
+
+from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import Interrupted, TooFewClients
+from mpifed.core.exchange import play
+from mpifed.core.record import leaves
+from mpifed.core.round import Leaving, Round
+from mpifed.run import loop
+from mpifed.run.config import Job
+from mpifed.run.history import model_sha256, read_history, read_json, read_model, summary
+from mpifed.run.loop import run
+from mpifed.run.participation import leaving, round_of
+from mpifed.run.setup import prepare
+
+CLIENTS, PER_ROUND = 11, 9  # of `skewed`
+LEAVING = {"clients_per_round": PER_ROUND, "dropout_rate": 0.2, "max_dropouts": 2}
+CHANNELS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {"sum": {"channel": "masked"}},
+    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"sum": {"channel": "encrypted"}},
+}
+
+
+def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Rounds of which some are void, and in which clients leave at every half."""
+    base = {
+        "rounds": 8, "seed": 157, "participation": LEAVING, "data": {"path": str(folder), "block": 2},
+        "record": {"every": 4, "checkpoint_every": 0},
+    }  # fmt: skip
+    return table(folder, {"name": "channel_algorithms:Gossip"}, **(base | changes))
+
+
+# --- a loop by hand ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transcript", [0, 8])
+@pytest.mark.parametrize(
+    ("channel", "block"), [("plain", 1), ("plain", CLIENTS), *((channel, 3) for channel in CHANNELS)]
+)
+def test_the_same_bits_as_by_hand(channel: str, block: int, transcript: int, skewed: Path, tmp_path: Path) -> None:
+    """Whether or not every message is taken down."""
+    data, record = {"path": str(skewed), "block": block}, {"every": 4, "checkpoint_every": 0, "transcript": transcript}
+    job = Job.check(gossip(skewed, data=data, record=record, **CHANNELS[channel]))
+    expected = by_hand(job, CLIENTS)
+    assert expected.ended is None and sum(expected.attempts) > job.rounds  # some rounds were void, at first
+    assert all(expected.happened.values()), expected.happened  # and everything that can happen has
+    run(job, Alone(), tmp_path / "run")
+    found = saved(tmp_path / "run")
+    for name, leaf in expected.clients._asdict().items():
+        np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
+    assert found.server["model.value"].tolist() == expected.model.value.tolist()
+    assert found.server["model.answered"] == expected.model.answered
+    model = read_model(tmp_path / "run" / "model.h5")
+    assert model["value"].tolist() == expected.model.value.tolist()
+    assert found.progress.round == job.rounds
+    if channel == "plain":
+        assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
+        history = read_history(tmp_path / "run")
+        assert (history["up_bytes"][-1], history["down_bytes"][-1]) == (expected.up_bytes, expected.down_bytes)
+    played = found.progress.exchanges
+    assert played["talk"]["played"] == sum(expected.attempts)
+
+
+def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path: Path) -> None:
+    for name, tables in CHANNELS.items():
+        hashes = set()
+        for most in (0, 2):
+            part = {"clients_per_round": PER_ROUND, "max_dropouts": most}
+            out = tmp_path / f"{name}-{most}"
+            run(Job.check(gossip(skewed, rounds=2, participation=part, **tables)), Alone(), out)
+            hashes.add(summary(out)["model_sha256"])
+        assert len(hashes) == 1
+
+
+# --- rounds to which some never came -----------------------------------------------------------------------------
+
+ONE_EXCHANGE = [name for name in NAMES if name in ("fedavg-1", "fedavg-3", "fedprox-0", "scaffold-0", "scaffold-1",
+    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-horizontal-0", "ssca-horizontal-3")]  # fmt: skip
+
+
+def hashed(record: Any) -> str:
+    """Of all leaves and their names."""
+    return model_sha256({name or "leaf": np.asarray(leaf) for name, leaf in leaves(record)})
+
+
+def job_of(case: Case, folder: Path, **changes: Any) -> Job:
+    data = {"path": str(folder), "block": changes.pop("block", 3)}
+    record = {"every": 0, "checkpoint_every": 0}
+    return Job.check(table(folder, case.algorithm, data=data, record=record, **(case.tables | changes)))
+
+
+@pytest.mark.parametrize("name", ONE_EXCHANGE)
+def test_who_leaves_before_its_answer_was_never_there(name: str, skewed: Path, tmp_path: Path) -> None:
+    """With one exchange of which the server hears the sum, whoever answers counts, and nothing else matters."""
+    case = CASES[NAMES.index(name)]
+    job = job_of(case, skewed, rounds=5, participation=LEAVING, seed=2)
+    found = run(job, Alone(), tmp_path / "run")
+    ready = prepare(job, Alone())
+    (exchange,) = ready.algorithm.exchanges
+    server, clients = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.federation)
+    missing = void = 0
+    for index in range(job.rounds):
+        attempt, now = 0, leaving(job, round_of(job, CLIENTS, index), 1)
+        while int((now.leaving.halves[now.present] < 2).sum()) > 2:
+            attempt, void = attempt + 1, void + 1
+            now = leaving(job, round_of(job, CLIENTS, index), 1, attempt)
+        answers = now.present & (now.leaving.halves > 0)
+        missing += int(now.present.sum() - answers.sum())
+        server, clients = play([exchange], server, clients, Round(index, job.seed, answers), ready.federation)
+    assert missing and void
+    assert hashed(found.model) == hashed(ready.algorithm.model(server))
+    for leaf, states in saved(tmp_path / "run").clients.items():
+        np.testing.assert_array_equal(states, np.concatenate([dict(leaves(block))[leaf] for block in clients]))
+
+
+def everybody(job: Job) -> Round:
+    return Round(-1, job.seed, np.ones(CLIENTS, dtype=bool))
+
+
+# --- void rounds -------------------------------------------------------------------------------------------------
+
+ROWS = [name for name, case in zip(NAMES, CASES, strict=True) if not case.vertical]
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> None:
+    """After a round that counts, rounds are void at each half of their exchanges; then one counts again."""
+    job = job_of(CASES[NAMES.index(name)], skewed, block=block, participation={"clients_per_round": PER_ROUND})
+    ready = prepare(job, Alone())
+    exchanges = ready.algorithm.exchanges
+    state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.federation)
+    first, second = (round_of(job, CLIENTS, index) for index in (0, 1))
+    state = play(exchanges, *state, first, ready.federation)
+    before, kept = [hashed(state[0]), *map(hashed, state[1])], copy.deepcopy(state)
+    sent = ready.federation.up_bytes
+    who = np.flatnonzero(second.present)
+    for half in range(2 * len(exchanges)):
+        halves = np.full(CLIENTS, 2 * len(exchanges))
+        halves[who[:3]] = half
+        void = second._replace(leaving=Leaving(second.present, halves, 2))
+        assert void.at(len(exchanges) - 1).void
+        state = play(exchanges, *state, void, ready.federation)
+        assert [hashed(state[0]), *map(hashed, state[1])] == before
+        assert ready.federation.up_bytes > sent  # and is counted
+        sent = ready.federation.up_bytes
+    state, kept = (play(exchanges, *one, second, ready.federation) for one in (state, kept))
+    assert [hashed(state[0]), *map(hashed, state[1])] == [hashed(kept[0]), *map(hashed, kept[1])]
+    assert hashed(state[0]) != before[0]
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Path, tmp_path: Path) -> None:
+    """Two sums of the same answers but a client's would give that client's answer away."""
+    job = Job.check(gossip(skewed, seed=19, **CHANNELS[channel]))
+    expected = by_hand(job, CLIENTS)
+    assert (expected.ended, expected.attempts) == (2, [1, 2, 2])  # the first sum of round 2 was opened at last
+    with pytest.raises(TooFewClients, match=r"round 2: .*max_dropouts = 2.*the model of round 2 stands") as caught:
+        run(job, Alone(), tmp_path / "run")
+    assert caught.value.agreed
+    for _ in range(2):
+        found = saved(tmp_path / "run")
+        for name, leaf in expected.clients._asdict().items():
+            np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
+        assert found.server["model.value"].tolist() == expected.model.value.tolist()
+        assert found.progress.exchanges["talk"]["played"] == sum(expected.attempts)
+        assert found.progress.exchanges["tell"]["played"] == 3
+        if channel == "plain":
+            assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
+        with pytest.raises(TooFewClients):  # nor when it is resumed
+            run(job, Alone(), tmp_path / "run", resume=True)
+
+
+@pytest.fixture
+def hopeless(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
+    """A job whose third round is void however often it is tried."""
+    part, record = LEAVING | {"dropout_rate": 0.3, "attempts": 3}, {"every": 1, "checkpoint_every": 0}
+    given = gossip(skewed, participation=part, record=record, seed=7938)
+    found = by_hand(Job.check(given), CLIENTS)
+    assert found.attempts in ([1, 2, 3], [2, 1, 3])  # of rounds 0 and 1, one does not succeed at once
+    assert found.ended == 2 and found.void
+    return write_job(tmp_path / "job.toml", given)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("ranks", "channel"), [(0, "plain"), (3, "plain"), (2, "masked"), (3, "encrypted")])
+def test_a_run_ends_when_every_attempt_is_void(
+    ranks: int, channel: str, hopeless: Path, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    arguments = ("run", hopeless, "--out", out, "--set", f"sum.channel={channel}")
+    ended = launch(ranks, *arguments, limit_s=40.0)
+    assert ended.code == 1, ended.text
+    assert ended.text.count("mpifed: error") == 1, ended.text
+    assert ended.text.count("mpifed: error: round 2: ") == ended.text.count("max_dropouts = 2") == 1, ended.text
+    assert "Traceback" not in ended.text
+    told, history = read_json(out / "run.json"), read_history(out)
+    assert (told["exit"], told["rounds"]) == (1, 2)
+    assert history["round"].tolist() == [0, 1, 2]
+    done = saved(out)
+    assert done.progress.round == 2
+    assert done.progress.attempt == 3
+    # some void attempts before round 1 was over, and 3 after it
+    assert done.progress.exchanges["talk"]["played"] > 2 + 3
+    # it ends like this again, on other numbers of ranks; and its checkpoint is as good as any
+    ended = launch(3 if ranks == 2 else 2, *arguments, "--resume", limit_s=40.0)
+    assert ended.code == 1, ended.text
+    assert read_json(out / "run.json")["exit"] == 1
+    ended = launch(0, *arguments, "--resume", "--set", "rounds=2")
+    assert ended.code == 0, ended.text
+    short = tmp_path / "short"
+    assert launch(0, "run", hopeless, "--out", short, "--set", "rounds=2").code == 0
+    assert summary(out)["model_sha256"] == summary(short)["model_sha256"]
+
+
+def test_the_model_before_the_void_round_stands(hopeless: Path, tmp_path: Path) -> None:
+    job = Job.read(hopeless)
+    with pytest.raises(TooFewClients, match=r"the model of round 2 stands") as caught:
+        run(job, Alone(), tmp_path / "run")
+    assert caught.value.agreed
+    run(job.model_copy(update={"rounds": 2}), Alone(), tmp_path / "short")
+    models = [read_model(tmp_path / name / "model.h5") for name in ("run", "short")]
+    assert models[0]["value"].tolist() == models[1]["value"].tolist()
+
+
+def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on with the next attempt: nothing is sent, spent or counted twice."""
+    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
+    record = {"every": 1, "checkpoint_every": 0}
+    job = Job.check(
+        table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client"))
+    )
+    run(job, Alone(), tmp_path / "whole")
+    expected = read_history(tmp_path / "whole")
+    plays = len(ledger(tmp_path / "whole"))
+    assert plays > job.rounds
+    for number in range(1, plays):
+        calls: list[int] = []
+
+        def signalled(*arguments: Any, calls: list[int] = calls, number: int = number) -> Round:
+            calls.append(1)
+            if len(calls) == number:  # is played to its end
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return leaving(*arguments)
+
+        out = tmp_path / f"after-{number}"
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(loop, "leaving", signalled)
+            run(job, Alone(), out)
+        run(job, Alone(), out, resume=True)
+        found = read_history(out)
+        for name in found.keys() - {"elapsed_s", *CERTIFICATE}:
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+        assert ledger(out) == ledger(tmp_path / "whole")
+        counts = [saved(one).progress.exchanges["changes"] for one in (out, tmp_path / "whole")]
+        assert counts[0]["played"] == counts[1]["played"] == plays
+        assert counts[0]["up_bytes"] == counts[1]["up_bytes"] > 0
+
+
+# --- drawing -----------------------------------------------------------------------------------------------------
+
+
+def drawn(**part: Any) -> Iterator[Any]:
+    """Those who leave in many rounds of 4 exchanges."""
+    job = Job.check(table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part, seed=8))
+    for index in range(400):
+        yield leaving(job, round_of(job, 20, index), 4).leaving
+
+
+def test_who_leaves_is_drawn_uniformly() -> None:
+    found = list(drawn(dropout_rate=0.3, max_dropouts=1))
+    assert all(one.who.all() and one.most == 1 for one in found)
+    halves = np.concatenate([one.halves for one in found])
+    gone = halves[halves < 8]
+    assert halves.max() == 8
+    assert abs(len(gone) / len(halves) - 0.3) < 6 * np.sqrt(0.3 * 0.7 / len(halves))
+    counts = np.bincount(gone, minlength=8)
+    assert np.abs(counts - len(gone) / 8).max() < 6 * np.sqrt(len(gone) / 8)
+
+
+def test_another_round_another_attempt_another_draw() -> None:
+    part = {"dropout_rate": 0.5, "max_dropouts": 3}
+    given = table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part)
+    job = Job.check(given)
+    seen = set()
+    for seed in (1, 2):
+        for index in (0, 1):
+            for attempt in (0, 1):
+                one = job.model_copy(update={"seed": seed})
+                seen.add(leaving(one, round_of(one, 20, index), 4, attempt).leaving.halves.tobytes())
+    assert len(seen) == 8
+    again = leaving(job, round_of(job, 20, 0), 4).leaving.halves
+    masked = Job.check(given | {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}})
+    assert leaving(masked, round_of(masked, 20, 0), 4).leaving.halves.tolist() == again.tolist()
+
+
+def test_nobody_leaves_unless_the_job_says_so() -> None:
+    assert all(one is None for one in drawn(max_dropouts=3))
+
+
+# --- privacy -----------------------------------------------------------------------------------------------------
+
+
+def ledger(out: Path) -> list[int]:
+    """The rounds of its lines."""
+    return [json.loads(line)["round"] for line in (out / "ledger.jsonl").read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("noise", ["secure", "test"])
+def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Path) -> None:
+    """What was sent was sent: its noise is spent, whether or not anybody opened the sum."""
+    tables = private(level="client", noise=noise)
+    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
+    base = table(skewed, avg, rounds=4, seed=3, record={"every": 1, "checkpoint_every": 1}, **tables)
+    job = Job.check(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    attempts = []
+    for index in range(job.rounds):
+        tries = (leaving(job, round_of(job, CLIENTS, index), 1, attempt).at(0).void for attempt in range(10))
+        attempts.append(next(number for number, void in enumerate(tries) if not void) + 1)
+    assert sum(attempts) > job.rounds
+    run(job, Alone(), tmp_path / "run")
+    assert ledger(tmp_path / "run") == [index for index, count in enumerate(attempts) for _ in range(count)]
+    longer = Job.check(base | {"rounds": sum(attempts)})
+    run(longer, Alone(), tmp_path / "longer")
+    found, expected = (read_history(tmp_path / name)["epsilon"] for name in ("run", "longer"))
+    assert found.tolist() == expected[np.cumsum([0, *attempts])].tolist()
+    # a run that is interrupted and goes on has spent as much
+    run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "resumed")
+    run(job, Alone(), tmp_path / "resumed", resume=True)
+    assert read_history(tmp_path / "resumed")["epsilon"].tolist() == found.tolist()
+    assert ledger(tmp_path / "resumed") == ledger(tmp_path / "run")
+
+
+SIZES = [20, 40, 40, 80, 30]  # rows of the clients
+HEAVY = 80 / np.mean(SIZES)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("level", ["sample", "client"])
+def test_distributed_noise_is_enough_when_as_many_leave_as_may(level: str, left: int, array_shard: Any) -> None:
+    """Each client adds as much as if `max_dropouts` had left: with features of zeros nothing but noise moves."""
+    clients, most, features, outputs = len(SIZES), 2, 100, 30
+    settings = {"level": level, "model": "distributed", "clip": 0.7, "noise_multiplier": 1.3}
+    avg = {"name": "fedavg", "batch": 5, "step": [0.2]}
+    one = algorithm(avg, settings, SIZES, features, outputs, {"name": "softmax"})
+    block = block_of([(np.zeros((s, features)), np.zeros(s, dtype=np.int64)) for s in SIZES], array_shard)
+    everyone = np.ones(clients, dtype=bool)
+    halves = np.where(np.arange(clients) < left, 0, 2)  # those who leave do not answer
+    now = Round(0, 5, everyone, leaving=Leaving(everyone, halves, most)).at(0)
+    assert not now.void
+    who = np.flatnonzero(now.present)
+    weight = one.problem.weights[who] if level == "sample" else np.ones(len(who))
+    noise = (weight[:, None] * answers(one, block.only(who), now)[1]).sum(axis=0)
+    # of one client's upload: Z times what it can move, which the heaviest one does most
+    needed = 1.3 * 2 * 0.7 * (0.2 / 5 * HEAVY if level == "sample" else 1)
+    assert noise.std() == pytest.approx(needed * np.sqrt((clients - left) / (clients - most)), rel=0.08)
+    if left == most:
+        assert noise.std() == pytest.approx(needed, rel=0.08)  # and never less

@@ -1,0 +1,196 @@
+"""Protected runs that are interrupted agree on new keys and still have the same bits; and no key is ever written."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from channel_algorithms import saved
+from registry import private, table
+
+from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.comm.keys import Keyring
+from mpifed.comm.masking.escrow import Escrow
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, summary
+from mpifed.run.loop import run
+
+PDM = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
+# With seed 2 rounds are void at the first attempt before the interruption and after it.
+SOME_LEAVE = {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2}
+CHANNELS: dict[str, dict[str, Any]] = {
+    "masked": {"sum": {"channel": "masked"}},
+    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"sum": {"channel": "encrypted"}},
+}
+
+
+def given(skewed: Path, **changes: Any) -> dict[str, Any]:
+    """Clients with a memory, some of whom are away or leave; and the noise of a test."""
+    base: dict[str, Any] = {
+        "rounds": 6, "seed": 2, "record": {"every": 3, "checkpoint_every": 0, "rows": 40},
+        "participation": SOME_LEAVE, "data": {"path": str(skewed), "block": 2},
+        **private(level="client", noise_multiplier=1.0),
+    }  # fmt: skip
+    return table(skewed, PDM, **(base | changes))
+
+
+# --- resume ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run, in the plain channel."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(Job.check(given(skewed)), Alone(), out)
+    return out
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("channel", "ranks"), [("masked", (3, 2)), ("masked, sparse", (2, 0)), ("encrypted", (3, 2))])
+def test_resumed_on_another_number_of_ranks(
+    channel: str, ranks: tuple[int, int], whole: Path, skewed: Path, launch: Callable[..., Any], write_job: Any,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    job, out = write_job(tmp_path / "job.toml", given(skewed, **CHANNELS[channel])), tmp_path / "run"
+    for number, rounds in zip(ranks, (3, 6), strict=True):
+        resume = ["--resume"] if out.exists() else []
+        ended = launch(number, "run", job, "--out", out, "--set", f"rounds={rounds}", *resume)
+        assert ended.code == 0, ended.text
+    assert summary(out)["model_sha256"] == summary(whole)["model_sha256"]
+    found, expected = read_history(out), read_history(whole)
+    for name in found.keys() - {"elapsed_s", "up_bytes", "down_bytes", "optimality", *CERTIFICATE}:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    here, there = (saved(one).progress.exchanges for one in (out, whole))
+    assert here["uploads"]["played"] == there["uploads"]["played"] > 6  # some rounds were void
+    # keys were agreed on twice
+    once = tmp_path / "once"
+    run(Job.check(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
+    assert here["keys"]["up_bytes"] == 2 * saved(once).progress.exchanges["keys"]["up_bytes"] > 0
+
+
+def test_another_channel_is_another_job(whole: Path, skewed: Path) -> None:
+    with pytest.raises(UsageError, match=r"sum\.channel: 'plain' before, 'masked' now"):
+        run(Job.check(given(skewed, rounds=7, **CHANNELS["masked"])), Alone(), whole, resume=True)
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+class Keys(list[bytes]):
+    """All secrets of a run, of at least 16 bytes."""
+
+    def found_in(self, text: bytes) -> list[bytes]:
+        """Those that stand in a text, as they are or as people write bytes."""
+        forms = [lambda key: key, lambda key: key.hex().encode(), lambda key: repr(key)[2:-1].encode()]
+        return [
+            key
+            for key in self
+            if any(form(key) in text for form in forms) or base64.b64encode(key).rstrip(b"=")[:-1] in text
+        ]
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Keys:
+    """Filled by every run of this process."""
+    found = Keys()
+
+    def kept(owner: Any, name: str, secrets: Callable[..., Iterator[bytes]]) -> None:
+        before = getattr(owner, name)
+
+        def after(self: Any, *arguments: Any) -> Any:
+            result = before(self, *arguments)
+            found.extend(secrets(self, result))
+            return result
+
+        monkeypatch.setattr(owner, name, after)
+
+    def own(keyring: Any, result: Any) -> Iterator[bytes]:
+        yield from (key.private_bytes_raw() for key in keyring._private.values())
+        yield keyring.group
+
+    kept(Keyring, "prepare", own)
+    kept(Keyring, "_secret", lambda keyring, secret: iter([secret]))
+    kept(Escrow, "deposit", lambda escrow, given: iter([escrow.seeds[given.client]]))
+    kept(Escrow, "message_key", lambda escrow, key: iter([key]))
+    urandom = os.urandom
+
+    def drawn(size: int) -> bytes:
+        made = urandom(size)
+        if size >= 16:
+            found.append(made)
+        return made
+
+    monkeypatch.setattr(os, "urandom", drawn)
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("transcript", [0, 1])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_no_key_is_written(
+    channel: str, transcript: int, keys: Keys, skewed: Path, tmp_path: Path, capfd: Any, caplog: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Neither in checkpoints nor in what is told on the way, before the run is resumed and after."""
+    if channel == "encrypted":
+        from mpifed.comm.encryption.bfv import Bfv
+
+        secret = Bfv.secret
+
+        def shown(self: Any) -> bytes:
+            made: bytes = secret(self)
+            keys.extend(made[at : at + 32] for at in range(len(made) // 4, len(made) - 32, len(made) // 8))
+            return made
+
+        monkeypatch.setattr(Bfv, "secret", shown)
+    caplog.set_level(logging.DEBUG)
+    out = tmp_path / "run"
+    record = {"every": 1, "checkpoint_every": 1, "rows": 20, "transcript": transcript}
+    for rounds in (2, 3):
+        tables = given(skewed, rounds=rounds, record=record, **CHANNELS[channel])
+        run(Job.check(tables), Alone(), out, resume=rounds == 3)
+    written = files(out)
+    assert sum("checkpoint" in name for name in written) > 4
+    assert len(set(keys)) > 2 * (11 + 1)  # twice, of 11 clients and their group
+    for name, text in written.items():
+        if not transcript:
+            assert not keys.found_in(text), name
+    told = capfd.readouterr()
+    for text in (told.out, told.err, caplog.text):
+        assert not keys.found_in(text.encode())
+    lasting = Keys(key for key in keys if len(key) == 32)
+    assert lasting
+    # what was sent is in a transcript, as was asked for: but no key with which a whole run is sealed
+    assert not [name for name, text in written.items() if lasting.found_in(text)]
+
+
+def test_keys_would_be_found(tmp_path: Path) -> None:
+    keys = Keys([os.urandom(16), os.urandom(32)])
+    for number, key in enumerate(keys):
+        for text in (key, key.hex().encode(), repr({"key": key}).encode(), b"x" + base64.b64encode(key) + b"y"):
+            assert keys.found_in(b"before" + text + b"after") == [keys[number]]
+    assert not keys.found_in(os.urandom(10_000))
+
+
+def test_two_runs_have_different_keys(keys: Keys, skewed: Path, tmp_path: Path) -> None:
+    """Whatever the job's seed; a resumed run has new ones as well."""
+    seen: list[set[bytes]] = []
+    for name, rounds in (("one", 1), ("other", 1), ("one", 2)):
+        keys.clear()
+        tables = given(skewed, rounds=rounds, record={"every": 0, "checkpoint_every": 0}, **CHANNELS["masked"])
+        run(Job.check(tables), Alone(), tmp_path / name, resume=rounds == 2)
+        seen.append(set(keys))
+    assert all(len(some) > 12 for some in seen)
+    assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])

@@ -1,0 +1,228 @@
+"""What must not be opened is not: altered messages, values out of range, too few clients, jobs that cannot be."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registry import PEOPLE_BY_CHANCE, table
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.run.config import Job
+from mpifed.run.history import read_history, read_json, summary
+from mpifed.run.loop import run
+from mpifed.run.participation import round_of
+
+LIMIT_S = 40.0  # a world that ends takes 3 s; one that hangs takes for ever
+AVG = {"name": "fedavg", "batch": 5, "step": [0.3]}
+
+# --- altered on the way ------------------------------------------------------------------------------------------
+
+MASKED = {"sum": {"channel": "masked"}, "participation": {"max_dropouts": 2}}
+ENCRYPTED = {"sum": {"channel": "encrypted"}}
+BOUND = r"changes\.value\.first: client 6 has a value of 1e\+09 in absolute value, outside the bound"
+# what happens, in which job: the exit code, what is said, and how many rounds stand in the history
+TROUBLES: dict[str, tuple[str, dict[str, Any], int, str, int]] = {
+    "a value out of range, masked": ("large", MASKED, 4, BOUND, 2),
+    "a value out of range, encrypted": ("large", ENCRYPTED, 4, BOUND, 2),
+    "a value that is none, masked": ("nan", MASKED, 4, "client 6 has 1 values that are not finite", 2),
+    "an integer out of range, encrypted": ("integers", ENCRYPTED, 4, "client 6", 2),
+    "a ciphertext": ("ciphertext", ENCRYPTED, 1, "was altered.*nothing was opened", 2),
+    "half a ciphertext": ("half a ciphertext", ENCRYPTED, 1, "altered", 2),
+    "a share": ("share", MASKED, 1, "share", 2),
+    "a sealed share": ("sealed share", MASKED, 1, "a sealed message of .* does not open", 2),
+    "missing shares": ("missing shares", MASKED, 1, "4 shares of a secret that takes 5", 2),
+    "a repeated nonce": ("repeated nonce", MASKED, 1, "repeated nonce: turn 1 after turn 5", 2),
+    "a public key": ("public key", MASKED, 1, "public key", 0),
+}
+
+
+ALONE = ("a ciphertext", "a sealed share")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("name", "ranks"), [*((name, 3) for name in TROUBLES), *((name, 0) for name in ALONE)])
+def test_nothing_altered_is_opened(
+    name: str, ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    trouble, tables, code, said, rounds = TROUBLES[name]
+    own = {"name": "tampering:Tampered", "batch": 5, "step": [0.3]}
+    record = {"every": 1, "checkpoint_every": 1, "rows": 20}
+    given = table(digits, own, rounds=3, record=record, **tables)
+    job, out = write_job(tmp_path / "job.toml", given), tmp_path / "run"
+    ended = launch(ranks, "run", job, "--out", out, limit_s=LIMIT_S, env={"MPIFED_TEST_TROUBLE": trouble})
+    assert ended.code == code, ended.text
+    assert ended.text.count("mpifed: error") == 1, ended.text
+    assert "Traceback" not in ended.text
+    assert re.search(said, ended.text), ended.text
+    if not rounds:
+        assert not (out / "history.csv").exists()
+        return
+    assert read_history(out)["round"].max() <= rounds
+    # what was there before stands, and the run goes on once all are honest, to the bits of one without trouble
+    run(Job.check(given), Alone(), out, resume=True)
+    run(Job.check(given | {"sum": {}}), Alone(), tmp_path / "honest")
+    assert summary(out)["model_sha256"] == summary(tmp_path / "honest")["model_sha256"]
+    assert read_json(out / "run.json")["rounds"] == 3
+
+
+# --- too few clients ---------------------------------------------------------------------------------------------
+
+PROTECTED = ["masked", "encrypted"]
+
+
+def job_of(folder: Path, **changes: Any) -> Job:
+    base: dict[str, Any] = {"rounds": 3, "record": {"every": 1, "checkpoint_every": 0, "rows": 20}}
+    return Job.check(table(folder, AVG, **(base | changes)))
+
+
+def by_chance(folder: Path, channel: str, wanted: Callable[[list[int]], bool], **changes: Any) -> tuple[Job, list[int]]:
+    """The first job in which as many come to each round as is `wanted`: 2 of 8 on average, each by a coin."""
+    part = {"clients_per_round": 2}
+    for seed in range(1000):
+        job = job_of(folder, seed=seed, participation=part, sum={"channel": channel}, **PEOPLE_BY_CHANCE, **changes)
+        counts = [int(round_of(job, 8, index).present.sum()) for index in range(job.rounds)]
+        if wanted(counts):
+            return job, counts
+    raise AssertionError("no such seed")
+
+
+@pytest.mark.parametrize("channel", ["plain", *PROTECTED])
+def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
+    job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
+    if channel == "plain":
+        run(job, Alone(), tmp_path / "run")
+        assert summary(tmp_path / "run")["rounds"] == 3
+        return
+    with pytest.raises(TooFewClients, match=r"changes\.\S+: round 1 has answers of 1 client") as caught:
+        run(job, Alone(), tmp_path / "run")
+    assert caught.value.agreed
+    assert read_history(tmp_path / "run")["round"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("channel", ["plain", *PROTECTED])
+def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
+    """A sum of no answers shows nobody; the model stays where it is, but for the noise."""
+    job, _ = by_chance(digits, channel, lambda counts: counts[1] == 0 and min(counts[0], counts[2]) > 1)
+    run(job, Alone(), tmp_path / "run")
+    run(job.model_copy(update={"sum": type(job.sum)()}), Alone(), tmp_path / "plain")
+    assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "plain")["model_sha256"]
+
+
+@pytest.mark.parametrize("channel", PROTECTED)
+def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_path: Path) -> None:
+    job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
+    hashes = set()
+    for sums in ({"channel": channel, "allow": ["changes"]}, {"channel": channel, "min_clients": 1}, {}):
+        one = job_of(digits, **{**job.model_dump(exclude_none=True), "sum": sums})
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        run(one, Alone(), out)
+        hashes.add(summary(out)["model_sha256"])
+    assert len(hashes) == 1
+
+
+# --- jobs that cannot be -----------------------------------------------------------------------------------------
+
+ROWS, COLUMNS = "digits", "sides"
+VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch": 7, "step": [0.5]}}
+# the tables, the data, and what is said
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "floats, masked": (
+        {"sum": {"channel": "masked", "numbers": "float"}}, ROWS, r'\[sum\] numbers = "float": channel = "masked"',
+    ),
+    "floats, encrypted": (
+        {"sum": {"channel": "encrypted", "numbers": "float"}}, ROWS, r'\[sum\] numbers = "float": .*"encrypted"',
+    ),
+    "no such channel": ({"sum": {"channel": "secret"}}, ROWS, r"\[sum\] channel"),
+    "nobody may leave": (
+        {"participation": {"dropout_rate": 0.1}}, ROWS, r"\[participation\] dropout_rate = 0\.1: .* give max_dropouts",
+    ),
+    "all leave": ({"participation": {"dropout_rate": 1.0, "max_dropouts": 1}}, ROWS, r"\[participation\] dropout_rate"),
+    "no attempt": ({"participation": {"attempts": 0}}, ROWS, r"\[participation\] attempts"),
+    "everybody may leave": ({"participation": {"max_dropouts": 8}}, ROWS, r"max_dropouts = 8: there are 8 clients"),
+    "everybody of a round may leave": (
+        {"participation": {"max_dropouts": 3, "clients_per_round": 3}}, ROWS, "max_dropouts = 3: there are 3 clients",
+    ),
+    "one client in a round, masked": (
+        {"sum": {"channel": "masked"}, "participation": {"clients_per_round": 1}}, ROWS,
+        r"min_clients = 2: there are 1 clients in a round, ",
+    ),
+    "one client may be left, encrypted": (
+        {"sum": {"channel": "encrypted"}, "participation": {"clients_per_round": 4, "max_dropouts": 3}}, ROWS,
+        r"min_clients = 2: there are 4 clients in a round of whom 3 may leave",
+    ),
+    "too few for so many to leave, masked": (
+        {"sum": {"channel": "masked"}, "participation": {"clients_per_round": 7, "max_dropouts": 3}}, ROWS,
+        r"max_dropouts = 3: there are 7 clients in a round, and masked sums need 8",
+    ),
+    "too few neighbours, masked": (
+        {"sum": {"channel": "masked"}, "participation": {"max_dropouts": 2}, "masking": {"neighbours": 4}}, ROWS,
+        r"max_dropouts = 2: each client has 4 others .* needs 5.*neighbours",
+    ),
+    "no neighbours": ({"masking": {"neighbours": 0}}, ROWS, r"\[masking\] neighbours"),
+    "needs everybody": (
+        VERTICAL | {"participation": {"dropout_rate": 0.1, "max_dropouts": 1}}, COLUMNS,
+        r'dropout_rate = 0\.1: "vertical-sgd" needs all clients',
+    ),
+    "no such field": (
+        {"sum": {"channel": "masked", "allow": ["changes.weights"]}}, ROWS,
+        r'\[sum\] allow: "changes\.weights": no such field; known are changes\.',
+    ),
+    "no such field, plain": ({"sum": {"allow": ["change"]}}, ROWS, r'\[sum\] allow: "change": no such field'),
+    "more clients than there are": (
+        {"sum": {"channel": "masked", "min_clients": 9}}, ROWS, r"\[sum\] min_clients = 9: there are 8 clients",
+    ),
+    "no such scheme": ({"encryption": {"scheme": "rsa"}}, ROWS, r"\[encryption\] scheme"),
+    "a short key": ({"encryption": {"scheme": "paillier", "key_bits": 1024}}, ROWS, r"\[encryption\] key_bits"),
+    "a threshold, and some are left out": (
+        {
+            "sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
+            "participation": {"clients_per_round": 4},
+        }, ROWS, r"clients_per_round = 4: a threshold scheme .* all 8 clients",
+    ),
+    "a threshold, and some leave": (
+        {
+            "sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
+            "participation": {"max_dropouts": 1},
+        }, ROWS, r"max_dropouts = 1: a threshold scheme .* all 8 clients",
+    ),
+    "a transcript of floats": (
+        {"sum": {"numbers": "float"}, "record": {"transcript": 1}}, ROWS, r'\[sum\] numbers = "float"',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Path) -> None:
+    tables, kind, said = WRONG[name]
+    folder = {ROWS: digits, COLUMNS: sides}[kind]
+    given = table(folder, AVG, rounds=1) | tables
+    with pytest.raises(UsageError, match=said) as caught:
+        run(Job.check(given), Alone(), tmp_path / "run")
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "run" / "history.csv").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openfhe") is not None, reason="the library is there, and others try it")
+def test_a_threshold_scheme_without_its_library(digits: Path, tmp_path: Path) -> None:
+    tables = {"sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"}}
+    with pytest.raises(UsageError, match=r"threshold-bfv.*openfhe"):
+        run(Job.check(table(digits, AVG, rounds=1) | tables), Alone(), tmp_path / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", ["no such field", "too few neighbours, masked"])
+def test_a_job_that_cannot_be_on_several_ranks(
+    name: str, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    tables, _, said = WRONG[name]
+    job = write_job(tmp_path / "job.toml", table(digits, AVG, rounds=1) | tables)
+    ended = launch(3, "run", job, "--out", tmp_path / "run", limit_s=LIMIT_S)
+    assert ended.code == 2, ended.text
+    assert ended.text.count("mpifed: error") == 1, ended.text
+    assert re.search(said, ended.text), ended.text

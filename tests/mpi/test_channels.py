@@ -1,0 +1,220 @@
+"""Messages of any length put together and spread, and every channel's sums, on worlds of 1 to 4 ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_transport import around_a_piece, worlds
+
+from mpifed.comm.transport import Alone, Bytes
+from mpifed.core.errors import TooFewClients
+from mpifed.run.config import Job
+from mpifed.run.loop import run
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def bytes_of(rank: int, length: int) -> Bytes:
+    """What a rank contributes; no two ranks' bytes are alike."""
+    return ((np.arange(length) * 7 + 61 * rank) % 251).astype(np.uint8)
+
+
+LENGTHS: dict[str, Callable[[int], int]] = {
+    "alike": lambda rank: 5,
+    "growing": lambda rank: 1 + 3 * rank,
+    "shrinking": lambda rank: max(0, 9 - 4 * rank),
+    "none": lambda rank: 0,
+    "every other": lambda rank: 7 * (rank % 2),
+    "the root alone": lambda rank: 11 if rank == 0 else 0,
+    "long": lambda rank: 100_000 + rank,
+}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_fold_puts_together_in_order_of_ranks(lengths: Callable[[int], int]) -> None:
+    """Concatenation shows the order, and that nothing is left out or taken twice."""
+    for transport in worlds():
+        mine = bytes_of(transport.rank, lengths(transport.rank))
+        found = transport.fold(mine, lambda one, other: np.concatenate([one, other]))
+        expected = np.concatenate([bytes_of(rank, lengths(rank)) for rank in range(transport.size)])
+        if transport.rank == 0:
+            assert found is not None
+            assert found.dtype == np.uint8
+            np.testing.assert_array_equal(found, expected)
+        else:
+            assert found is None
+        np.testing.assert_array_equal(mine, bytes_of(transport.rank, lengths(transport.rank)))
+
+
+def test_fold_adds_up_a_tree() -> None:
+    """A rank adds at most as often as the number of ranks has binary digits, all ranks together size - 1 times."""
+    for transport in worlds():
+        added: list[int] = []
+
+        def add(one: Bytes, other: Bytes, added: list[int] = added) -> Bytes:
+            added.append(1)
+            return one | other
+
+        found = transport.fold(np.array([1 << transport.rank], np.uint8), add)
+        counts = transport.gather(len(added))
+        if transport.rank == 0:
+            assert found is not None and found.tolist() == [2**transport.size - 1]
+            assert counts is not None
+            assert sum(counts) == transport.size - 1
+            assert max(counts) <= int(np.ceil(np.log2(transport.size)))
+
+
+def test_fold_of_messages_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for length in around_a_piece("uint8", monkeypatch):
+        for transport in worlds():
+            found = transport.fold(bytes_of(transport.rank, length), lambda one, other: np.concatenate([one, other]))
+            if found is not None:
+                expected = [bytes_of(rank, length) for rank in range(transport.size)]
+                np.testing.assert_array_equal(found, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000])
+def test_spread_from_any_rank(length: int) -> None:
+    for transport in worlds():
+        for root in range(transport.size):
+            mine = bytes_of(root, length) if transport.rank == root else None
+            np.testing.assert_array_equal(transport.spread(root, mine), bytes_of(root, length))
+
+
+def test_spread_takes_the_message_of_the_root_alone() -> None:
+    """Whatever the others have, and of whatever length."""
+    for transport in worlds():
+        for root in range(transport.size):
+            mine = bytes_of(transport.rank, 3 + transport.rank)
+            found = transport.spread(root, mine)
+            np.testing.assert_array_equal(found, bytes_of(root, 3 + root))
+            np.testing.assert_array_equal(mine, bytes_of(transport.rank, 3 + transport.rank))
+
+
+def test_spread_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for length in around_a_piece("uint8", monkeypatch):
+        for transport in worlds():
+            root = transport.size - 1
+            mine = bytes_of(root, length) if transport.rank == root else None
+            np.testing.assert_array_equal(transport.spread(root, mine), bytes_of(root, length))
+
+
+def test_one_process_alone() -> None:
+    def never(one: Any, other: Any) -> Any:
+        raise AssertionError("there is nothing to add")
+
+    for length in (0, 4):
+        message = bytes_of(2, length)
+        found = Alone().fold(message, never)
+        assert found is not None and found.tolist() == message.tolist()
+        assert Alone().spread(0, message).tolist() == message.tolist()
+
+
+# --- sums --------------------------------------------------------------------------------------------------------
+
+LAWS = str(Path(__file__).parents[1] / "laws")  # holds `channel_algorithms`
+CHANNELS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {"sum": {"channel": "masked"}},
+    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"sum": {"channel": "encrypted"}},
+}
+
+
+def gossip(folder: Path, **changes: Any) -> Job:
+    """Sums for clients and for the server; rounds of which some are void, and clients who leave at every half."""
+    base: dict[str, Any] = {
+        "name": "mpi", "rounds": 8, "seed": 157, "data": {"path": str(folder), "block": 2},
+        "objective": {"name": "softmax"}, "algorithm": {"name": "channel_algorithms:Gossip"},
+        "participation": {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2},
+        "record": {"every": 4, "checkpoint_every": 0},
+    }  # fmt: skip
+    return Job.check(base | changes)
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_sums_are_as_by_hand(
+    channel: str, dedicated: bool, skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On ranks that host clients, and on those that host none."""
+    monkeypatch.syspath_prepend(LAWS)
+    from channel_algorithms import by_hand, saved
+
+    job = gossip(skewed, server={"dedicated": dedicated}, **CHANNELS[channel])
+    expected = by_hand(job, 11)
+    assert expected.ended is None and sum(expected.attempts) > job.rounds and all(expected.happened.values())
+    for transport in worlds():
+        out = shared_tmp_path / f"on-{transport.size}"
+        result = run(job, transport, out)
+        assert (result is None) == (transport.rank != 0)
+        if result is None:
+            continue
+        assert result.model.value.tolist() == expected.model.value.tolist()
+        assert result.model.answered == expected.model.answered
+        found = saved(out)
+        for name, leaf in expected.clients._asdict().items():
+            np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
+        if channel == "plain":
+            assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
+        else:
+            assert found.progress.up_bytes > expected.up_bytes
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_all_ranks_end_when_every_attempt_is_void(
+    channel: str, skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(LAWS)
+    part = {"clients_per_round": 9, "dropout_rate": 0.9, "max_dropouts": 2, "attempts": 3}
+    job = gossip(skewed, participation=part, **CHANNELS[channel])
+    for transport in worlds():
+        with pytest.raises(TooFewClients, match=r"round 0: .*max_dropouts = 2") as caught:
+            run(job, transport, shared_tmp_path / f"on-{transport.size}")
+        assert caught.value.agreed
+        assert transport.gather("still together") in (None, ["still together"] * transport.size)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_all_ranks_end_when_too_many_leave_after_a_sum_was_opened(
+    channel: str, skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(LAWS)
+    from channel_algorithms import by_hand, saved
+
+    job = gossip(skewed, seed=19, **CHANNELS[channel])
+    expected = by_hand(job, 11)
+    assert expected.ended == 2
+    for transport in worlds():
+        out = shared_tmp_path / f"on-{transport.size}"
+        with pytest.raises(TooFewClients, match=r"round 2: .*max_dropouts = 2") as caught:
+            run(job, transport, out)
+        assert caught.value.agreed
+        if transport.rank == 0:
+            assert saved(out).server["model.value"].tolist() == expected.model.value.tolist()
+        assert transport.gather("still together") in (None, ["still together"] * transport.size)
+
+
+@pytest.mark.parametrize("channel", [name for name in CHANNELS if name != "plain"])
+def test_all_ranks_refuse_a_sum_of_one(
+    channel: str, skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes part is drawn by coins of their own: in some round one client is alone."""
+    monkeypatch.syspath_prepend(LAWS)
+    privacy = {
+        "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "model": "central",
+        "sampling": "poisson", "adjacency": "add-remove", "accountant": "rdp",
+    }  # fmt: skip
+    avg = {"name": "fedavg", "batch": 4, "step": [0.3]}
+    part, record = {"clients_per_round": 2}, {"every": 0, "checkpoint_every": 0}
+    tables = {"algorithm": avg, "privacy": privacy, "participation": part, "record": record, **CHANNELS[channel]}
+    job = gossip(skewed, rounds=100, **tables)
+    for transport in worlds():
+        with pytest.raises(TooFewClients, match="answers of 1 client") as caught:
+            run(job, transport, shared_tmp_path / f"on-{transport.size}")
+        assert caught.value.agreed
+        assert transport.gather("still together") in (None, ["still together"] * transport.size)
