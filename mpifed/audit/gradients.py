@@ -11,7 +11,7 @@ from mpifed.audit.attacks.matching import Match, match, match_all, recovered
 from mpifed.audit.attacks.reconstruction import reconstruct
 from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import EACH, SEALED, SUM, Target, no_targets, targets
+from mpifed.audit.targets import EACH, SEALED, SUM, Target, by_columns, no_targets, targets
 from mpifed.run.transcript import Message
 
 MOST_CLIENTS = 16  # attacked one by one
@@ -23,7 +23,11 @@ def on_gradients(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Attemp
     """Reconstruction and inversion, of single clients' uploads as far as they can be read, and of the sum."""
     why = no_targets(stage)
     found = [] if why else list(targets(stage, messages, MOST_CLIENTS))
-    if stage.transcript.channel != "plain" and not why and not any(one.seen == SEALED for one in found):
+    if by_columns(stage):
+        reason = "data are split by columns: no client sends the gradient of whole rows"
+        yield none(RECONSTRUCTION, reason, seen=EACH)
+        yield none(INVERSION, reason, seen=EACH)
+    elif stage.transcript.channel != "plain" and not why and not any(one.seen == SEALED for one in found):
         reason = "ciphertexts, which are no numbers without the key"
         yield none(RECONSTRUCTION, reason, seen="sealed uploads")
         yield none(INVERSION, reason, seen="sealed uploads")
@@ -94,7 +98,7 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
     close, near = (sum(one.verdict == "close" for one in some) for some in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
-    text += "; whose they are is not told" if good and seen == SUM else ""
+    text += "; whose they are is not told" if good and seen == SUM and not by_columns(stage) else ""
     pictures = (np.stack(rows), np.stack(truth)) if rows else (np.zeros((0, 0)), np.zeros((0, 0)))
     success = good > 0 or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike by chance, too
     return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures)
@@ -108,6 +112,9 @@ def _lengths(matches: Sequence[Match]) -> str:
 def _strangers(stage: Stage, target: Target) -> Floats:
     """As many rows of the same clients that did not enter."""
     exchange = stage.exchanges[0].name
+    if by_columns(stage):
+        inside = stage.rows(target.round, exchange, 0)
+        return stage.whole(np.setdiff1d(np.arange(stage.algorithm.problem.samples), inside)[: target.batch])
     whom = sorted(stage.shards) if target.client < 0 else [target.client]
     found = []
     for client in whom:

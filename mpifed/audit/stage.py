@@ -125,6 +125,13 @@ class Stage:
         """[b, p_i] these rows of a client, dense."""
         return dense_rows(self.shards[client], rows)
 
+    def whole(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[b, p] these rows of data that are split by columns, put together from all clients."""
+        found = np.zeros((len(rows), self.algorithm.problem.features))
+        for shard in self.shards.values():
+            found[:, shard.columns] = dense_rows(shard, rows)
+        return found
+
 
 def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """[b, p] float64."""

@@ -12,6 +12,8 @@ from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedpdm import FedPDM
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca_vertical import SSCAVertical
+from mpifed.algorithms.vertical_sgd import VerticalSGD
 from mpifed.audit.attacks.uploads import fedpdm_moved, of_statistics, of_step
 from mpifed.audit.plays import Decoder, Play, complete, filled, plays
 from mpifed.audit.stage import Stage
@@ -37,8 +39,8 @@ class Target(NamedTuple):
 def no_targets(stage: Stage) -> str:
     """Why there is no gradient to attack; "" where there are some."""
     algorithm: Any = stage.algorithm
-    if algorithm.problem.split != "rows":
-        return "data are split by columns: no client sends the gradient of whole rows"
+    if by_columns(stage):
+        return ""
     if not isinstance(algorithm, (FedAvg, FedPDM, Scaffold, SSCAHorizontal)):
         return f"how uploads of {type(algorithm).__name__} follow from gradients is not known here"
     if isinstance(algorithm, SSCAHorizontal) and algorithm.local_steps > 1:
@@ -46,11 +48,19 @@ def no_targets(stage: Stage) -> str:
     return ""
 
 
+def by_columns(stage: Stage) -> bool:
+    """Whether clients hold columns, and the server puts the gradient of whole rows together from theirs."""
+    return isinstance(stage.algorithm, (SSCAVertical, VerticalSGD))
+
+
 def targets(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterator[Target]:
     """Gradients in the transcript, of at most so many clients: of the first round and, of some algorithms, the last.
 
     Clients of SCAFFOLD and FedPDM keep states, which are known to all in their first round.
     """
+    if by_columns(stage):
+        yield from _put_together(stage, messages)
+        return
     exchange = stage.exchanges[0]
     decoder = Decoder(stage.job, exchange, stage.algorithm.problem.clients)
     plain = stage.transcript.channel == "plain"
@@ -65,6 +75,19 @@ def targets(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterat
                 yield _of(stage, play, question, answer, EACH if plain else SEALED, client)
         if play.opened_for == "server" and complete(exchange.fields, play.opened):
             yield _of(stage, play, question, filled(exchange.fields, play.opened), SUM, -1)
+
+
+def _put_together(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Target]:
+    """The gradient of a first minibatch of whole rows, which the server hears in every channel."""
+    first, last = stage.exchanges[0], stage.exchanges[-1]
+    asked = first.ask(stage.scenes[0].server, stage.scenes[0].now)
+    for begun, ended in list(zip(plays(messages, first.name), plays(messages, last.name), strict=False))[:1]:
+        if not (complete(asked, begun.question) and complete(last.fields, ended.opened)):
+            continue
+        question, heard = filled(asked, begun.question), filled(last.fields, ended.opened)
+        gradient = of_statistics(heard.statistics.gradient, 1.0)
+        rows = np.asarray(question.rows)
+        yield Target(SUM, begun.round, -1, question.model, gradient, len(rows), stage.whole(rows))
 
 
 def _of(stage: Stage, play: Play, question: Any, answer: Any, seen: str, client: int) -> Target:

@@ -129,19 +129,29 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
 def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[..., Audit]) -> None:
     wide = {"objective": {"name": "network", "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
     found = audit(sides, 1, **wide)
-    assert names(found) == ["answers", "determined", "inner-products", "linear-system"]
+    assert names(found) == ["answers", "determined", "inversion", "inner-products", "linear-system"]
     for name in ("inner-products", "linear-system"):
         one = attack(found, name, "each client's uploads")
         assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
     allowed = {"channel": "masked", "allow": own}
     hidden = audit(sides, 1, sum=allowed, **wide)
-    assert names(hidden) == ["single-holder", "determined"]
+    assert names(hidden) == ["single-holder", "determined", "inversion"]
+    for one in (found, hidden):  # the server puts the gradient of whole rows together, in every channel
+        assert attack(one, "inversion", "the opened sum").recovered == 5
+        assert attack(one, "reconstruction", "each client's upload").applies is False
     assert any("client 2's alone, to clients" in one.text for one in hidden.findings)
     assert hidden.uniform.uniform is True
     assert set(hidden.clear) == {
         "gradients.statistics.gradient.first", "gradients.statistics.gradient.head.second"
     }  # fmt: skip
+
+
+def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..., Audit]) -> None:
+    own = {"channel": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
+    found = audit(sides, 1, sum=own, algorithm=VERTICAL | {"batch": 40})
+    assert names(found) == ["single-holder"]
+    assert "tried up to 10" in attack(found, "inversion", "the opened sum").text
 
 
 def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
