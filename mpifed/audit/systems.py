@@ -9,8 +9,8 @@ import numpy as np
 
 from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.algorithms.vertical_sgd import VerticalSGD
-from mpifed.audit.attacks.linear import rows_from_scores, rows_from_slopes
-from mpifed.audit.attacks.matching import match, recovered
+from mpifed.audit.attacks.linear import Solved, rows_from_scores, rows_from_slopes
+from mpifed.audit.attacks.matching import Match, match, recovered
 from mpifed.audit.attempt import LINEAR, PRODUCTS, Attempt, Floats, none
 from mpifed.audit.plays import Decoder, plays
 from mpifed.audit.stage import Stage, dense_rows
@@ -39,7 +39,7 @@ def systems(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Attempt]:
 
 def _products(stage: Stage, messages: tuple[Message, ...]) -> Attempt:
     """A client's columns of rows whose partial scores were sent, at weights that the server knows."""
-    matches, rows, truth, entered, needed, got = [], list[Floats](), list[Floats](), 0, 0, 0
+    found, got = _Found(), 0
     for client in sorted(stage.shards)[:FEW]:
         columns = stage.shards[client].columns
         for exchange in _scores(stage):
@@ -47,16 +47,9 @@ def _products(stage: Stage, messages: tuple[Message, ...]) -> Attempt:
             if not len(asked):
                 continue
             numbers, solved = rows_from_scores(asked, sent, weights[:, columns])
-            entered, needed = entered + len(numbers), solved.needed
             got = max(got, int(np.max(solved.rank)))
-            there = dense_rows(stage.shards[client], numbers)
-            for at in np.flatnonzero(solved.determined.all(axis=1)):
-                matches.append(match(solved.rows[at], there[at : at + 1]))
-                rows.append(solved.rows[at])
-                truth.append(there[at])
-    good = recovered(matches)
-    text = f"{good} of {entered} rows of a client's columns recovered; {got} equations a row, {needed} needed"
-    return _attempt(PRODUCTS, good, entered, text, rows, truth)
+            found.add(solved, dense_rows(stage.shards[client], numbers))
+    return found.attempt(PRODUCTS, f"{got} equations a row, {found.needed} needed")
 
 
 def _scores(stage: Stage) -> list[Exchange]:
@@ -88,7 +81,7 @@ def _slopes(stage: Stage, messages: tuple[Message, ...]) -> Attempt:
     holder: Any = stage.algorithm.label_holder  # type: ignore[attr-defined]
     decoders = [Decoder(stage.job, one, stage.algorithm.problem.clients) for one in stage.exchanges[1:]]
     turns = zip(*(plays(messages, one.name) for one in stage.exchanges), strict=False)
-    matches, rows, truth, entered, needed = [], list[Floats](), list[Floats](), 0, 0
+    found = _Found()
     for asked, told, gathered in turns:
         down = decoders[0](told.uploads.get(holder, []))
         for client in sorted(gathered.uploads)[:FEW]:
@@ -97,18 +90,31 @@ def _slopes(stage: Stage, messages: tuple[Message, ...]) -> Attempt:
                 continue
             block = np.asarray(answer.statistics.gradient.first, dtype=np.float64)[0][stage.shards[client].columns]
             solved = rows_from_slopes(block, np.asarray(down.slopes[0], dtype=np.float64))
-            there = dense_rows(stage.shards[client], asked.question["rows"])
-            entered, needed = entered + len(there), solved.needed
-            for at in np.flatnonzero(solved.determined.all(axis=1)):
-                matches.append(match(solved.rows[at], there[at : at + 1]))
-                rows.append(solved.rows[at])
-                truth.append(there[at])
-    good = recovered(matches)
-    text = f"{good} of {entered} rows of a client's columns recovered; {needed} independent derivatives are needed"
-    return _attempt(LINEAR, good, entered, text, rows, truth)
+            found.add(solved, dense_rows(stage.shards[client], asked.question["rows"]))
+    return found.attempt(LINEAR, f"{found.needed} independent derivatives are needed")
 
 
-def _attempt(attack: str, good: int, of: int, text: str, rows: list[Floats], truth: list[Floats]) -> Attempt:
-    same = bool(rows) and len({len(row) for row in rows}) == 1
-    pictures = (np.stack(rows[:SHOWN]), np.stack(truth[:SHOWN])) if same else (np.zeros((0, 0)), np.zeros((0, 0)))
-    return Attempt(attack, "server", "each client's uploads", True, good > 0, text, good, of, *pictures)
+class _Found:
+    """What systems of equations were solved for, beside the truth."""
+
+    def __init__(self) -> None:
+        self.entered = self.needed = 0  # rows; equations for one
+        self._matches: list[Match] = []
+        self._rows: list[Floats] = []
+        self._truth: list[Floats] = []
+
+    def add(self, solved: Solved, there: Floats) -> None:
+        """The rows that are determined, of those that are there."""
+        self.entered, self.needed = self.entered + len(there), solved.needed
+        for at in np.flatnonzero(solved.determined.all(axis=1)):
+            self._matches.append(match(solved.rows[at], there[at : at + 1]))
+            self._rows.append(solved.rows[at])
+            self._truth.append(there[at])
+
+    def attempt(self, attack: str, how: str) -> Attempt:
+        """How far it came."""
+        good, same = recovered(self._matches), len({len(row) for row in self._rows}) == 1
+        text = f"{good} of {self.entered} rows of a client's columns recovered; {how}"
+        none_to_show = np.zeros((0, 0)), np.zeros((0, 0))
+        pictures = (np.stack(self._rows[:SHOWN]), np.stack(self._truth[:SHOWN])) if same else none_to_show
+        return Attempt(attack, "server", "each client's uploads", True, good > 0, text, good, self.entered, *pictures)
