@@ -46,10 +46,7 @@ def _members(stage: Stage) -> tuple[Floats, Array]:
         X = [dense_rows(shard, rows) for shard, rows in zip(shards, chosen, strict=True)]
         return np.concatenate(X), np.concatenate([shard.y[rows] for shard, rows in zip(shards, chosen, strict=True)])
     rows = np.sort(rng.permutation(shards[0].samples)[:MEMBERS])
-    whole = np.zeros((len(rows), problem.features))
-    for shard in shards:
-        whole[:, shard.columns] = dense_rows(shard, rows)
-    return whole, shards[0].y[rows]
+    return stage.whole(rows), shards[0].y[rows]
 
 
 def _losses(stage: Stage, model: Parameters, X: Floats, y: Array) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.sums import ExactSum, make_sum
+from mpifed.comm.sums import ExactSum, Sum, make_sum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.run.config import Job
@@ -54,12 +54,17 @@ def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
     return map_leaves(lambda _: values[next(names)], template)
 
 
+def exact_sum(job: Job, exchange: Exchange, clients: int) -> Sum:
+    """The sum on whose grids answers were recorded."""
+    settings: dict[str, Any] = job.sum_settings() | {"exact": True}
+    return make_sum(exchange, clients, **settings)
+
+
 class Decoder:
     """Turns the integers of one client's answer back into numbers."""
 
     def __init__(self, job: Job, exchange: Exchange, clients: int) -> None:
-        settings: dict[str, Any] = job.sum_settings() | {"exact": True}
-        self._sum = make_sum(exchange, clients, **settings)
+        self._sum = exact_sum(job, exchange, clients)
 
     @property
     def size(self) -> int:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import plays
+from mpifed.audit.plays import exact_sum, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Sample, of_integers, of_residues
 from mpifed.comm.channel import Holdings, Line
-from mpifed.comm.sums import Place, make_sum
-from mpifed.core.exchange import Exchange, ToClients
+from mpifed.comm.sums import Place
+from mpifed.core.exchange import ToClients
 from mpifed.run.setup import all_exchanges, holdings_of
 from mpifed.run.transcript import Message
 from mpifed.shards import store
@@ -35,7 +36,7 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
     for exchange in all_exchanges(stage.algorithm):
-        line = _line(stage, exchange, columns)
+        line = Line(exchange, partial(exact_sum, stage.job, exchange, len(columns.groups)), columns)
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(columns.groups)), list(play.uploads))
             for client, upload in list(play.uploads.items())[:MOST_CLIENTS]:
@@ -46,11 +47,6 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
                 if len(at):
                     samples.append(of_integers(exchange.name, play.round, client, upload[0].data[at]))
     return Sealed(samples, clear)
-
-
-def _line(stage: Stage, exchange: Exchange, columns: Holdings) -> Line:
-    settings: dict[str, Any] = stage.job.sum_settings() | {"exact": True}
-    return Line(exchange, lambda: make_sum(exchange, len(columns.groups), **settings), columns)
 
 
 def _hidden(
@@ -81,7 +77,7 @@ def _of_several(place: Place, columns: Holdings, client: int, present: NDArray[n
 
 def _ciphertexts(stage: Stage) -> Any:
     """What takes an upload apart into the numbers that its ciphertexts consist of, and what they are modulo."""
-    from mpifed.comm.encryption.opening import unbundle
+    from mpifed.comm.encryption.encrypted import words
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
@@ -89,9 +85,8 @@ def _ciphertexts(stage: Stage) -> Any:
     def opened(upload: list[Message]) -> Iterator[tuple[NDArray[np.uint64], int]]:
         found: dict[int, list[NDArray[np.uint64]]] = {}
         for message in upload:
-            for block in unbundle(message.data).values():
-                for words, modulus in scheme.words(block):
-                    found.setdefault(modulus, []).append(words)
+            for numbers, modulus in words(scheme, message.data):
+                found.setdefault(modulus, []).append(numbers)
         for modulus, parts in found.items():
             yield np.concatenate(parts), modulus
 

@@ -7,13 +7,11 @@ answers themselves, which the auditor has from the plain channel.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from mpifed.audit.plays import Play, plays
+from mpifed.audit.plays import Play, exact_sum, plays
 from mpifed.audit.stage import Stage
-from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import leaves
 from mpifed.run.setup import all_exchanges
@@ -59,8 +57,7 @@ def _alone(stage: Stage) -> bool:
 
 def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
     """Fields of which most values come from one client alone, although all may add."""
-    settings: dict[str, Any] = plain.job.sum_settings() | {"exact": True}
-    places = make_sum(exchange, stage.algorithm.problem.clients, **settings).places
+    places = exact_sum(plain.job, exchange, stage.algorithm.problem.clients).places
     several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
     adding = [sum((upload[0].data != 0).astype(int) for upload in play.uploads.values()) for play in several]
     for place in places:

@@ -232,12 +232,19 @@ class Channel:
         return int(line.sent[now.present].sum()), hearers(line, now) * line.sum.nbytes
 
 
+def hearing(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
+    """[N] which clients are told the sum."""
+    if not isinstance(exchange, ToClients) or now.void:
+        return np.zeros_like(now.present)
+    if exchange.hearer is None:
+        return now.staying
+    alone: NDArray[np.bool_] = np.arange(len(now.present)) == exchange.hearer
+    return now.staying & alone
+
+
 def hearers(line: Line, now: Round) -> int:
     """How many clients are told the sum."""
-    if not isinstance(line.exchange, ToClients) or now.void:
-        return 0
-    hearer = line.exchange.hearer
-    return int(now.staying.sum() if hearer is None else now.staying[hearer])
+    return int(hearing(line.exchange, now).sum())
 
 
 def make_channel(setting: Setting) -> Channel:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Line, Protection, Recorder, Setting, make_channel
+from mpifed.comm.channel import Holdings, Line, Protection, Recorder, Setting, hearing, make_channel
 from mpifed.comm.groups import check_groups
 from mpifed.comm.sums import FloatSum, make_sum, names_field
 from mpifed.comm.transport import Transport
@@ -242,12 +242,7 @@ class Federation:
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """Each block's clients who are still there absorb the sum, or the one client who is told it."""
         clients, alike = list(clients), None
-        for i, who, block in self._among(now.staying):
-            if exchange.hearer is not None:
-                told = np.flatnonzero(block.clients == exchange.hearer)
-                who, block = who[told], block.only(told)
-                if not len(who):
-                    continue
+        for i, who, block in self._among(hearing(exchange, now)):
             if exchange.alike:
                 first = np.arange(1)
                 if alike is None:

@@ -9,6 +9,7 @@ same is done in float32 with 2^23 for 2^52, and integers of 32 bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,12 @@ class Grid(NamedTuple):
     def limb_scales(self) -> tuple[float, ...]:
         """The grid of each limb, coarse first."""
         return (self.scale,) if self.limbs == 1 else (self.scale * 2.0**_LIMB_BITS, self.scale)
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """The largest integers, in absolute value, that one value becomes, limb by limb."""
+        coarse = math.ceil(self.bound / self.limb_scales[0])
+        return (coarse, *[2 ** (_LIMB_BITS - 1)] * (self.limbs - 1))  # what remains is at most half of the coarse step
 
     def wide(self) -> Grid:
         """The same grid in 64 bits."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, hearers
+from mpifed.comm.channel import Channel, Line, Setting, hearers, hearing
 from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
 from mpifed.comm.encryption.packing import Room, Vector, vectors
 from mpifed.comm.encryption.schemes import make_scheme
@@ -197,10 +197,8 @@ class Encrypted(Channel):
         if not isinstance(line.exchange, ToClients):
             rank, opener = self._opening.for_server(now)
             return {rank}, opener
-        hearing = now.staying & (self._homes >= 0)
-        if line.exchange.hearer is not None:
-            hearing &= np.arange(len(hearing)) == line.exchange.hearer
-        return set(self._homes[hearing].tolist()), "clients"
+        told = hearing(line.exchange, now) & (self._homes >= 0)
+        return set(self._homes[told].tolist()), "clients"
 
     def _unpack(self, line: Line, now: Round, opened: Opened) -> None:
         message, there = np.zeros_like(line.reduced[:-1]), now.present & (self._homes >= 0)

@@ -7,7 +7,6 @@ follows from a field's grid and the number of clients alone, so the sum is exact
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from mpifed.comm.channel import Holdings, Line
 from mpifed.comm.sums import Place
 from mpifed.core.errors import BrokenProtocol, NumericalError
-from mpifed.maths.fixedpoint import Grid
 
 Integers: TypeAlias = NDArray[np.signedinteger]
 
@@ -130,12 +128,6 @@ def _check(name: str, part: NDArray[np.int64], most: int) -> None:
         raise BrokenProtocol(f"{name}: {_BROKEN}")
 
 
-def largest(form: Grid) -> tuple[int, ...]:
-    """The largest integers, in absolute value, that one client's values become, coarse first."""
-    found = [math.ceil(form.bound / form.limb_scales[0])]
-    return tuple(found + [2**31] * (form.limbs - 1))  # the remainder is at most half of the coarse step
-
-
 def vectors(line: Line, columns: Holdings, room: Room) -> list[Vector]:
     """What of an exchange is encrypted together.
 
@@ -185,7 +177,7 @@ def _disjoint(columns: Holdings) -> bool:
 def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) -> Iterator[Segment]:
     """A field's numbers at those positions of the message (all when None), by the limbs of its grid."""
     size = place.field.size
-    for i, most in enumerate(largest(place.form)):
+    for i, most in enumerate(place.form.largest):
         start, stop = place.start + i * size, place.start + (i + 1) * size
         where: slice | NDArray[np.int64] = slice(start, stop)
         if at is not None:

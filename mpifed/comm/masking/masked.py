@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, hearers
+from mpifed.comm.channel import Channel, Line, Setting, hearers, hearing
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
@@ -200,9 +200,7 @@ class Masked(Channel):
 
     def _hear(self, turn: Turn) -> bool:
         """Take away what the clients have added under their common key, if one of this rank's hears the sum."""
-        hearer = getattr(turn.line.exchange, "hearer", None)
-        here = self.setting.hosted[turn.now.staying[self.setting.hosted]]
-        if not (len(here) if hearer is None else hearer in here):
+        if not hearing(turn.line.exchange, turn.now)[self.setting.hosted].any():
             return False
         with turn.account.timed():
             reduced = self._target(turn.line, turn.line.reduced)
@@ -226,11 +224,10 @@ def check_range(line: Line, integers: NDArray[np.signedinteger], client: int) ->
     """
     for place in line.sum.places:
         size = (place.stop - place.start) // place.form.limbs
-        for limb, scale in enumerate(place.form.limb_scales):
+        for limb, most in enumerate(place.form.largest):
             part = integers[place.start + limb * size : place.start + (limb + 1) * size]
-            most = place.form.bound / scale + 1 if limb == 0 else place.form.limb_scales[0] / scale / 2
             if part.max(initial=0) > most or part.min(initial=0) < -most:
                 raise NumericalError(
-                    f"{place.name}: client {client} sends an integer outside +-{most:.0f}, which its bound "
+                    f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
                     f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
                 )

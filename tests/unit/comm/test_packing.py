@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.comm.channel import Holdings, Line
-from mpifed.comm.encryption.packing import Room, largest, vectors
+from mpifed.comm.encryption.packing import Room, vectors
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer
@@ -36,7 +36,7 @@ def test_the_sum_of_extremes_comes_back_exactly(
     """One and two limbs of the grid, any number of limbs in slots; each sum of slots within the capacity."""
     room = Room(slots, capacity, clients)
     line, vector = one_vector(Field((40,), scale=scale, bound=bound), room)
-    most = largest(line.sum.places[0].form)
+    most = line.sum.places[0].form.largest
     rng = np.random.default_rng(0)
     kinds = np.concatenate([rng.integers(-m, m, (3, 40), endpoint=True) for m in most], axis=1)
     for i, m in enumerate(most):
@@ -81,8 +81,8 @@ def test_int32_messages() -> None:
 
 def test_the_largest_integer_is_what_the_grid_makes_of_the_bound() -> None:
     """Rounded up: a bound between two multiples of the scale may round to the one above."""
-    assert largest(grid(1.0, 2.5, 3)) == (3,)
-    assert largest(grid(2.0**-50, 2.0**20, 3)) == (2**38, 2**31)
+    assert grid(1.0, 2.5, 3).largest == (3,)
+    assert grid(2.0**-50, 2.0**20, 3).largest == (2**38, 2**31)
 
 
 def test_out_of_range_names_field_and_client() -> None:
