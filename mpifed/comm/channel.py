@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,31 +19,9 @@ from numpy.typing import NDArray
 from mpifed.comm.sums import ExactSum, Place
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, Placed, ToClients
+from mpifed.core.holdings import Cells, size
 from mpifed.core.record import Layout, Record, map_leaves
 from mpifed.core.round import Round
-
-
-class Holdings(NamedTuple):
-    """Who holds which columns; public."""
-
-    features: int
-    groups: NDArray[np.int64]  # [N] each client's group of columns
-    members: tuple[slice | NDArray[np.int64], ...]  # the columns of each group
-
-    @property
-    def widths(self) -> NDArray[np.int64]:
-        """[N] columns of each client."""
-        return np.array([size(at, self.features) for at in self.members], dtype=np.int64)[self.groups]
-
-    @classmethod
-    def all(cls, clients: int, features: int) -> Holdings:
-        """Everybody holds every column."""
-        return cls(features, np.zeros(clients, dtype=np.int64), (slice(0, features),))
-
-
-def size(at: slice | NDArray[np.int64], length: int) -> int:
-    """How many of `length` places."""
-    return len(range(*at.indices(length))) if isinstance(at, slice) else len(at)
 
 
 class Protection(NamedTuple):
@@ -63,19 +42,26 @@ class Setting(NamedTuple):
     transport: Transport
     hosted: NDArray[np.int64]  # clients of this rank
     clients: int  # N
-    columns: Holdings
+    cells: Cells
     protection: Protection = Protection()
     rehearsed: bool = False  # other clients are not there at all: what it costs is all that counts
 
 
 class Account:
-    """What an exchange has cost so far."""
+    """What an exchange has cost so far; bytes and values on rank 0, as a deployment would have them."""
 
     def __init__(self) -> None:
         self.played = 0
-        self.up_bytes = 0  # on rank 0: what a deployment would send
+        self.up_bytes = 0
         self.down_bytes = 0
+        self.up_most = 0  # bytes of the client who sends most, each time
+        self.down_most = 0  # of the client who is told most
+        self.sealed_most = 0  # values that the client who sends most sends, where they are to be sealed
+        self.opened_most = 0  # values that who opens most opens
+        self.added = 0  # values that the server adds up
         self.crypto_s = 0.0  # of this rank
+        self.answer_s = 0.0  # of this rank: the slowest client's arithmetic, each time
+        self.server_s = 0.0  # on rank 0: asking and absorbing
 
     def numbers(self) -> dict[str, float]:
         """By name."""
@@ -91,17 +77,30 @@ class Account:
             self.crypto_s += time.perf_counter() - start
 
 
+class Memory:
+    """What clients last answered, where that goes on counting; of this rank. A channel may keep more of its own."""
+
+    def __init__(self, clients: int) -> None:
+        self.last: dict[int, NDArray[Any]] = {}  # by client of this rank: its numbers, those of its own places alone
+        self.answered = np.zeros(clients, dtype=bool)  # [N] who ever has; alike on all ranks
+        self.sealed: Any = None  # what the server carries, as the channel keeps it
+
+
 class Line:
     """What one exchange needs again every time it is played: its sums, and the buffers of its question."""
 
-    def __init__(self, exchange: Exchange, make: Any, columns: Holdings) -> None:
-        """`make` gives a new sum of the exchange's fields."""
-        self.exchange, self._make, self._columns = exchange, make, columns
+    def __init__(self, exchange: Exchange, make: Any, cells: Cells, memory: Memory | None = None) -> None:
+        """`make` gives a new sum of the exchange's fields; `memory` is that of an exchange with stale answers."""
+        self.exchange, self._make, self.cells, self.memory = exchange, make, cells, memory
         self.sum: Any = make()  # ExactSum or FloatSum
         self.reduced = np.empty_like(self.sum.message)  # the sum as it was opened, where this rank may use it
         self.layout: Layout | None = None
         self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-        self.sent = self.sum.sent(columns.widths, columns.features)  # [N] bytes of each client's integers
+        self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes of each client's integers
+        self.told = self.sum.nbytes_of(partial(Place.told, cells=cells))  # [N] of what each is told of the sum
+        self.values = sum(place.field.size for place in self.sum.places)
+        self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] of each client
+        self.values_told = sum(place.told(cells) for place in self.sum.places)  # [N]
         self.account = Account()
         self._alone: ExactSum | None = None
         self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
@@ -122,7 +121,7 @@ class Line:
             when a value is not a number or outside its field's bound.
         """
         self.alone.begin(1)
-        self.alone.add(_one_of(answer, i), np.array([client]))
+        self.alone.add(one_of(answer, i), np.array([client]))
         found: NDArray[np.signedinteger] = self.alone.message[:-1]
         return found
 
@@ -131,21 +130,50 @@ class Line:
         field = place.field
         if field.sender is not None and field.sender != client:
             return None
-        if field.columns is None:
+        held = self.cells.along(field)
+        if held is None:
             return slice(place.start, place.stop)
-        group = int(self._columns.groups[client])
+        group = int(held.groups[client])
         found = self._positions.get((place.name, group))
         if found is None:
-            shape = (place.form.limbs, *field.shape)
-            whole = np.arange(place.start, place.stop).reshape(shape)
-            found = whole[(slice(None),) * (field.columns + 1) + (self._columns.members[group],)].ravel()
-            if len(found) and found[-1] - found[0] == len(found) - 1:
-                found = slice(int(found[0]), int(found[-1]) + 1)
-            self._positions[place.name, group] = found
+            found = self._positions[place.name, group] = places(place, held.members[group])
         return found
 
+    def own(self, client: int) -> list[slice | NDArray[np.int64]]:
+        """Where the client's values lie, field by field."""
+        found = [self.positions(place, client) for place in self.sum.places]
+        return [at for at in found if at is not None]
 
-def _one_of(answer: Record, i: int) -> Record:
+    def pick(self, message: NDArray[Any], client: int) -> NDArray[Any]:
+        """A client's numbers, from a message [m]."""
+        return np.concatenate([message[at] for at in self.own(client)])
+
+    def put(self, message: NDArray[Any], client: int, numbers: NDArray[Any]) -> None:
+        """Add a client's numbers to a message [m]."""
+        start = 0
+        for at in self.own(client):
+            stop = start + size(at, len(message))
+            message[at] += numbers[start:stop]
+            start = stop
+
+    def add_last(self) -> None:
+        """Begin the message with what all clients of this rank have last answered."""
+        assert self.memory is not None
+        self.sum.message[:-1] = 0
+        for client in sorted(self.memory.last):
+            self.put(self.sum.message, client, self.memory.last[client])
+
+
+def places(place: Place, at: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Where in a message the places `at` along a field's axis lie, in all its limbs."""
+    whole = np.arange(place.start, place.stop).reshape(place.form.limbs, *place.field.shape)
+    found: NDArray[np.int64] = whole[(slice(None),) * (int(place.field.axis or 0) + 1) + (at,)].ravel()
+    if len(found) and found[-1] - found[0] == len(found) - 1 and (np.diff(found) == 1).all():
+        return slice(int(found[0]), int(found[-1]) + 1)
+    return found
+
+
+def one_of(answer: Record, i: int) -> Record:
     """The answers [1, ...] of the `i`-th client."""
 
     def one(leaf: Any) -> Any:
@@ -190,27 +218,41 @@ class Channel:
 
     def begin(self, line: Line, now: Round) -> None:
         """Make ready for the answers of one exchange. Called alike on all ranks."""
-        line.sum.begin(0 if self.recorder else int(now.present[self.setting.hosted].sum()))
+        there = answering(line.exchange, now)
+        line.sum.begin(0 if self.recorder else int(there[self.setting.hosted].sum()))
+        if line.memory is not None:
+            line.memory.answered |= there
 
     def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank, as they leave the clients."""
-        line.sum.add(answer, clients)
+        if line.memory is None:
+            line.sum.add(answer, clients)
+            return
+        for i, client in enumerate(clients.tolist()):
+            line.memory.last[client] = line.sum.numbers(one_of(answer, i), client)
 
     def add_one_by_one(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """The same, so that every client's message is there for a moment by itself."""
         for i, client in enumerate(clients.tolist()):
-            upload = self.seal(line, line.integers(answer, i, client), client, now)
+            integers = line.integers(answer, i, client)
+            upload = self.seal(line, integers, client, now)
             if self.recorder is not None:
                 self.recorder.upload(line, now, client, upload)
-            self.gather(line, upload)
+            self.gather(line, upload, client)
+            if line.memory is not None:
+                line.memory.last[client] = line.pick(integers, client)
 
     def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
         """What leaves the client: here its integers [m]."""
         return integers.copy()
 
-    def gather(self, line: Line, upload: Any) -> None:
+    def gather(self, line: Line, upload: Any, client: int) -> None:
         """Add what left a client to what this rank hands on."""
-        line.sum.message[:-1] += upload
+        if line.memory is None:
+            line.sum.message[:-1] += upload
+
+    def resend(self, line: Line, now: Round) -> None:
+        """Have all clients send again what they last sent, for a memory that is this rank's no more. Collective."""
 
     def collect(self, line: Line, now: Round) -> bool:
         """Whether this rank may use `line.reduced`, where the sum over all ranks now is. Collective.
@@ -218,6 +260,8 @@ class Channel:
         The last number is the system's own, and always there on rank 0.
         """
         message, reduced = line.sum.message, line.reduced
+        if line.memory is not None:
+            line.add_last()
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
         if isinstance(line.exchange, ToClients):
@@ -227,9 +271,14 @@ class Channel:
         self.transport.reduce(message, reduced if serves else None)
         return serves
 
-    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
-        """(up, down) bytes of all that is sent for a sum but the question, as a deployment would send it."""
-        return int(line.sent[now.present].sum()), hearers(line, now) * line.sum.nbytes
+    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes that each client sends, and is told, but for the question; as a deployment would send it."""
+        return line.sent * answering(line.exchange, now), line.told * hearing(line.exchange, now)
+
+
+def answering(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
+    """[N] who answers."""
+    return np.zeros_like(now.present) if getattr(exchange, "silent", False) else now.present
 
 
 def hearing(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
@@ -240,11 +289,6 @@ def hearing(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
         return now.staying
     alone: NDArray[np.bool_] = np.arange(len(now.present)) == exchange.hearer
     return now.staying & alone
-
-
-def hearers(line: Line, now: Round) -> int:
-    """How many clients are told the sum."""
-    return int(hearing(line.exchange, now).sum())
 
 
 def make_channel(setting: Setting) -> Channel:

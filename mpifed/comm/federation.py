@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Line, Protection, Recorder, Setting, hearing, make_channel
+from mpifed.comm.channel import (
+    Channel,
+    Line,
+    Memory,
+    Protection,
+    Recorder,
+    Setting,
+    answering,
+    hearing,
+    make_channel,
+)
 from mpifed.comm.groups import check_groups
 from mpifed.comm.sums import FloatSum, make_sum, names_field
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
+from mpifed.core.holdings import Cells
 from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, put_in_place, take
-from mpifed.core.round import Round
+from mpifed.core.round import SETUP, Round
 
 _HEADER = 8  # bytes before a question: the server's order
 
@@ -42,7 +54,7 @@ class Federation:
     clients : number of clients of the whole federation
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
-    columns : who holds which columns; everybody all of them when absent
+    cells : who holds which rows and columns; everybody all of them when absent
     protection : how sums travel; plain when absent
     rehearsed : whether the clients of other ranks are not there at all, since only the cost counts
     """
@@ -57,7 +69,7 @@ class Federation:
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
         scales: Mapping[str, float] | None = None,
-        columns: Holdings | None = None,
+        cells: Cells | None = None,
         protection: Protection | None = None,
         rehearsed: bool = False,
     ) -> None:
@@ -66,13 +78,14 @@ class Federation:
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
         self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
-        self.columns = columns or Holdings.all(clients, 1)
+        self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
-        self.channel = make_channel(
-            Setting(transport, self._all.clients, clients, self.columns, self.protection, rehearsed)
-        )
+        setting = Setting(transport, self._all.clients, clients, self.cells, self.protection, rehearsed)
+        self.channel = make_channel(setting)
+        self._clear = Channel(setting)  # of exchanges that are not private
         self._lines: dict[str, Line] = {}
-        self._widths = self.columns.widths
+        self._memories: dict[str, Memory] = {}
+        self._widths = self.cells.columns.widths
         self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
         self.request = Request()  # of this rank
         self.requested = False  # on the server: whether any rank was asked to end
@@ -106,27 +119,29 @@ class Federation:
                 if not any(names_field(name, field) for field in known):
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
         if self.channel.name != "plain":
-            check_groups(lines, self.columns, self.protection)
+            check_groups([line for line in lines if line.exchange.private], self.cells, self.protection)
 
     def agree_on_keys(self) -> None:
         """Whatever the channel needs before the first exchange. Collective."""
-        self.channel.prepare(list(self._lines.values()))
+        self.channel.prepare([line for line in self._lines.values() if line.exchange.private])
         self.up_bytes += self.channel.keys.up_bytes
         self.down_bytes += self.channel.keys.down_bytes
 
     def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """What the agreement on keys and each exchange have cost, and `before`; whole on rank 0. Collective.
 
-        Bytes are those that a deployment would send, `crypto_s` the seconds of all ranks together; measuring is left
-        out.
+        Bytes are those that a deployment would send, `crypto_s` the seconds of all ranks together, `answer_s` those of
+        the rank with the most; measuring is left out.
         """
         lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
         found = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
-        gathered = self.transport.gather([account.crypto_s for account in found.values()])
-        seconds = np.sum(gathered or np.zeros((1, len(found))), axis=0).tolist()
+        gathered = self.transport.gather([(account.crypto_s, account.answer_s) for account in found.values()])
+        seconds = np.array(gathered or np.zeros((1, len(found), 2)))  # [ranks, exchanges, 2]
         totals = {name: dict(cost) for name, cost in before.items()}
-        for (name, account), crypto_s in zip(found.items(), seconds, strict=True):
-            cost = account.numbers() | {"crypto_s": crypto_s}
+        for i, (name, account) in enumerate(found.items()):
+            cost = account.numbers() | {
+                "crypto_s": float(seconds[:, i, 0].sum()), "answer_s": float(seconds[:, i, 1].max()),
+            }  # fmt: skip
             totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
         return totals
 
@@ -140,15 +155,51 @@ class Federation:
         """
         if recorder is not None and not self._settings["exact"]:
             raise UsageError('[sum] numbers = "float": only exact sums can be recorded; set [sum] numbers = "exact"')
-        self.channel.recorder = recorder
+        self.channel.recorder = self._clear.recorder = recorder
+
+    def kept(self, client: int) -> dict[str, NDArray[Any]]:
+        """What a client of this rank has last answered, by memory; for a checkpoint."""
+        return {name: one.last[client] for name, one in self._memories.items() if client in one.last}
+
+    def restore(self, kept: Mapping[int, Mapping[str, NDArray[Any]]]) -> None:
+        """Go on with what clients of this rank have last answered, by client and memory. Collective."""
+        for client, answers in kept.items():
+            for name, numbers in answers.items():
+                self._memories[name].last[client] = numbers
+        for line in self._lines.values():
+            memory = line.memory
+            if memory is None or memory.answered.any() or getattr(line.exchange, "silent", False):
+                continue
+            here = np.zeros(self.clients, dtype=np.int64)
+            here[list(memory.last)] = 1
+            there = np.empty_like(here)
+            self.transport.reduce_all(here, there)
+            memory.answered[:] = there > 0
+            if memory.answered.any():
+                self._channel(line.exchange).resend(line, Round(SETUP, 0, memory.answered.copy()))
+
+    def _channel(self, exchange: Exchange) -> Channel:
+        return self.channel if exchange.private else self._clear
 
     def _line(self, exchange: Exchange) -> Line:
         line = self._lines.get(exchange.name)
         if line is None:
+            memory = None
+            if exchange.stale:
+                memory = self._memories.setdefault(exchange.stale, Memory(self.clients))
             # a partial and no lambda, which would hold this federation, and its blocks, in a cycle
-            line = Line(exchange, partial(make_sum, exchange, self.clients, **self._settings), self.columns)
+            line = Line(exchange, partial(make_sum, exchange, self.clients, **self._settings), self.cells, memory)
             self._lines[exchange.name] = line
         return line
+
+    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
+        """What the server's part of an exchange gives, whose time is counted; None on ranks but 0."""
+        if not self.serves:
+            return None
+        start = time.perf_counter()
+        found = work(*given)
+        self._line(exchange).account.server_s += time.perf_counter() - start
+        return found
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The server's question and order, on every rank; views that hold until the same exchange's next one."""
@@ -170,26 +221,29 @@ class Federation:
         self, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> tuple[States, Record]:
         """Answers of the hosted clients who are present, summed over all ranks; no sum where too many have left."""
-        line = self._line(exchange)
-        if self.channel.recorder is not None:
-            self.channel.recorder.question(line, now, question)
+        line, channel = self._line(exchange), self._channel(exchange)
+        if channel.recorder is not None:
+            channel.recorder.question(line, now, question)
         fused = getattr(exchange, "fused", None)
         if fused is not None and isinstance(line.sum, FloatSum):
+            start = time.perf_counter()
             self._answer_fused(line.sum, fused, question, now)
+            here = max(1, int(now.present[self._all.clients].sum()))
+            line.account.answer_s += (time.perf_counter() - start) / here
         else:
             clients = self._answer(line, exchange, clients, question, now)
         self._count(exchange, line, question, now)
         if now.void:
             return clients, None
         line.sum.message[-1] = self.request.asked
-        heard = self.channel.collect(line, now)
+        heard = channel.collect(line, now)
         if self.serves:
             self.requested = bool(line.reduced[-1])
         if not heard:
             return clients, None
         total = line.sum.total(line.reduced)
-        if self.channel.recorder is not None:
-            self.channel.recorder.opened(line, now, total)
+        if channel.recorder is not None:
+            channel.recorder.opened(line, now, total)
         return clients, total
 
     def _answer_fused(self, adder: FloatSum, fused: object, question: Record, now: Round) -> None:
@@ -203,16 +257,20 @@ class Federation:
     def _answer(
         self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> States:
-        self.channel.begin(line, now)
-        add = self.channel.add if self.channel.recorder is None else self.channel.add_one_by_one
+        channel, slowest = self._channel(exchange), 0.0
+        channel.begin(line, now)
+        add = channel.add if channel.recorder is None else channel.add_one_by_one
         clients = list(clients)
-        for i, who, block in self._among(now.present):
+        for i, who, block in self._among(answering(exchange, now)):
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
                 before = take(clients[i], who[some])
+                start = time.perf_counter()
                 states, answer = exchange.answer(before, question, block.only(some), now)
+                slowest = max(slowest, (time.perf_counter() - start) / len(some))
                 add(line, answer, block.clients[some], now)
                 if states is not before:  # most clients keep nothing, or nothing new
                     clients[i] = self._put(i, clients[i], who[some], states, exchange, now)
+        line.account.answer_s += slowest
         return clients
 
     def _put(
@@ -241,16 +299,20 @@ class Federation:
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """Each block's clients who are still there absorb the sum, or the one client who is told it."""
-        clients, alike = list(clients), None
+        clients, alike, slowest = list(clients), None, 0.0
         for i, who, block in self._among(hearing(exchange, now)):
+            start = time.perf_counter()
             if exchange.alike:
                 first = np.arange(1)
                 if alike is None:
                     alike = exchange.absorb(take(clients[i], who[first]), total, block.only(first), now)
+                    slowest = time.perf_counter() - start
                 heard = _repeated(alike, len(who))
             else:
                 heard = exchange.absorb(take(clients[i], who), total, block, now)
+                slowest = max(slowest, (time.perf_counter() - start) / len(who))
             clients[i] = self._put(i, clients[i], who, heard, exchange, now)
+        self._line(exchange).account.answer_s += slowest
         return clients
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
@@ -258,11 +320,20 @@ class Federation:
         account.played += 1
         if not self.serves or exchange.off_clock:
             return
-        up, down = self.channel.traffic(line, now)
+        up, down = self._channel(exchange).traffic(line, now)
         own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        down += int(asked.sum()) * (nbytes(question) - own)
-        down += own // self.columns.features * int(self._widths[asked].sum())
-        account.up_bytes += up
-        account.down_bytes += down
-        self.up_bytes += up
-        self.down_bytes += down
+        told = np.where(asked, nbytes(question) - own, 0)
+        told += own // self.cells.columns.length * np.where(asked, self._widths, 0)
+        down = down + told
+        account.up_bytes += int(up.sum())
+        account.down_bytes += int(down.sum())
+        account.up_most += int(up.max())
+        account.down_most += int(down.max())
+        account.added += int(line.values_sent @ answering(exchange, now))
+        if exchange.private:
+            account.sealed_most += int((line.values_sent * answering(exchange, now)).max())
+            told_by = hearing(exchange, now)
+            opened = int((line.values_told * told_by).max()) if told_by.any() else 0
+            account.opened_most += opened if isinstance(exchange, ToClients) else line.values
+        self.up_bytes += int(up.sum())
+        self.down_bytes += int(down.sum())

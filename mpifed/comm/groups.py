@@ -7,36 +7,39 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Line, Protection
+from mpifed.comm.channel import Line, Protection
 from mpifed.comm.sums import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 
 
-def fewest(place: Place, columns: Holdings, present: NDArray[np.bool_]) -> int:
-    """The least number of the clients present who fill a place of a field; 0 where nobody fills any."""
+def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
+    """The least number of the clients present who fill a place of a field; 0 where nobody fills any.
+
+    Rows are told to those alone who hold them: what one client fills, only that client hears, and it does not count.
+    """
     if place.field.sender is not None:
         return int(present[place.field.sender])
-    if place.field.columns is None:
+    held = cells.along(place.field)
+    if held is None:
         return int(present.sum())
-    filled = np.zeros(columns.features, dtype=np.int64)
-    holders = np.bincount(columns.groups[present], minlength=len(columns.members))
-    for at, count in zip(columns.members, holders, strict=True):
-        filled[at] += count
-    return int(filled[filled > 0].min(initial=len(present))) if filled.any() else 0
+    filled = held.held_by(present)
+    filled = filled[filled > (place.field.rows is not None)]
+    return int(filled.min(initial=len(present))) if len(filled) else 0
 
 
 def small(
-    line: Line, columns: Holdings, protection: Protection, present: NDArray[np.bool_]
+    line: Line, cells: Cells, protection: Protection, present: NDArray[np.bool_]
 ) -> Iterator[tuple[str, int]]:
     """(field, clients) of each field that would show values of fewer clients than the job wants, and does not allow."""
     for place in line.sum.places:
-        count = fewest(place, columns, present)
+        count = fewest(place, cells, present)
         if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
             yield place.name, count
 
 
-def check_groups(lines: list[Line], columns: Holdings, protection: Protection) -> None:
+def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> None:
     """Refuse a job whose sums would be of too few clients even with all of them present.
 
     Raises
@@ -44,8 +47,8 @@ def check_groups(lines: list[Line], columns: Holdings, protection: Protection) -
     UsageError
         naming the fields.
     """
-    everybody = np.ones(len(columns.groups), dtype=bool)
-    found = {name: count for line in lines for name, count in small(line, columns, protection, everybody)}
+    everybody = np.ones(len(cells.rows.groups), dtype=bool)
+    found = {name: count for line in lines for name, count in small(line, cells, protection, everybody)}
     if found:
         names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
@@ -56,7 +59,7 @@ def check_groups(lines: list[Line], columns: Holdings, protection: Protection) -
         )
 
 
-def refuse_small(line: Line, columns: Holdings, protection: Protection, now: Round) -> None:
+def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -> None:
     """Refuse to open a sum of too few answers. Alike on all ranks.
 
     Raises
@@ -64,7 +67,7 @@ def refuse_small(line: Line, columns: Holdings, protection: Protection, now: Rou
     TooFewClients
         naming the field.
     """
-    for name, count in small(line, columns, protection, now.present):
+    for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
             f"{name}: round {now.index} has answers of {count} client(s), and [sum] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients take part in a round",

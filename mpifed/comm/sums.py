@@ -6,7 +6,7 @@ the buffer is the system's own: how many ranks ask for the run to end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed
+from mpifed.core.holdings import Cells
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
 
@@ -39,7 +40,7 @@ class Place:
         return _floats(array).reshape(clients, -1)
 
     def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
-        """Of a field whose values come from single clients: (client, its values, where they go) for each who has any.
+        """Of a field that is filled in parts: (client, its values, where they go) for each who has any.
 
         The place is an index into an array of the field's shape.
         """
@@ -48,25 +49,39 @@ class Place:
                 if client == self.field.sender:
                     yield client, values.reshape(self.field.shape), ...
             return
-        axis = self.field.columns or 0
+        axis = self.field.axis or 0
         for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
             shape = list(self.field.shape)
             shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
             if values.shape != tuple(shape):
                 raise UsageError(
-                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} columns, its "
-                    f"field declares {tuple(shape)}"
+                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} places of its "
+                    f"own, its field declares {tuple(shape)}"
                 )
             yield client, _floats(values), (slice(None),) * axis + (at,)
 
-    def sizes(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] values that each client sends."""
-        if self.field.columns is not None:
-            return self.field.size // features * widths
-        everybody = np.full(len(widths), self.field.size)
+    def parts_of(self, leaf: Any, client: int) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+        """`parts` of the answer [1, ...] of one client, of any field."""
+        if self.field.in_parts:
+            yield from self.parts(leaf, np.array([client]))
+        else:
+            yield client, self.rows(leaf, 1).reshape(self.field.shape), ...
+
+    def sizes(self, cells: Cells) -> NDArray[np.int64]:
+        """[N] values that each client fills."""
+        held = cells.along(self.field)
+        if held is not None:
+            return self.field.size // held.length * held.widths
+        everybody = np.full(len(cells.rows.groups), self.field.size)
         if self.field.sender is not None:
-            everybody[np.arange(len(widths)) != self.field.sender] = 0
+            everybody[np.arange(len(everybody)) != self.field.sender] = 0
         return everybody
+
+    def told(self, cells: Cells) -> NDArray[np.int64]:
+        """[N] values that each client is told, if it hears the sum."""
+        if self.field.rows is not None:
+            return self.sizes(cells)
+        return np.full(len(cells.rows.groups), self.field.size)
 
 
 def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
@@ -83,14 +98,17 @@ class Sum(Protocol):
     def nbytes(self) -> int:
         """Of the sum, as a deployment would send it."""
 
-    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] bytes of each client's answer, as a deployment would send it; `widths` [N] are the clients' columns."""
+    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """[N] bytes of what each client sends or is told, of which `values` says how many values it is of a field."""
 
     def begin(self, clients: int) -> None:
         """Start over, for the answers of `clients` clients."""
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]."""
+
+    def numbers(self, answer: Record, client: int) -> NDArray[Any]:
+        """What the answer [1, ...] of one client puts into its own places of the message, field by field."""
 
     def total(self, message: NDArray[Any]) -> Record:
         """The sum that a reduced message stands for."""
@@ -141,10 +159,9 @@ class _Message:
         """Of the sum."""
         return self.message.itemsize * self.places[-1].stop
 
-    def sent(self, widths: NDArray[np.int64], features: int) -> NDArray[np.int64]:
-        """[N] bytes of each client's answer."""
-        values = sum(place.form.limbs * place.sizes(widths, features) for place in self.places)
-        return np.asarray(self.message.itemsize * values)
+    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """[N] bytes."""
+        return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
 
 
 class ExactSum(_Message):
@@ -162,7 +179,7 @@ class ExactSum(_Message):
         """Make ready for `clients` additions."""
         self._clients, self._begun = clients, False
         for place, accumulator in zip(self.places, self._accumulators, strict=True):
-            if not clients or place.field.single:
+            if not clients or place.field.in_parts:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -175,7 +192,7 @@ class ExactSum(_Message):
         """
         parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
         for place, encoder, accumulator, (_, leaf) in parts:
-            if place.field.single:
+            if place.field.in_parts:
                 self._put(place, accumulator, leaf, clients)
                 continue
             values = place.rows(leaf, len(clients))
@@ -191,16 +208,34 @@ class ExactSum(_Message):
         """Add what single clients have, each in its places."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
         for client, values, at in place.parts(leaf, clients):
-            flat = values.reshape(1, -1)
-            if outside(flat, place.form.bound):
-                raise _out_of_bounds(place, client, flat[0])
-            if (place.name, flat.size) not in self._parts:
-                buffer = np.empty(place.form.limbs * flat.size, dtype=accumulator.dtype)
-                self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
-            encoder, coded = self._parts[place.name, flat.size]
-            encoder.add(flat, coded, 1)
-            for limb, part in enumerate(coded.reshape(place.form.limbs, *values.shape)):
+            for limb, part in enumerate(self._coded(place, client, values)):
                 whole[limb, ...][at] += part  # a view even of a single number
+
+    def _coded(self, place: Place, client: int, values: NDArray[np.floating]) -> NDArray[np.signedinteger]:
+        """[limbs, ...] the values of one client on the grid; the next ones of that size overwrite them."""
+        flat = values.reshape(1, -1)
+        if outside(flat, place.form.bound):
+            raise _out_of_bounds(place, client, flat[0])
+        if (place.name, flat.size) not in self._parts:
+            buffer = np.empty(place.form.limbs * flat.size, dtype=self.message.dtype)
+            self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
+        encoder, coded = self._parts[place.name, flat.size]
+        encoder.add(flat, coded, 1)
+        return coded.reshape(place.form.limbs, *values.shape)
+
+    def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
+        """Integers.
+
+        Raises
+        ------
+        NumericalError
+            when a value is not a number or outside its field's bound.
+        """
+        found = []
+        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
+            for _, values, _ in place.parts_of(leaf, client):
+                found.append(self._coded(place, client, values).flatten())
+        return np.concatenate(found)
 
     def total(self, message: NDArray[np.signedinteger]) -> Record:
         """Decoded, in the job's dtype; single numbers in float64."""
@@ -226,13 +261,22 @@ class FloatSum(_Message):
         """Add each client's values."""
         for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
-            if place.field.single:
+            if place.field.in_parts:
                 for _, values, at in place.parts(leaf, clients):
                     part.reshape(place.field.shape)[at] += values
             else:
                 for values in place.rows(leaf, len(clients)):
                     part += values
             self._check(place, part, clients)
+
+    def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:
+        """Floats of the message's kind; NumericalError when one is not finite."""
+        found = []
+        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
+            for _, values, _ in place.parts_of(leaf, client):
+                found.append(values.astype(self.message.dtype).ravel())
+                self._check(place, found[-1], np.array([client]))
+        return np.concatenate(found)
 
     def set_fused(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Begin with the sum of the answers of `clients`, and end with it."""

@@ -6,7 +6,7 @@ with it every bit of its clients' answers, is the same wherever it is placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -35,6 +35,9 @@ class Shard(Protocol):
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
         """The rows `at` [b] as a CSR matrix [b, p]."""
+
+    def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
+        """(own rows, X [b, p], dense or CSR) for all rows in order, in pieces that the shard's shape alone decides."""
 
 
 class Batch(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from mpifed.core.block import Block
+from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
 
@@ -27,9 +28,10 @@ class Field:
     A value x is rounded to a multiple of `scale` and must lie within `bound`; both are per client. (A class of
     its own and no NamedTuple, because it stands at the leaf of a record.)
 
-    Where a sum only puts together what single clients have, the field says so, and only that travels: `columns` is
-    the axis along which each client fills the places of its own columns, with an answer that is `Placed`; `sender` is
-    the one client whose answer counts. Each such value is one client's own, in whatever channel.
+    Where clients have parts of it only, the field says so, and only these travel: `columns`, or `rows`, is the axis
+    along which each client fills the places of its own columns, or rows, with an answer that is `Placed`; who else
+    holds them adds to them. Clients are told their own rows only of such a sum. `sender` is the one client whose
+    answer counts. A value that one client alone fills is that client's own, in whatever channel.
     """
 
     def __init__(
@@ -39,18 +41,24 @@ class Field:
         bound: float = 2.0**10,
         *,
         columns: int | None = None,
+        rows: int | None = None,
         sender: int | None = None,
     ) -> None:
         self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
-        self.columns, self.sender = columns, sender
+        self.columns, self.rows, self.sender = columns, rows, sender
 
     def __repr__(self) -> str:
         return f"Field({self.shape}, scale={self.scale}, bound={self.bound})"
 
     @property
-    def single(self) -> bool:
-        """Whether every value comes from one client."""
-        return self.columns is not None or self.sender is not None
+    def axis(self) -> int | None:
+        """The axis along which clients fill it in parts."""
+        return self.rows if self.columns is None else self.columns
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether no client fills all of it, or only one does."""
+        return self.axis is not None or self.sender is not None
 
     @property
     def size(self) -> int:
@@ -66,7 +74,7 @@ def fields_like(
 
 
 class Placed:
-    """The answers of n clients to a field with `columns`: each fills its own places along that axis.
+    """The answers of n clients to a field with `columns` or `rows`: each fills its own places along that axis.
 
     (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
     """
@@ -96,6 +104,9 @@ class ToServer:
     `fused`, where an algorithm has it, gives the sum of the answers of all the clients of a block at once, from
     fewer and larger products. Float sums use it; exact sums take the answers one by one, so that every client's
     value is rounded to the grid by itself.
+
+    With `stale`, the name of a memory, whoever does not answer counts with its last answer, and what is heard is the
+    sum over all clients; exchanges with one name share the memory, and have the same fields.
     """
 
     name: str
@@ -107,11 +118,18 @@ class ToServer:
     told_by_columns: tuple[str, ...] = ()  # leaves of the question of which a client is sent its own columns, axis 0
     off_clock: bool = False  # played to measure: in float64, and in no account of bytes
     one_by_one: bool = False  # the clients of a block are asked one after the other, since answers are large
+    private: bool = True  # travels in the job's channel; if not, in the clear
+    stale: str = ""
+    returning: bool = False  # only who is back after a round without it takes part
 
 
 @dataclass(frozen=True)
 class ToClients:
-    """An exchange whose sum the present clients hear, and the server does not use."""
+    """An exchange whose sum the present clients hear, and the server does not use.
+
+    `stale` as in `ToServer`; the server keeps that sum in the form in which it travels. If `silent`, nobody answers,
+    and what is kept is heard.
+    """
 
     name: str
     fields: Record  # of Field
@@ -123,6 +141,10 @@ class ToClients:
     one_by_one: bool = False
     hearer: int | None = None  # the one client who is told the sum; None: all who are present
     alike: bool = False  # all who hear reach the same state: it is found once on each rank
+    private: bool = True
+    stale: str = ""
+    returning: bool = False
+    silent: bool = False
 
 
 Exchange: TypeAlias = ToServer | ToClients
@@ -165,6 +187,8 @@ class Problem:
     regularizer: Any = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
     clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
     privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
+    rows: Holdings | None = None  # who holds which; of every run
+    columns: Holdings | None = None
 
     @property
     def clients(self) -> int:
@@ -220,6 +244,9 @@ class Summation(Protocol):
     def halted(self) -> bool:
         """Whether the server has said that the run ends here."""
 
+    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
+        """What the server's part of an exchange gives; None where this rank is not the server."""
+
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The server's question, on every rank."""
 
@@ -250,8 +277,11 @@ def play(
     before = server, clients
     for number, exchange in enumerate(exchanges):
         here = now.at(number)
-        question = exchange.ask(server, here) if summation.serves else None
-        question = summation.tell(exchange, question)
+        if exchange.returning:
+            here = here.back
+            if not here.present.any():
+                continue
+        question = summation.tell(exchange, summation.serve(exchange, exchange.ask, server, here))
         if summation.halted and not exchange.off_clock:
             break
         clients, total = summation.tally(exchange, clients, question, here)
@@ -259,6 +289,6 @@ def play(
             return before
         if isinstance(exchange, ToClients):
             clients = summation.hear(exchange, clients, total, here)
-        elif summation.serves:
-            server = exchange.absorb(server, total, here)
+        else:
+            server = summation.serve(exchange, exchange.absorb, server, total, here)
     return server, clients

@@ -92,6 +92,13 @@ class Round(NamedTuple):
     secure: bool = False  # whether `secret` numbers come from the system's entropy
     leaving: Leaving | None = None  # nobody when absent
     number: int = 0  # of the exchange
+    returning: NDArray[np.bool_] | None = None  # [N] who is present after a round without it; nobody when absent
+
+    @property
+    def back(self) -> Round:
+        """The same with those alone who are back."""
+        nobody = np.zeros_like(self.present)
+        return self._replace(present=nobody if self.returning is None else self.returning)
 
     def at(self, number: int) -> Round:
         """The same in the exchange of that number."""

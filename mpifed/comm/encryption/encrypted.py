@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, hearers, hearing
+from mpifed.comm.channel import Channel, Line, Setting, answering, hearing
 from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
 from mpifed.comm.encryption.packing import Room, Vector, vectors
 from mpifed.comm.encryption.schemes import make_scheme
@@ -111,12 +111,16 @@ class Encrypted(Channel):
         """What of an exchange is encrypted together; follows from the job alone."""
         found = self._vectors.get(line.exchange.name)
         if found is None:
-            found = self._vectors[line.exchange.name] = vectors(line, self.setting.columns, self.room)
+            found = self._vectors[line.exchange.name] = vectors(line, self.setting.cells, self.room)
         return found
 
     def begin(self, line: Line, now: Round) -> None:
-        """Nothing is added yet."""
+        """Nothing is added yet; of a memory, the server keeps what each client has last sent."""
         self._totals = {}
+        if line.memory is not None:
+            line.memory.answered |= answering(line.exchange, now)
+            if line.memory.sealed is None:
+                line.memory.sealed = {}
 
     def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Encrypt the answers one by one, and add what leaves the clients."""
@@ -128,13 +132,28 @@ class Encrypted(Channel):
             parts = [vector.pack(integers, client) for vector in self.vectors(line) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
 
-    def gather(self, line: Line, upload: Bytes) -> None:
-        """Add a client's ciphertexts; with the public key alone."""
+    def gather(self, line: Line, upload: Bytes, client: int) -> None:
+        """Add a client's ciphertexts, or keep them in place of those it sent before; with the public key alone."""
+        if line.memory is not None:
+            line.memory.sealed[client] = upload
+        else:
+            self._sum(line, upload)
+
+    def _sum(self, line: Line, upload: Bytes) -> None:
         with line.account.timed():
             for number, block in unbundle(upload).items():
                 more = self.scheme.load(block)
                 known = number in self._totals
                 self._totals[number] = self.scheme.add(self._totals[number], more) if known else more
+
+    def resend(self, line: Line, now: Round) -> None:
+        """Under the new keys; the sum is opened when it is next heard."""
+        assert line.memory is not None
+        self.begin(line, now)
+        for client, numbers in sorted(line.memory.last.items()):
+            message = np.zeros_like(line.sum.message[:-1])
+            line.put(message, client, numbers)
+            self.gather(line, self.seal(line, message, client, now), client)
 
     def collect(self, line: Line, now: Round) -> bool:
         """Add over the ranks, open for who may hear. Collective.
@@ -146,10 +165,15 @@ class Encrypted(Channel):
         BrokenProtocol
             when ciphertexts are missing, damaged, or open to something that is no sum of integers within the bounds.
         """
-        refuse_small(line, self.setting.columns, self.setting.protection, now)
+        refuse_small(line, self.setting.cells, self.setting.protection, now)
         serves = self.transport.rank == 0
         self.transport.reduce(line.sum.message[-1:], line.reduced[-1:] if serves else None)
-        if not now.present.any():  # nothing was encrypted, and the sum of nobody's answers is known to all
+        there = answering(line.exchange, now)
+        if line.memory is not None:
+            there = line.memory.answered
+            for _, upload in sorted(line.memory.sealed.items()):
+                self._sum(line, upload)
+        if not there.any():  # nothing was encrypted, and the sum of nobody's answers is known to all
             line.reduced[:-1] = 0
             return True
         self._opening.able(now)
@@ -166,10 +190,11 @@ class Encrypted(Channel):
         note = self._note(line, now)
         self._sums += 1
         context = f"{line.exchange.name} {self._sums}".encode()
-        opened = self._opening.open(folded, ranks, Turn(context, note, line.account.timed))
+        wanted = self._wanted(line, now, there) if not to_server else None
+        opened = self._opening.open(folded, ranks, Turn(context, note, line.account.timed, wanted))
         if opened is not None:
             with line.account.timed():
-                self._unpack(line, now, opened)
+                self._unpack(line, there, opened, wanted)
         if not to_server:
             return opened is not None
         if ranks != {0}:
@@ -200,30 +225,48 @@ class Encrypted(Channel):
         told = hearing(line.exchange, now) & (self._homes >= 0)
         return set(self._homes[told].tolist()), "clients"
 
-    def _unpack(self, line: Line, now: Round, opened: Opened) -> None:
-        message, there = np.zeros_like(line.reduced[:-1]), now.present & (self._homes >= 0)
+    def _wanted(self, line: Line, now: Round, there: NDArray[np.bool_]) -> frozenset[int]:
+        """The ciphertexts that clients of this rank are told."""
+        here = np.zeros_like(there)
+        here[self.setting.hosted] = hearing(line.exchange, now)[self.setting.hosted]
+        found = [v.numbers for v in self.vectors(line) if (v.hearers & here).any() and (v.senders & there).any()]
+        return frozenset(number for numbers in found for number in numbers)
+
+    def _unpack(
+        self, line: Line, there: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None
+    ) -> None:
+        """Put what was opened, of the answers of those who are `there` [N], into its places."""
+        message, there = np.zeros_like(line.reduced[:-1]), there & (self._homes >= 0)
         for vector in self.vectors(line):
             answers = int((vector.senders & there).sum())
-            missing = [number for number in vector.numbers if answers and number not in opened]
+            if not answers or (wanted is not None and not wanted.issuperset(vector.numbers)):
+                continue
+            missing = [number for number in vector.numbers if number not in opened]
             if missing:
                 raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {missing} of the sum are missing; refused")
-            if answers:
-                vector.unpack({number: opened.pop(number) for number in vector.numbers}, answers, message)
+            vector.unpack({number: opened.pop(number) for number in vector.numbers}, answers, message)
         if opened:
             raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {list(opened)} are of nobody who answers; refused")
         line.reduced[:-1] = message
 
-    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
-        """(up, down) bytes: ciphertexts, parts of openings, and what is opened for the server."""
-        counts = [(len(v.numbers), int((v.senders & now.present).sum())) for v in self.vectors(line)]
-        up = sum(blocks * answers for blocks, answers in counts) * int(self.scheme.nbytes)
-        told = hearers(line, now)
-        if now.void or (isinstance(line.exchange, ToClients) and not told):
-            return up, 0
-        blocks = sum(blocks for blocks, answers in counts if answers)
-        more, down = self._opening.traffic(blocks, int(now.staying.sum()), told)
-        if not told and isinstance(self._opening, OneKey):
-            more += line.sum.nbytes
+    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes of each client's ciphertexts, of its parts of openings, and of what it is told."""
+        there, told_by = answering(line.exchange, now), hearing(line.exchange, now)
+        counted = there if line.memory is None else there | line.memory.answered
+        up, told, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
+        for vector in self.vectors(line):
+            size = len(vector.numbers)
+            up += size * (vector.senders & there)
+            if (vector.senders & counted).any():
+                blocks += size
+                told += size * (vector.hearers & told_by)
+        up *= int(self.scheme.nbytes)
+        to_clients = isinstance(line.exchange, ToClients)
+        if now.void or (to_clients and not told_by.any()):
+            return up, np.zeros_like(up)
+        more, down = self._opening.traffic(int(blocks[0]), told, now)
+        if not to_clients and isinstance(self._opening, OneKey):
+            more[np.flatnonzero(now.staying)[:1]] += line.sum.nbytes
         return up + more, down
 
     def _note(self, line: Line | None, now: Round | None) -> Note:

@@ -29,6 +29,11 @@ class Turn(NamedTuple):
     context: bytes  # no two have the same
     note: Note
     timed: Timed
+    wanted: frozenset[int] | None = None  # numbers of the ciphertexts that this rank is to open; all when absent
+
+    def wants(self, number: int) -> bool:
+        """Whether this rank is to open it."""
+        return self.wanted is None or number in self.wanted
 
 
 _LABEL = b"mpifed encrypted sums, version 1, "
@@ -86,10 +91,15 @@ class Opening(Protocol):
         """(rank, name) of who opens what the server may hear. Alike on all ranks."""
 
     def open(self, folded: Bytes | None, ranks: set[int], turn: Turn) -> Opened | None:
-        """The numbers of all ciphertexts of rank 0's message, on `ranks`. Collective."""
+        """The numbers of the ciphertexts of rank 0's message, on `ranks`. Collective."""
 
-    def traffic(self, blocks: int, staying: int, told: int) -> tuple[int, int]:
-        """(up, down) bytes to open so many ciphertexts for the server, or for `told` clients where that is not 0."""
+    def traffic(
+        self, blocks: int, told: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes that each client sends, and is told, to open so many ciphertexts.
+
+        `told` [N] says how many of them each client hears; where that is nobody, they are opened for the server.
+        """
 
 
 def _whose(turn: Turn, client: int) -> bytes:
@@ -143,11 +153,20 @@ class OneKey:
             return None
         with turn.timed():
             opener = self.scheme
-            return {number: opener.open(opener.load(block)) for number, block in unbundle(message).items()}
+            return {
+                number: opener.open(opener.load(block))
+                for number, block in unbundle(message).items()
+                if turn.wants(number)
+            }
 
-    def traffic(self, blocks: int, staying: int, told: int) -> tuple[int, int]:
-        """The sum goes to one client, or to all who hear it."""
-        return 0, max(told, 1) * blocks * self.scheme.nbytes
+    def traffic(
+        self, blocks: int, told: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sum goes to one client, or to those who hear it."""
+        if not told.any():
+            told = np.zeros_like(told)
+            told[np.flatnonzero(now.staying)[:1]] = blocks
+        return np.zeros_like(told), told * self.scheme.nbytes
 
 
 class AllTogether:
@@ -199,7 +218,7 @@ class AllTogether:
                     client: unseal(self._key, part[:_NONCE_BYTES], part[_NONCE_BYTES:], _whose(turn, client))
                     for client, part in found.items()
                 }
-            return self._fuse(found)
+            return self._fuse(found, turn)
 
     def _parts(self, message: Bytes, sealed: bool, turn: Turn) -> dict[int, bytes]:
         """What each client of this rank gives."""
@@ -214,7 +233,7 @@ class AllTogether:
             parts[client] = own
         return parts
 
-    def _fuse(self, parts: dict[int, bytes]) -> Opened:
+    def _fuse(self, parts: dict[int, bytes], turn: Turn) -> Opened:
         clients = np.flatnonzero(self.homes >= 0).tolist()
         missing = [client for client in clients if client not in parts]
         if missing:
@@ -222,7 +241,7 @@ class AllTogether:
         each = [unbundle(np.frombuffer(parts[client], np.uint8)) for client in clients]
         if any(one.keys() != each[0].keys() for one in each):
             raise BrokenProtocol("the clients' parts of an opening are of different ciphertexts; it stays sealed")
-        return {number: self.scheme.fuse([one[number] for one in each]) for number in each[0]}
+        return {number: self.scheme.fuse([one[number] for one in each]) for number in each[0] if turn.wants(number)}
 
     def able(self, now: Round) -> None:
         """Everybody must be there."""
@@ -232,7 +251,10 @@ class AllTogether:
                 'sum; a threshold scheme needs all; let all take part, or set [encryption] scheme = "bfv"'
             )
 
-    def traffic(self, blocks: int, staying: int, told: int) -> tuple[int, int]:
-        """The sum goes to everybody, a part comes from everybody, and all parts go to all who hear it."""
-        parts = staying * blocks * self.scheme.part_nbytes
-        return parts, staying * blocks * self.scheme.nbytes + told * parts
+    def traffic(
+        self, blocks: int, told: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sum goes to everybody, a part comes from everybody, and all parts go to those who hear it."""
+        there = now.staying.astype(np.int64)
+        up = there * blocks * self.scheme.part_nbytes
+        return up, there * blocks * self.scheme.nbytes + told * int(there.sum()) * self.scheme.part_nbytes

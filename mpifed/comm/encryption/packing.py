@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.channel import Line, places
 from mpifed.comm.sums import Place
 from mpifed.core.errors import BrokenProtocol, NumericalError
+from mpifed.core.holdings import Cells
 
 Integers: TypeAlias = NDArray[np.signedinteger]
 
@@ -63,8 +64,12 @@ class Segment(NamedTuple):
 class Vector:
     """What is encrypted as one: parts of a message, and who sends them."""
 
-    def __init__(self, segments: list[Segment], senders: NDArray[np.bool_], room: Room, first: int) -> None:
+    def __init__(
+        self, segments: list[Segment], senders: NDArray[np.bool_], room: Room, first: int, own: bool = False
+    ) -> None:
+        """`own`: whether its senders alone are told what it opens to."""
         self.segments, self.senders, self.room = segments, senders, room  # senders [N]
+        self.hearers = senders if own else np.ones_like(senders)  # [N] of those who hear the sum
         self.size = sum(one.size * len(one.limbs) for one in segments)  # slots
         self.numbers = range(first, first + room.blocks(self.size))  # of its ciphertexts, within the exchange
 
@@ -128,7 +133,7 @@ def _check(name: str, part: NDArray[np.int64], most: int) -> None:
         raise BrokenProtocol(f"{name}: {_BROKEN}")
 
 
-def vectors(line: Line, columns: Holdings, room: Room) -> list[Vector]:
+def vectors(line: Line, cells: Cells, room: Room) -> list[Vector]:
     """What of an exchange is encrypted together.
 
     Either everybody sends everything, with zeros for what others have, or what single clients or groups of clients
@@ -136,42 +141,40 @@ def vectors(line: Line, columns: Holdings, room: Room) -> list[Vector]:
     """
     everybody = np.ones(room.clients, dtype=bool)
     whole = [Vector([s for place in line.sum.places for s in _segments(place, None, room)], everybody, room, 0)]
-    apart = _apart(line, columns, room)
-    return apart if _cost(apart) < _cost(whole) else whole
+    apart = _apart(line, cells, room)
+    own = any(place.field.rows is not None for place in line.sum.places)  # which no one else may be told
+    return apart if own or _cost(apart) < _cost(whole) else whole
 
 
 def _cost(found: list[Vector]) -> int:
     return sum(len(one.numbers) * (1 + int(one.senders.sum())) for one in found)
 
 
-def _apart(line: Line, columns: Holdings, room: Room) -> list[Vector]:
+def _apart(line: Line, cells: Cells, room: Room) -> list[Vector]:
     everybody, clients = np.ones(room.clients, dtype=bool), np.arange(room.clients)
-    by_columns = len(columns.members) > 1 and _disjoint(columns)
     common: list[Segment] = []
     own: dict[tuple[str, int], list[Segment]] = {}
+    senders: dict[tuple[str, int], NDArray[np.bool_]] = {}
+
+    def put(key: tuple[str, int], who: NDArray[np.bool_], at: slice | NDArray[np.int64] | None, place: Place) -> None:
+        senders[key] = who
+        own.setdefault(key, []).extend(_segments(place, at, room))
+
     for place in line.sum.places:
+        held = cells.along(place.field)
         if place.field.sender is not None:
-            own.setdefault(("sender", place.field.sender), []).extend(_segments(place, None, room))
-        elif place.field.columns is not None and by_columns:
-            for group in range(len(columns.members)):
-                one = int(np.flatnonzero(columns.groups == group)[0])
-                at = line.positions(place, one)
-                own.setdefault(("group", group), []).extend(_segments(place, at, room))
+            put(("sender", place.field.sender), clients == place.field.sender, None, place)
+        elif held is not None and len(held.members) > 1:
+            kind = "rows" if place.field.rows is not None else "columns"
+            for number, (who, at) in enumerate(held.shared):
+                put((kind, number), who, places(place, at), place)
         else:
             common += _segments(place, None, room)
     found = [Vector(common, everybody, room, 0)] if common else []
-    for (kind, which), segments in own.items():
-        senders = clients == which if kind == "sender" else columns.groups == which
+    for key, segments in own.items():
         first = found[-1].numbers.stop if found else 0
-        found.append(Vector(segments, senders, room, first))
+        found.append(Vector(segments, senders[key], room, first, own=key[0] == "rows"))
     return found
-
-
-def _disjoint(columns: Holdings) -> bool:
-    held = np.zeros(columns.features, dtype=np.int64)
-    for at in columns.members:
-        held[at] += 1
-    return bool((held <= 1).all())
 
 
 def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) -> Iterator[Segment]:

@@ -196,14 +196,14 @@ class Dropouts:
             secret = rebuild(shares[near, least], least)
             self._pad.add([(Stream(secret), -1)], reduced, turn.plan.common.own(client))
 
-    def traffic(self, turn: Turn) -> tuple[int, int]:
-        """(up, down) bytes of deposits and shares, as a deployment would send them."""
-        up = down = 0
+    def traffic(self, turn: Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes of deposits and shares that each client sends, and is told, as a deployment would send them."""
+        up, down = np.zeros((2, self.setting.clients), dtype=np.int64)
         for client in turn.plan.asked.tolist():
             near = len(turn.plan.near[client])
-            up += deposit_bytes(len(turn.plan.partners(client)), near)
-            down += near * SEALED_BYTES
+            up[client] = deposit_bytes(len(turn.plan.partners(client)), near)
+            down[client] = near * SEALED_BYTES
             if turn.now.staying[client]:
-                up += near * SHARE_BYTES
-                down += -(-near // 8)  # a bit for each neighbour: whether it has answered
+                up[client] += near * SHARE_BYTES
+                down[client] += -(-near // 8)  # a bit for each neighbour: whether it has answered
         return up, down

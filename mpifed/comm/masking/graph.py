@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.channel import Line
 from mpifed.core.round import SETUP, Round
 
 if TYPE_CHECKING:  # forecasts ask here for the number of neighbours, and need no cryptography for that
@@ -87,14 +87,17 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> float:
 class Common:
     """Which places of an exchange's message two clients both fill.
 
-    What everybody fills is masked along the graph. Columns that not all clients hold are masked by all pairs of those
-    who do, since they are few; what a single client fills, nothing can hide from who hears the sum.
+    What everybody fills is masked along the graph. Columns, or rows, that not all clients hold are masked by all pairs
+    of those who do, since they are few; what a single client fills, nothing can hide from who hears the sum.
     """
 
-    def __init__(self, line: Line, columns: Holdings) -> None:
-        self._line, self._groups = line, columns.groups
-        split = len(columns.members) > 1
-        self._split = [place for place in line.sum.places if split and place.field.columns is not None]
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        held = [(place, line.cells.along(place.field)) for place in line.sum.places]
+        split = [(place, one) for place, one in held if one is not None and len(one.members) > 1]
+        self._split = [place for place, _ in split]
+        groups = np.stack([np.zeros_like(line.cells.rows.groups), *(one.groups for _, one in split)])
+        self._groups: NDArray[np.int64] = np.unique(groups, axis=1, return_inverse=True)[1].ravel()
         whole = [place for place in line.sum.places if place.field.sender is None and place not in self._split]
         self.everybody = _joined([slice(place.start, place.stop) for place in whole])
         self._alike = len(whole) == len(line.sum.places)
@@ -114,25 +117,25 @@ class Common:
         return found
 
     def holders(self, client: int, asked: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the clients asked who fill columns that the client fills as well, but not all do; ascending."""
+        """Those of the clients asked who fill parts that the client fills as well, but not all do; ascending."""
         if not self._split:
             return asked[:0]
         group = int(self._groups[client])
         if group not in self._meeting:
-            self._meeting[group] = np.array([other for other in self._first if self._columns(group, other)], np.int64)
+            self._meeting[group] = np.array([other for other in self._first if self._shared(group, other)], np.int64)
         meets = np.isin(self._groups[asked], self._meeting[group]) & (asked != client)
         found: NDArray[np.int64] = asked[meets]
         return found
 
     def parts(self, i: int, j: int, near: bool) -> list[Part]:
         """What clients `i` and `j` mask together; `near`, whether they are neighbours in the graph."""
-        together = self._columns(int(self._groups[i]), int(self._groups[j])) if self._split else []
+        together = self._shared(int(self._groups[i]), int(self._groups[j])) if self._split else []
         if not near:
             return together
         return [*self.everybody, *together] if together else self.everybody
 
-    def _columns(self, g: int, h: int) -> list[Part]:
-        """Where the columns of both groups lie."""
+    def _shared(self, g: int, h: int) -> list[Part]:
+        """Where what both groups hold lies."""
         pair = (g, h) if g < h else (h, g)
         found = self._both.get(pair)
         if found is None:

@@ -8,6 +8,7 @@ of their own. Everybody is taken to follow the protocol, and may tell others wha
 
 - `ToServer`: rank 0 hears the sum. Places that a single client fills are not masked there, since the sum is its value.
 - `ToClients`: each client adds another stream, under a key that all clients share and the server lacks.
+- Where absent clients go on counting, see `mpifed.comm.masking.kept`: changes travel.
 - Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each adds a mask of its own as well.
 """
 
@@ -18,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, hearers, hearing
+from mpifed.comm.channel import Channel, Line, Setting, answering, hearing, one_of
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
 from mpifed.comm.masking.graph import Common, Plan, enough, order
+from mpifed.comm.masking.kept import Kept
 from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.core.errors import NumericalError, TooFewClients
 from mpifed.core.exchange import ToClients
@@ -80,7 +82,7 @@ class Masked(Channel):
         kept = self._plans.get(name)
         if kept is None or kept[0] != asked.tobytes():
             if name not in self._commons:
-                self._commons[name] = Common(line, self.setting.columns)
+                self._commons[name] = Common(line)
             who = np.flatnonzero(asked)
             plan = Plan(self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients))
             kept = self._plans[name] = asked.tobytes(), plan
@@ -89,13 +91,23 @@ class Masked(Channel):
     def begin(self, line: Line, now: Round) -> None:
         """A new turn; where clients may leave, those who are asked share its secrets first, which is collective."""
         super().begin(line, now)
+        if line.memory is not None:
+            line.sum.message[:-1] = 0
+            if line.memory.sealed is None:
+                line.memory.sealed = Kept(line)
         self._nonce = nonce(self._turns.next())
         if self._dropouts is not None:
             self._dropouts.deposit(self._turn(line, now), self.recorder)
 
     def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
-        """Add the answers, and every mask of each of the clients."""
-        super().add(line, answer, clients, now)
+        """Add the answers, or how they have changed, and every mask of each of the clients."""
+        if line.memory is None:
+            super().add(line, answer, clients, now)
+        else:
+            for i, client in enumerate(clients.tolist()):
+                numbers = line.sum.numbers(one_of(answer, i), client)
+                line.put(line.sum.message, client, self._change(line, numbers, client))
+                line.memory.last[client] = numbers
         with line.account.timed():
             turn, message = self._turn(line, now), self._target(line, line.sum.message)
             for client in clients.tolist():
@@ -110,10 +122,38 @@ class Masked(Channel):
             when one of them is outside what its field may send: the sum could pass over the end of the numbers.
         """
         check_range(line, integers, client)
-        sealed: NDArray[Any] = integers.copy()
+        if line.memory is None:
+            sealed: NDArray[Any] = integers.copy()
+        else:
+            sealed = np.zeros_like(integers)
+            line.put(sealed, client, self._change(line, line.pick(integers, client), client))
         with line.account.timed():
             self._mask(self._turn(line, now), self._target(line, sealed), client)
         return sealed
+
+    @staticmethod
+    def _change(line: Line, numbers: NDArray[Any], client: int) -> NDArray[Any]:
+        """How a client's numbers differ from those before; in integers, which may pass over the end and come back."""
+        assert line.memory is not None
+        before = line.memory.last.get(client)
+        return numbers if before is None else numbers - before
+
+    def gather(self, line: Line, upload: NDArray[Any], client: int) -> None:
+        """Add what left a client."""
+        line.sum.message[:-1] += upload
+
+    def resend(self, line: Line, now: Round) -> None:
+        """As changes from nothing, masked in a turn of their own."""
+        memory = line.memory
+        assert memory is not None
+        last, memory.last = memory.last, {}
+        self.begin(line, now)
+        message = self._target(line, line.sum.message)
+        for client, numbers in sorted(last.items()):
+            line.put(line.sum.message, client, numbers)
+            self._mask(self._turn(line, now), message, client)
+        memory.last = last
+        self.collect(line, now)
 
     def _target(self, line: Line, message: NDArray[Any]) -> NDArray[Any]:
         """Where masks go: in a rehearsal nobody takes them away, so they cost the same and are left aside."""
@@ -174,6 +214,9 @@ class Masked(Channel):
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
         to_clients, serves = isinstance(line.exchange, ToClients), self.transport.rank == 0
+        kept: Kept | None = line.memory.sealed if line.memory is not None else None
+        if kept is not None and to_clients and serves:
+            message[:-1] += kept.total[:-1]
         if to_clients and self._dropouts is None:
             self.transport.reduce_all(message, reduced)
         else:
@@ -183,12 +226,17 @@ class Masked(Channel):
                 self._dropouts.open(turn, self._target(line, reduced), self.recorder)
             if to_clients:
                 self.transport.broadcast(reduced)
+        if kept is not None and to_clients:
+            return self._hear_kept(turn, kept)
+        if kept is not None and serves:
+            kept.total[:-1] += reduced[:-1]
+            reduced[:-1] = kept.total[:-1]
         return self._hear(turn) if to_clients else serves
 
     def _refuse(self, turn: Turn) -> None:
         """Before anything is reduced: where nobody may leave, the reduction is what opens the sum."""
         line, now = turn.line, turn.now
-        refuse_small(line, self.setting.columns, self.setting.protection, now)
+        refuse_small(line, self.setting.cells, self.setting.protection, now)
         gone = np.flatnonzero(now.asked & ~now.present)
         if self._dropouts is not None:
             self._dropouts.refuse(turn)
@@ -204,14 +252,51 @@ class Masked(Channel):
             return False
         with turn.account.timed():
             reduced = self._target(turn.line, turn.line.reduced)
-            for client in np.flatnonzero(turn.now.present).tolist():
+            for client in np.flatnonzero(answering(turn.line.exchange, turn.now)).tolist():
                 self._pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
         return True
 
-    def traffic(self, line: Line, now: Round) -> tuple[int, int]:
-        """(up, down) bytes of uploads, of shares to and from the server, and of the sum for those who hear it."""
-        up, down = (0, 0) if self._dropouts is None else self._dropouts.traffic(self._turn(line, now))
-        return up + int(line.sent[now.present].sum()), down + hearers(line, now) * line.sum.nbytes
+    def _hear_kept(self, turn: Turn, kept: Kept) -> bool:
+        """The same of a sum with what the server has kept, which is sealed anew for it. Collective."""
+        line, now, message = turn.line, turn.now, turn.line.sum.message
+        heard = self._hear(turn)
+        with turn.account.timed():
+            opened = self._target(line, line.reduced)
+            for unit, before in kept.known() if heard else ():
+                self._pad.add([(self._keeping(unit.number, before), -1)], opened, [unit.at])
+            message[:-1] = 0
+            sealers = list(kept.sealers(line, now))
+            hosted = set(self.setting.hosted.tolist())
+            for unit, client in sealers:
+                if client in hosted:
+                    message[unit.at], stream = line.reduced[unit.at], self._keeping(unit.number, turn.number)
+                    self._pad.add([(stream, 1)], self._target(line, message), [unit.at])
+                    if self.recorder is not None:
+                        sealed = message[unit.at].tobytes()
+                        self.recorder.note(line, now, f"client {client}", "server", "sum so far, sealed", sealed)
+                kept.sealed_in[unit.number] = turn.number
+        total = np.empty_like(message) if self.transport.rank == 0 else None
+        self.transport.reduce(message, total)
+        if total is not None:
+            for unit, _ in sealers:
+                kept.total[unit.at] = total[unit.at]
+        return heard
+
+    def _keeping(self, unit: int, turn: int) -> Stream:
+        """What the clients know and the server does not, for what it keeps of a unit since that turn."""
+        found = self._sealing(0)
+        found.begin(nonce(turn, self.setting.clients + unit))
+        return found
+
+    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes of uploads, of shares to and from the server, and of the sum for those who hear it."""
+        up, down = super().traffic(line, now)
+        if self._dropouts is not None:
+            more_up, more_down = self._dropouts.traffic(self._turn(line, now))
+            return up + more_up, down + more_down
+        if line.memory is not None and isinstance(line.exchange, ToClients):
+            up = up + line.memory.sealed.nbytes(line, now)
+        return up, down
 
 
 def check_range(line: Line, integers: NDArray[np.signedinteger], client: int) -> None:

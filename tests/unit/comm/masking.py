@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ranks import Threads, on_ranks
 
-from mpifed.comm.channel import Channel, Holdings, Line, Protection, Setting, make_channel
+from mpifed.comm.channel import Channel, Line, Protection, Setting, make_channel
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Field, Placed, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Leaving, Round
 
@@ -36,7 +37,7 @@ class Case(NamedTuple):
     fields: Any
     kind: type = ToServer
     protection: Protection = Protection("masked")
-    columns: Holdings | None = None
+    columns: Cells | None = None
     now: Round | None = None
     dtype: str = "float64"
     hearer: int | None = None
@@ -52,12 +53,12 @@ class Case(NamedTuple):
     def line(self) -> Line:
         more = {} if self.hearer is None else {"hearer": self.hearer}
         exchange = self.kind("up", self.fields, None, None, None, **more)
-        columns = self.columns or Holdings.all(self.clients, 1)
+        columns = self.columns or Cells.all(self.clients)
         return Line(exchange, lambda: make_sum(exchange, self.clients, exact=True, dtype=self.dtype), columns)
 
     def channel(self, transport: Any) -> Channel:
         mine = np.array(self.hosted[transport.rank], dtype=np.int64)
-        columns = self.columns or Holdings.all(self.clients, 1)
+        columns = self.columns or Cells.all(self.clients)
         return make_channel(Setting(transport, mine, self.clients, columns, self.protection))
 
     def of(self, who: Any) -> Any:
@@ -174,12 +175,13 @@ class Answer(NamedTuple):
     m: Any  # [2, 2]
 
 
-COLUMNS = Holdings(6, np.array([0, 1, 2, 0, 3]), (slice(0, 3), slice(2, 5), np.array([0, 3]), slice(5, 6)))
+MEMBERS = slice(0, 3), slice(2, 5), np.array([0, 3]), slice(5, 6)
+COLUMNS = Cells.of_columns(Holdings(6, np.array([0, 1, 2, 0, 3]), MEMBERS))
 
 
 def placed(kind: Any, **more: Any) -> Case:
     """Columns of which some clients hold the same, one client holds its own, and one sends what it alone knows."""
-    rng, members = np.random.default_rng(2), [COLUMNS.members[group] for group in COLUMNS.groups]
+    rng, members = np.random.default_rng(2), [COLUMNS.columns.of(client) for client in range(5)]
     parts = [rng.uniform(-9, 9, (len(np.arange(6)[at]), 2)) for at in members]
     answer = Answer(rng.uniform(-9, 9, (5, 9)), rng.uniform(-9, 9, 5), Placed(parts, members, 6))
     fields = Answer(Field((9,)), Field(sender=1), Field((6, 2), columns=0))

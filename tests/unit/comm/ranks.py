@@ -96,3 +96,9 @@ def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
     if errors:
         raise errors[0]
     return found
+
+
+def totals(traffic: Any) -> tuple[int, int]:
+    """(up, down) bytes of all clients."""
+    up, down = traffic
+    return int(up.sum()), int(down.sum())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from masking import Case, check_alike, errors_of, leaving, play, vector
 
-from mpifed.comm.channel import Holdings, Protection, Setting
+from mpifed.comm.channel import Protection, Setting
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.dropouts import Dropouts, threshold
 from mpifed.comm.masking.escrow import Escrow, open_keys, open_seed
@@ -17,6 +17,7 @@ from mpifed.comm.masking.masked import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
+from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 
 TWO = Protection("masked", max_dropouts=2)
@@ -177,9 +178,9 @@ def test_a_majority_stays(neighbours: int, most: int) -> None:
 def test_a_job_that_cannot_be() -> None:
     for clients, protection in ((5, TWO), (40, Protection("masked", max_dropouts=3, neighbours=6))):
         with pytest.raises(UsageError, match=r"\[participation\] max_dropouts"):
-            Masked(Setting(Alone(), np.arange(clients), clients, Holdings.all(clients, 1), protection))
-    Masked(Setting(Alone(), np.arange(6), 6, Holdings.all(6, 1), TWO))
-    Masked(Setting(Alone(), np.arange(40), 40, Holdings.all(40, 1), protection._replace(neighbours=8)))
+            Masked(Setting(Alone(), np.arange(clients), clients, Cells.all(clients), protection))
+    Masked(Setting(Alone(), np.arange(6), 6, Cells.all(6), TWO))
+    Masked(Setting(Alone(), np.arange(40), 40, Cells.all(40), protection._replace(neighbours=8)))
 
 
 def test_a_round_that_asks_too_few() -> None:
@@ -193,7 +194,7 @@ def test_a_round_that_asks_too_few() -> None:
 
 
 def escrow(turn: int = 5) -> Escrow:
-    ring = Keyring(Setting(Alone(), np.arange(6), 6, Holdings.all(6, 1)))
+    ring = Keyring(Setting(Alone(), np.arange(6), 6, Cells.all(6)))
     ring.prepare()
     return Escrow(ring, turn)
 

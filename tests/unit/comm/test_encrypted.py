@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from ranks import Threads, on_ranks
+from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Channel, Holdings, Line, Protection, Setting
+from mpifed.comm.channel import Channel, Line, Protection, Setting
 from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.encryption.encrypted import Encrypted, words
 from mpifed.comm.encryption.opening import bundle, unbundle
@@ -16,6 +16,7 @@ from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
 
 CLIENTS = 5
@@ -33,14 +34,15 @@ FIELDS = Answer(
     Field((30,)), Field((), 1.0, 2.0**20), Field((2, 3), 2.0**-20, 2.0**40), Field((2, 7), columns=1),
     Field((4,), sender=3),
 )  # fmt: skip
-DISJOINT = Holdings(7, np.array([0, 1, 0, 1, 2]), (slice(0, 2), np.array([2, 5]), np.array([3, 4, 6])))
-OVERLAPPING = Holdings(7, np.arange(5), tuple(slice(i, i + 3) for i in range(5)))
+APART = slice(0, 2), np.array([2, 5]), np.array([3, 4, 6])
+DISJOINT = Cells.of_columns(Holdings(7, np.array([0, 1, 0, 1, 2]), APART))
+OVERLAPPING = Cells.of_columns(Holdings(7, np.arange(5), tuple(slice(i, i + 3) for i in range(5))))
 
 
-def answer(columns: Holdings, clients: np.ndarray) -> Answer:
+def answer(columns: Cells, clients: np.ndarray) -> Answer:
     """What `clients` answer, each with numbers of its own."""
     rng = [np.random.default_rng(int(client)) for client in clients]
-    at = [columns.members[columns.groups[client]] for client in clients]
+    at = [columns.columns.of(client) for client in clients]
     return Answer(
         np.array([one.uniform(-1024, 1024, 30) for one in rng]),
         np.array([one.integers(0, 2**20) for one in rng]),
@@ -67,13 +69,13 @@ class Party:
     """A rank with its channel and the line of one exchange."""
 
     def __init__(
-        self, transport: Any, of: Any, columns: Holdings = DISJOINT, channel: type = Encrypted, scheme: Any = None,
+        self, transport: Any, of: Any, columns: Cells = DISJOINT, channel: type = Encrypted, scheme: Any = None,
         hosted: Any = None, dtype: str = "float64", **protection: Any,
     ) -> None:  # fmt: skip
         if hosted is None:  # rank 0 only serves, where there are others
             ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
             hosted = np.flatnonzero(ranks == transport.rank)
-        clients = len(columns.groups)
+        clients = len(columns.columns.groups)
         protection = {"channel": channel.name, "allow": (of.name,)} | protection
         self.hosted = np.asarray(hosted, dtype=np.int64)
         setting = Setting(transport, self.hosted, clients, columns, Protection(**protection))
@@ -95,7 +97,7 @@ class Party:
         return heard, self.line.reduced.copy()
 
 
-def plain(of: Any, columns: Holdings, now: Round) -> np.ndarray:
+def plain(of: Any, columns: Cells, now: Round) -> np.ndarray:
     return Party(Alone(), of, columns, Channel, hosted=np.arange(CLIENTS)).play(now)[1][:-1]
 
 
@@ -105,7 +107,7 @@ def plain(of: Any, columns: Holdings, now: Round) -> np.ndarray:
     [(Bfv, ranks, columns) for ranks in (1, 2, 4) for columns in (DISJOINT, OVERLAPPING)]
     + [(small_paillier, 1, OVERLAPPING), (small_paillier, 3, DISJOINT)],
 )
-def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, columns: Holdings) -> None:
+def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, columns: Cells) -> None:
     of, now = exchange(kind), everybody([1, 1, 0, 1, 1])
     expected = plain(of, columns, now)
     found = on_ranks(ranks, lambda transport: Party(transport, of, columns, scheme=scheme).play(now))
@@ -133,7 +135,7 @@ def test_sums_in_32_bits() -> None:
     assert party.line.sum.message.dtype == np.int32
     party.channel.begin(party.line, everybody())
     for client in range(CLIENTS):
-        party.channel.gather(party.line, party.channel.seal(party.line, integers, client, everybody()))
+        party.channel.gather(party.line, party.channel.seal(party.line, integers, client, everybody()), client)
     assert party.channel.collect(party.line, everybody())
     assert np.array_equal(party.line.reduced[:-1], CLIENTS * integers)
 
@@ -192,7 +194,7 @@ def test_the_self_test_finds_parameters_that_are_too_small(bits: list[int], enou
     """Among them such that a few additions are exact, and many are not."""
 
     def start(clients: int) -> Party:
-        of, columns = exchange(fields=Field((3,))), Holdings.all(clients, 1)
+        of, columns = exchange(fields=Field((3,))), Cells.all(clients)
         return Party(Alone(), of, columns, scheme=lambda: Bfv(bits), hosted=np.arange(clients))
 
     if enough:
@@ -217,7 +219,7 @@ def test_the_self_test_says_how_much_noise_is_left() -> None:
 
 @pytest.mark.parametrize("clients", [1000, 5000])
 def test_the_self_test_of_many_clients(clients: int) -> None:
-    columns = Holdings.all(clients, 1)
+    columns = Cells.all(clients)
     party = Party(Alone(), exchange(fields=Field((3,))), columns, hosted=np.arange(clients))
     assert party.channel.budget >= 40
 
@@ -260,7 +262,7 @@ def test_what_was_altered_on_its_way_is_not_opened(how: str) -> None:
     with pytest.raises(BrokenProtocol, match="altered"):
         for client in range(CLIENTS):
             upload = channel.seal(line, integers, client, now)
-            channel.gather(line, damaged(upload, how) if client == 2 else upload)
+            channel.gather(line, damaged(upload, how) if client == 2 else upload, client)
         channel.collect(line, now)
     assert (line.reduced[:-1] == 7).all()
 
@@ -270,7 +272,7 @@ def test_a_client_that_encrypts_more_than_it_may() -> None:
     party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
     now, line, channel = everybody(), party.line, party.channel
     channel.begin(line, now)
-    channel.gather(line, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}))
+    channel.gather(line, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
     line.reduced[...] = 7
     with pytest.raises(BrokenProtocol, match=r"up: what was opened is no sum"):
         channel.collect(line, now)
@@ -285,7 +287,7 @@ def test_missing_and_unknown_ciphertexts() -> None:
         channel.collect(line, now)
     channel.begin(line, now)
     block = channel.scheme.encrypt(np.array([0]))
-    channel.gather(line, bundle({0: block, 99: block}))
+    channel.gather(line, bundle({0: block, 99: block}), 0)
     with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of nobody"):
         channel.collect(line, now)
 
@@ -300,7 +302,7 @@ def test_a_sum_of_too_few_is_not_opened() -> None:
 def party_of(party: Party) -> Party:
     """The same, answering `v` alone."""
     party.channel.add = lambda line, answers, clients, now: [
-        party.channel.gather(line, party.channel.seal(line, np.zeros(3, dtype=np.int64), int(c), now)) for c in clients
+        party.channel.gather(line, party.channel.seal(line, np.zeros(3, dtype=np.int64), int(c), now), c) for c in clients
     ]
     return party
 
@@ -319,10 +321,10 @@ def test_traffic_counts_ciphertexts() -> None:
     one = Field((9000,))  # two ciphertexts
     for kind, up, down in [(ToServer, 4 * 2 * block + 8 * 9000, 2 * block), (ToClients, 4 * 2 * block, 4 * 2 * block)]:
         party = Party(Alone(), exchange(kind, one), hosted=np.arange(CLIENTS))
-        assert party.channel.traffic(party.line, now) == (up, down)
-    many = Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000)))
+        assert totals(party.channel.traffic(party.line, now)) == (up, down)
+    many = Cells.of_columns(Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000))))
     party = Party(Alone(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
-    assert party.channel.traffic(party.line, now) == (4 * 2 * block + 8 * 20000, 4 * block)
+    assert totals(party.channel.traffic(party.line, now)) == (4 * 2 * block + 8 * 20000, 4 * block)
     assert party.channel.keys.up_bytes > 196_000 and party.channel.keys.down_bytes > 4 * 196_000
 
 
@@ -379,7 +381,7 @@ def test_bundles() -> None:
 
 
 def test_a_single_client_and_a_field_of_nothing() -> None:
-    columns = Holdings.all(1, 1)
+    columns = Cells.all(1)
     for size, expected in ((3, 1.0), (0, 0.0)):
         party = Party(Alone(), exchange(fields=Field((size,))), columns, hosted=np.arange(1))
         now = Round(0, 1, np.ones(1, dtype=bool))
@@ -391,15 +393,15 @@ def test_a_single_client_and_a_field_of_nothing() -> None:
 
 def test_float_sums_cannot_be_encrypted() -> None:
     of = exchange(fields=Field((3,)))
-    setting = Setting(Alone(), np.arange(2), 2, Holdings.all(2, 1), Protection("encrypted"))
-    line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Holdings.all(2, 1))
+    setting = Setting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
+    line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
     with pytest.raises(UsageError, match='set numbers = "exact"'):
         Encrypted(setting).prepare([line])
 
 
 def test_a_rehearsal_makes_do_with_the_clients_it_has() -> None:
     of = exchange(fields=Field((3,)))
-    columns = Holdings.all(CLIENTS, 1)
+    columns = Cells.all(CLIENTS)
     setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, Protection("encrypted"), rehearsed=True)
     channel = Encrypted(setting)
     line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
@@ -411,7 +413,7 @@ def test_a_rehearsal_makes_do_with_the_clients_it_has() -> None:
 
 
 def test_a_rehearsal_without_the_client_who_sends_a_field() -> None:
-    of, columns = exchange(fields=Field((20000,), sender=0)), Holdings.all(CLIENTS, 1)
+    of, columns = exchange(fields=Field((20000,), sender=0)), Cells.all(CLIENTS)
     protection = Protection("encrypted", allow=("up",))
     setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, protection, rehearsed=True)
     channel = Encrypted(setting)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.channel import Line
 from mpifed.comm.masking.graph import Common, Plan, enough, neighbours, order
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Field, ToServer
+from mpifed.core.holdings import Cells, Holdings
 
 
 def ring(n: int, k: int, seed: int = 0) -> dict[int, Any]:
@@ -123,13 +124,13 @@ class Answer(NamedTuple):
 
 
 FIELDS = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,), sender=1), Field())
-COLUMNS = Holdings(6, np.array([0, 1, 2, 0]), (slice(0, 3), slice(2, 5), np.array([0, 5])))
+COLUMNS = Cells.of_columns(Holdings(6, np.array([0, 1, 2, 0]), (slice(0, 3), slice(2, 5), np.array([0, 5]))))
 
 
-def plan(fields: Any = FIELDS, columns: Holdings = COLUMNS, k: int = 100) -> Plan:
+def plan(fields: Any = FIELDS, columns: Cells = COLUMNS, k: int = 100) -> Plan:
     exchange: Any = ToServer("up", fields, None, None, None)  # type: ignore[arg-type]
     line = Line(exchange, lambda: make_sum(exchange, 4, exact=True, dtype="float64"), columns)
-    return Plan(Common(line, columns), np.arange(4), k, order(0, 4))
+    return Plan(Common(line), np.arange(4), k, order(0, 4))
 
 
 def places(parts: list[Any]) -> list[int]:
@@ -168,7 +169,7 @@ def test_partners() -> None:
 
 def test_columns_that_nobody_shares() -> None:
     """Nothing is masked by pairs."""
-    alone = Holdings(6, np.arange(4), (slice(0, 1), slice(1, 3), slice(3, 4), np.array([4, 5])))
+    alone = Cells.of_columns(Holdings(6, np.arange(4), (slice(0, 1), slice(1, 3), slice(3, 4), np.array([4, 5]))))
     found = plan(Field((6,), columns=0), alone)
     assert [found.partners(client) for client in range(4)] == [[]] * 4
     assert [places(found.common.own(client)) for client in range(4)] == [[0], [1, 2], [3], [4, 5]]
@@ -176,7 +177,8 @@ def test_columns_that_nobody_shares() -> None:
 
 def test_columns_that_all_hold() -> None:
     """They are like any other field, and follow the graph."""
-    found = plan(Answer(Field((4,)), Field((6, 2), columns=0), Field((3,)), Field()), Holdings.all(4, 6), k=2)
+    fields, everybody = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,)), Field()), Holdings.all(4, 6)
+    found = plan(fields, Cells.of_columns(everybody), k=2)
     assert places(found.common.everybody) == list(range(20))
     assert found.common.own(2) is found.common.everybody
     assert [len(found.partners(client)) for client in range(4)] == [2] * 4

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.channel import Holdings, Line, Protection
+from mpifed.comm.channel import Line, Protection
 from mpifed.comm.groups import check_groups, fewest, refuse_small, small
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
 
 if sys.version_info >= (3, 11):
@@ -48,12 +49,12 @@ def exchange(name: str = "up") -> Any:
     return ToServer(name, fields, None, None, None)  # type: ignore[arg-type]
 
 
-def line(columns: Holdings, name: str = "up") -> Line:
+def line(columns: Cells, name: str = "up") -> Line:
     one = exchange(name)
     return Line(one, partial(make_sum, one, CLIENTS, exact=True, dtype="float64"), columns)
 
 
-def holdings(seed: int) -> tuple[Holdings, list[set[int]]]:
+def holdings(seed: int) -> tuple[Cells, list[set[int]]]:
     """Groups of columns as they come, slices among them, and each client's columns."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 5))
@@ -66,7 +67,7 @@ def holdings(seed: int) -> tuple[Holdings, list[set[int]]]:
             members.append(np.sort(rng.choice(FEATURES, int(rng.integers(1, FEATURES + 1)), replace=False)))
     groups = rng.integers(0, count, CLIENTS)
     held = [set(np.arange(FEATURES)[members[group]].tolist()) for group in groups]
-    return Holdings(FEATURES, groups, tuple(members)), held
+    return Cells.of_columns(Holdings(FEATURES, groups, tuple(members))), held
 
 
 def counted(kind: str, held: Sequence[set[int]], present: Any) -> int:
@@ -113,7 +114,7 @@ def test_small_names_what_would_show_too_few(seed: int, least: int) -> None:
 
 
 def test_everybody_holds_everything() -> None:
-    columns = Holdings.all(CLIENTS, FEATURES)
+    columns = Cells.of_columns(Holdings.all(CLIENTS, FEATURES))
     present = np.ones(CLIENTS, dtype=bool)
     found = [fewest(place, columns, present) for place in line(columns).sum.places]
     assert found == [CLIENTS, CLIENTS, CLIENTS, 1]
@@ -126,7 +127,7 @@ def test_nobody_present_shows_nobody() -> None:
     assert not list(small(line(columns), columns, Protection("masked", 5), nobody))
 
 
-OWN = Holdings(FEATURES, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(4, 8), np.array([8])))
+OWN = Cells.of_columns(Holdings(FEATURES, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(4, 8), np.array([8]))))
 
 
 def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() -> None:
@@ -172,7 +173,7 @@ def now(present: Any, halves: Any = None, most: int = 0) -> Round:
 
 
 def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
-    columns, settings = Holdings.all(CLIENTS, FEATURES), Protection("masked", 3, ("up.of_one",))
+    columns, settings = Cells.of_columns(Holdings.all(CLIENTS, FEATURES)), Protection("masked", 3, ("up.of_one",))
     refuse_small(line(columns), columns, settings, now([1, 1, 0, 0, 1, 0]))
     with pytest.raises(TooFewClients, match=r"up\.everybody: round 5 .* 2 client.*min_clients = 3") as caught:
         refuse_small(line(columns), columns, settings, now([1, 0, 0, 0, 1, 0]))
@@ -182,7 +183,7 @@ def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
 
 def test_answers_count_and_not_those_who_hear() -> None:
     """Of four who are asked, one leaves before its answer, two after theirs."""
-    columns, present = Holdings.all(CLIENTS, FEATURES), [1, 1, 1, 1, 0, 0]
+    columns, present = Cells.of_columns(Holdings.all(CLIENTS, FEATURES)), [1, 1, 1, 1, 0, 0]
     halves = [0, 1, 1, 2, 2, 2]
     refuse_small(line(columns), columns, Protection("masked", 3, ("up.of_one",)), now(present, halves, 3))
     with pytest.raises(TooFewClients, match="answers of 3 client"):

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
-from ranks import on_ranks
+from ranks import on_ranks, totals
 
-from mpifed.comm.channel import Holdings, Protection, Setting
+from mpifed.comm.channel import Protection, Setting
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 
 SPLITS = [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[2], [0, 5], [1], [3, 4]], [[], [0, 1, 2, 3, 4, 5]]]
@@ -209,12 +210,12 @@ def test_one_by_one(kind: Any, most: int) -> None:
 def test_bytes() -> None:
     """By hand: six clients, 50 values of 8 bytes; keys of 16, shares of 17, two of them sealed in 50."""
     server = play(vector())[0]
-    assert server.channel.traffic(server.line, vector().round) == (6 * 400, 0)
+    assert totals(server.channel.traffic(server.line, vector().round)) == (6 * 400, 0)
     assert (server.channel.keys.up_bytes, server.channel.keys.down_bytes) == (6 * 32 + 5 * 48, 36 * 32 + 5 * 48)
     case = vector(kind=ToClients, protection=Protection("masked", max_dropouts=2), now=leaving(6, 2, [1], [4]))
     server = play(case)[0]
     deposits = 6 * (2 * 32 + 5 * 16 + 16 + 5 * 50)
-    assert server.channel.traffic(server.line, case.round) == (
+    assert totals(server.channel.traffic(server.line, case.round)) == (
         5 * 400 + deposits + 4 * 5 * 17, 4 * 400 + 6 * 5 * 50 + 4 * 1
     )  # fmt: skip
     sealed = play(case)[1].channel._dropouts.escrow.held
@@ -227,7 +228,7 @@ def test_rehearsed(kind: Any, most: int) -> None:
     """Two of six clients are here: their sum is there all the same, and masks have cost their time."""
     case = vector(kind=kind, protection=Protection("masked", max_dropouts=most))
     here = np.array([1, 4])
-    channel = Masked(Setting(Alone(), here, 6, Holdings.all(6, 1), case.protection, True))
+    channel = Masked(Setting(Alone(), here, 6, Cells.all(6), case.protection, True))
     line = case.line()
     channel.prepare([line])
     channel.begin(line, case.round)

@@ -5,25 +5,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.channel import Holdings, Line
+from mpifed.comm.channel import Line
 from mpifed.comm.encryption.packing import Room, vectors
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.maths.fixedpoint import grid
 
 BFV, THRESHOLD, PAILLIER = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)
 
 
-def line_of(fields: object, clients: int, columns: Holdings | None = None, dtype: str = "float64") -> Line:
+def line_of(fields: object, clients: int, columns: Cells | None = None, dtype: str = "float64") -> Line:
     exchange = ToServer("e", fields, ask=None, answer=None, absorb=None)  # type: ignore[arg-type]
-    columns = columns or Holdings.all(clients, 1)
+    columns = columns or Cells.all(clients)
     return Line(exchange, lambda: make_sum(exchange, clients, exact=True, dtype=dtype), columns)
 
 
 def one_vector(field: Field, room: Room, dtype: str = "float64") -> tuple:
     line = line_of(field, room.clients, dtype=dtype)
-    (vector,) = vectors(line, Holdings.all(room.clients, 1), room)
+    (vector,) = vectors(line, Cells.all(room.clients), room)
     return line, vector
 
 
@@ -110,10 +111,10 @@ def test_a_high_limb_out_of_range_is_refused_even_where_the_whole_would_wrap() -
         vector.unpack({0: np.array([0, 0, 0, 0]), 1: np.array([2**20, 0, 0, 0])}, 1, np.zeros(2, dtype=np.int64))
 
 
-def columns_of(*groups: list[int]) -> Holdings:
-    return Holdings(
+def columns_of(*groups: list[int]) -> Cells:
+    return Cells.of_columns(Holdings(
         max(max(group) for group in groups) + 1, np.arange(len(groups)), tuple(np.array(group) for group in groups)
-    )
+    ))
 
 
 def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
@@ -136,12 +137,12 @@ def test_groups_that_overlap_in_part_send_everything() -> None:
 
 
 def test_clients_with_the_same_columns_add_up() -> None:
-    columns = Holdings(4, np.array([0, 1, 0]), (np.array([0, 1]), np.array([2, 3])))
+    columns = Cells.of_columns(Holdings(4, np.array([0, 1, 0]), (np.array([0, 1]), np.array([2, 3]))))
     first, second = vectors(line_of(Field((5, 4), columns=1), 3, columns), columns, Room(4, 2**57, 3))
     assert first.senders.tolist() == [True, False, True]
     assert second.senders.tolist() == [False, True, False]
 
 
 def test_a_senders_large_field_is_sent_by_nobody_else() -> None:
-    (own,) = vectors(line_of(Field((50,), sender=1), 3), Holdings.all(3, 1), Room(4, 2**57, 3))
+    (own,) = vectors(line_of(Field((50,), sender=1), 3), Cells.all(3), Room(4, 2**57, 3))
     assert own.senders.tolist() == [False, True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.sums import make_sum
+from mpifed.comm.sums import Place, make_sum
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves, map_leaves
 
 
@@ -428,10 +430,10 @@ def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
 @pytest.mark.parametrize(
     ("shape", "at", "said"),
     [
-        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for 2 columns, .* \(2, 2, 2\)"),
-        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for 3 columns"),
-        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for 2 columns"),
-        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for 2 columns"),
+        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for 2 places of its own, .* \(2, 2, 2\)"),
+        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for 3 places of its own"),
+        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for 2 places of its own"),
+        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for 2 places of its own"),
     ],
 )
 def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: str) -> None:
@@ -458,8 +460,11 @@ def test_bytes_of_each_client(form: str) -> None:
     widths = np.array([2, 3, 1, 2, 1])
     each = np.dtype(dtype).itemsize * limbs
     expected = each * (2 * widths * 2 + 4 * (np.arange(5) == SENDER) + 3)
-    assert exact_sum(exchange(single(grid)), 5, "float32").sent(widths, 9).tolist() == expected.tolist()
-    floats = float_sum(exchange(single(grid)), 5, "float32").sent(widths, 9)
+    stops = np.cumsum(widths)
+    groups = tuple(slice(stop - width, stop) for stop, width in zip(stops, widths, strict=True))
+    sizes = partial(Place.sizes, cells=Cells.of_columns(Holdings(9, np.arange(5), groups)))
+    assert exact_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes).tolist() == expected.tolist()
+    floats = float_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes)
     assert floats.tolist() == (4 * expected // each).tolist()
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import Threads, on_ranks
+from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Holdings, Line, Protection, Setting
+from mpifed.comm.channel import Line, Protection, Setting
 from mpifed.comm.encryption.encrypted import Encrypted
 from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 
 
@@ -142,7 +143,7 @@ def test_too_many_clients() -> None:
 class Party:
     def __init__(self, transport: Any, kind: type, **more: Any) -> None:
         ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
-        hosted, columns = np.flatnonzero(ranks == transport.rank), Holdings.all(CLIENTS, 1)
+        hosted, columns = np.flatnonzero(ranks == transport.rank), Cells.all(CLIENTS)
         of = kind("up", FIELD, None, None, None, **more)
         protection = Protection("encrypted", scheme="threshold-bfv")
         self.channel = Encrypted(Setting(transport, hosted, CLIENTS, columns, protection))
@@ -235,5 +236,5 @@ def test_traffic() -> None:
     block, part = len(sent), len(scheme.part(0, scheme.load(sent)))
     assert (scheme.nbytes, scheme.part_nbytes) == (block, part)
     assert len(scheme.part(1, scheme.load(sent))) == part
-    assert server.channel.traffic(server.line, ALL) == (3 * block + 3 * part, 3 * block)
-    assert client.channel.traffic(client.line, ALL) == (3 * block + 3 * part, 3 * block + 9 * part)
+    assert totals(server.channel.traffic(server.line, ALL)) == (3 * block + 3 * part, 3 * block)
+    assert totals(client.channel.traffic(client.line, ALL)) == (3 * block + 3 * part, 3 * block + 9 * part)

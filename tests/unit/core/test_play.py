@@ -20,6 +20,9 @@ class Recorder:
     def __init__(self, serves: bool = True, halts_at: str = "") -> None:
         self.serves, self.halted, self.halts_at, self.log = serves, False, halts_at, []
 
+    def serve(self, exchange: Any, work: Any, *given: Any) -> Any:
+        return work(*given) if self.serves else None
+
     def tell(self, exchange: Any, question: Any) -> Any:
         self.log.append(("tell", exchange.name, question))
         self.halted = exchange.name == self.halts_at
