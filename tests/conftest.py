@@ -238,6 +238,40 @@ def scattered(shared_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def halves(shared_path: Path) -> Path:
+    """6 clients with 239 or 240 rows each of even and odd digits, and test rows."""
+    return _make_data(
+        shared_path / "halves", "digits", "--split", "rows", "--clients", "6", "--test-fraction", "0.2", "--labels",
+        "even-odd", "--scale", "unit-rows",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def patches(shared_path: Path) -> Path:
+    """2 groups of rows times 3 of columns of even and odd digits, and test rows."""
+    return _make_data(
+        shared_path / "patches", "digits", "--split", "grid", "--grid", "2x3", "--test-fraction", "0.2", "--labels",
+        "even-odd", "--scale", "unit-rows",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def patchwork(shared_path: Path) -> Path:
+    """7 clients with rectangles of even and odd digits that share rows, or columns, in part; several in a file."""
+    lines = [
+        "0,0-899,0-20", "1,900-1796,0-10", "2,900-1796,11-20", "3,0-499,21-63", "4,500-1499,21-40",
+        "5,500-1499,41-63", "6,1500-1796,21-63",
+    ]  # fmt: skip
+    path = shared_path / "patchwork.csv"
+    if _guard is None or _guard.comm.rank == 0:
+        path.write_text("\n".join(["client,rows,columns", *lines, ""]), encoding="utf-8")
+    return _make_data(
+        shared_path / "patchwork", "digits", "--split", "grid", "--map", str(path), "--pack", "2", "--labels",
+        "even-odd", "--scale", "unit-rows",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def columns(shared_path: Path) -> Path:
     """5 clients with 3 or 2 columns each of the same 60 rows, for a regression."""
     return _make_data(

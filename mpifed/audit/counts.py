@@ -67,7 +67,7 @@ def pool_of(stage: Stage, sides: list[Side]) -> int:
 
 def single(exchange: Exchange) -> bool:
     """Whether every value that travels is one client's own."""
-    return all(field.single for _, field in leaves(exchange.fields))
+    return all(field.in_parts for _, field in leaves(exchange.fields))
 
 
 def sum_of(exchange: Exchange, clients: int) -> str:

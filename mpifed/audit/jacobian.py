@@ -60,6 +60,10 @@ class _Replay:
         self.answers: dict[str, dict[int, Floats]] = {}  # [m], by exchange and client
         self._ask = moved
 
+    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
+        """The server's part."""
+        return work(*given)
+
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The question, moved where that is asked."""
         return question if self._ask is None else self._ask(question)

@@ -61,7 +61,7 @@ def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
     several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
     adding = [sum((upload[0].data != 0).astype(int) for upload in play.uploads.values()) for play in several]
     for place in places:
-        if place.field.single or not adding:
+        if place.field.in_parts or not adding:
             continue
         counts = np.concatenate([np.asarray(one)[place.start : place.stop] for one in adding])
         there, alone = int((counts > 0).sum()), int((counts == 1).sum())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
@@ -60,6 +61,12 @@ class Watched:
         """Rows as CSR."""
         self._watch.note(self._shard.client, at)
         return self._shard.take_sparse(at, dtype)
+
+    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
+        """All rows."""
+        for rows, X in self._shard.pieces(dtype):
+            self._watch.note(self._shard.client, np.arange(rows.start, rows.stop))
+            yield rows, X
 
 
 class _Watching:

@@ -40,8 +40,9 @@ from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import with_noise
 from mpifed.run.memory import keep_freed_memory
+from mpifed.run.network import described, played_once, simulate
 from mpifed.run.protection import warnings_of
-from mpifed.run.setup import holdings_of, measures_of, problem_of
+from mpifed.run.setup import cells_of, measures_of, problem_of
 from mpifed.run.sweep import points
 from mpifed.shards import store
 
@@ -93,7 +94,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "rounds": job.rounds,
         "clients": data.clients,
         "clients_per_round": int(now.present.sum()),
-        "channel": job.sum.channel,
+        "channel": job.channel,
         "numbers": job.sum.numbers,
         "keys": keys,
         "setup": setup,
@@ -115,6 +116,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             for rank in range(ranks)
         ],
         "memory_bytes": {**memory, "largest_rank": sum(memory.values())},
+        "simulated": _simulated(stage, a_round, keys),
         "seconds": {
             "round": a_round.seconds,
             "measurement": measuring.seconds,
@@ -133,6 +135,15 @@ def _algorithm(job: Job, data: store.Federation) -> Algorithm:
     """The job's algorithm, with as much noise as it needs."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
+
+
+def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str, Any] | None:
+    """What a round, and all that comes before it, would take over the job's network, if it has one."""
+    network = stage.job.network
+    if network is None:
+        return None
+    accounts = {"keys": keys, **a_round.accounts}
+    return described(network, simulate(network, accounts, played_once(stage.algorithm), stage.data.clients))
 
 
 def _certificates(job: Job, measurements: int) -> int:
@@ -159,13 +170,13 @@ def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArra
     withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
     at_server = int((host == 0).sum())
     leave = job.participation.max_dropouts if job.participation.dropout_rate else 0
-    return View(job.protection(), holdings_of(data), now.present, ranks, at_server, partners, withstands, leave)
+    return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
 
 
 def _keys(job: Job, data: store.Federation, now: Round, a_round: Cost) -> dict[str, float]:
     """What keys cost, those included that pairs of clients agree on when they first meet."""
     keys = a_round.exchanges["keys"]
-    if job.sum.channel == "plain":
+    if job.channel == "plain":
         return dict.fromkeys(keys, 0)
     if a_round.partners:
         met = min(data.clients - 1, a_round.partners * max(1.0, job.rounds * now.present.mean()))
@@ -197,7 +208,7 @@ class _Asked(NamedTuple):
         return {
             "name": exchange.name,
             "hears": _hears(exchange),
-            "channel": self.job.sum.channel,
+            "channel": self.job.channel if exchange.private else "plain",
             "numbers": self.job.sum.numbers,
             "question": [
                 {
@@ -234,7 +245,7 @@ def _hears(exchange: Exchange) -> str:
 
 
 def _of_whom(field: Field) -> dict[str, str]:
-    """Where every value comes from a single client, from which."""
-    if field.columns is not None:
-        return {"of": "own columns"}
+    """Where clients fill a field in parts, which."""
+    if field.axis is not None:
+        return {"of": "own columns" if field.columns is not None else "own rows"}
     return {} if field.sender is None else {"of": f"client {field.sender}"}

@@ -32,7 +32,7 @@ from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import round_of
+from mpifed.run.participation import returning, round_of
 from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
@@ -48,6 +48,7 @@ class Cost(NamedTuple):
     opening: float  # seconds to open sums, however many clients it hosts
     memory: float  # bytes, from an empty federation on
     exchanges: dict[str, dict[str, float]]  # what each costs once, and "keys"; see `mpifed.run.costs`
+    accounts: dict[str, dict[str, float]]  # of each when it is played once; see `mpifed.run.network`
     questions: dict[str, Record]  # by exchange
     partners: int = 0  # with how many others each client present shares masks
 
@@ -57,7 +58,7 @@ class Cost(NamedTuple):
         return self.hosting + self.opening
 
 
-NOTHING = Cost(0.0, 0.0, 0.0, {}, {})
+NOTHING = Cost(0.0, 0.0, 0.0, {}, {}, {})
 
 
 class _Rehearsal(Federation):
@@ -66,10 +67,11 @@ class _Rehearsal(Federation):
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
         super().__init__(
-            Alone(), blocks, data.clients, **stage.job.sum_settings(), columns=stage.columns,
+            Alone(), blocks, data.clients, **stage.job.sum_settings(), cells=stage.cells,
             protection=stage.job.protection(), rehearsed=True,
         )  # fmt: skip
         self.questions: dict[str, Record] = {}
+        self._before: dict[str, dict[str, float]] = {}  # what does not count, by exchange
         self._crypto_s: dict[str, list[float]] = defaultdict(list)  # of all ranks, by exchange, each time
         self._hosts, self._lapped_s, self._answered_s, self.opening_s = stage.hosts, 0.0, 0.0, 0.0
         channel: Any = self.channel
@@ -126,6 +128,22 @@ class _Rehearsal(Federation):
                 found[name] = _cost(line.account, line.account.played, self._crypto_s[name])
         return found
 
+    def count_anew(self) -> None:
+        """Leave out what has been played so far, where it is played again."""
+        self._before = {name: line.account.numbers() for name, line in self._lines.items()}
+
+    def accounts_of_one(self) -> dict[str, dict[str, float]]:
+        """Of each exchange, the mean of a time; `crypto_s` as in `costs`."""
+        found = {}
+        for name, cost in self.costs().items():
+            if name in self._lines:
+                now, before = self._lines[name].account.numbers(), self._before.get(name, {})
+                before = before if before.get("played", 0) < now["played"] else {}
+                played = now["played"] - before.get("played", 0)
+                found[name] = {key: (value - before.get(key, 0)) / played for key, value in now.items()}
+                found[name]["crypto_s"] = cost["crypto_s"]
+        return found
+
     def partners(self, present: int) -> int:
         """With how many others each of so many clients shares masks; 0 where nobody does."""
         channel: Any = self.channel
@@ -178,11 +196,14 @@ def _rehearse(
         tracemalloc.stop()
     if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
+        federation.count_anew()
     while sum(map(sum, times)) < BUDGET_S:
         times.append(_seconds_of(lambda: act(server, clients, federation), federation))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
     partners = federation.partners(int(now.present.sum()))
-    return Cost(hosting, opening, memory, federation.costs(), federation.questions, partners)
+    return Cost(
+        hosting, opening, memory, federation.costs(), federation.accounts_of_one(), federation.questions, partners
+    )
 
 
 def _seconds_of(act: Callable[[], object], federation: _Rehearsal) -> tuple[float, float]:
@@ -200,7 +221,8 @@ def _everybody(stage: Stage) -> Round:
 
 def typical_round(job: Job, data: store.Federation, host: NDArray[np.int64]) -> tuple[Round, int]:
     """Of the first rounds the one whose busiest rank has the median to do, and that rank."""
-    rounds = [round_of(job, data.clients, index) for index in range(min(job.rounds, 15))]
+    rounds = [returning(job, round_of(job, data.clients, index)) for index in range(min(job.rounds, 16))]
+    rounds = rounds[1:] or rounds  # nobody returns in the first
     work = 1 + data.counts / data.counts.mean()  # [N] clients cost something whether they are small or large
     loads = [np.bincount(host, now.present * work) for now in rounds]
     middle = np.argsort([load.max() for load in loads])[len(loads) // 2]

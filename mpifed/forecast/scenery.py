@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.channel import Holdings
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm
+from mpifed.core.holdings import Cells
 from mpifed.core.record import Array
 from mpifed.run.config import Job
 from mpifed.shards import store
@@ -31,26 +32,23 @@ class Stage(NamedTuple):
     def block(self, clients: Sequence[int], most: int | None = None) -> Block:
         """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
         counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
-        groups = self.columns.groups
-        first = [np.arange(self.columns.features)[at][0] for at in self.columns.members]
-        shards = tuple(
-            _Rows(i, int(counts[i]), int(first[groups[i]]), int(self.data.widths[i]), self.stock) for i in clients
-        )
-        return Block(shards, self.job.compute.dtype)
+        shards = []
+        for client in clients:
+            rows, columns = (np.arange(held.length)[held.of(client)] for held in self.cells)
+            shards.append(_Rows(client, rows[: counts[client]], columns, self.stock))
+        return Block(tuple(shards), self.job.compute.dtype)
 
     @property
-    def columns(self) -> Holdings:
-        """Like those of the data, but each group's columns lie side by side."""
-        groups, widths = self.data.holds[:, 1], np.zeros(int(self.data.holds[:, 1].max()) + 1, dtype=np.int64)
-        widths[groups] = self.data.widths
-        stops = np.cumsum(widths) if self.data.split != "rows" else widths
-        members = (slice(int(stop - width), int(stop)) for stop, width in zip(stops, widths, strict=True))
-        return Holdings(self.data.features, groups, tuple(members))
+    def cells(self) -> Cells:
+        """Who holds which rows and columns."""
+        rows, columns = self.algorithm.problem.rows, self.algorithm.problem.columns
+        assert rows is not None and columns is not None
+        return Cells(rows, columns)
 
     def test_block(self) -> Block:
         """Made-up rows with all columns."""
         rows = min(CHUNK, len(self.stock.y))
-        shard = _Rows(-1, rows, 0, self.data.features, self.stock)
+        shard = _Rows(-1, np.arange(rows), np.arange(self.data.features), self.stock)
         return Block((shard,), self.job.compute.dtype)
 
 
@@ -81,11 +79,12 @@ def stock_like(data: store.Federation) -> Stock:
 class _Rows:
     """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
 
-    def __init__(self, client: int, samples: int, first: int, features: int, stock: Stock) -> None:
-        self.client, self.samples, self.features = client, samples, features
-        self.y, self.rows, self.columns = stock.y[:samples], np.arange(samples), np.arange(first, first + features)
+    def __init__(self, client: int, rows: Array, columns: Array, stock: Stock) -> None:
+        self.client, self.samples, self.features = client, len(rows), len(columns)
+        self.y, self.rows, self.columns = stock.y[: len(rows)], rows, columns
         self.sparse = not isinstance(stock.X, np.ndarray)
-        self._X = stock.X[:, :features]
+        self._X = stock.X[:, : len(columns)]
+        self._pieces: list[tuple[slice, Any]] | None = None
 
     def take(self, at: Array, out: Array) -> None:
         """Random rows for the rows `at` [b], into `out` [b, p]."""
@@ -93,6 +92,15 @@ class _Rows:
             self.take_sparse(at, out.dtype).toarray(out=out)
         else:
             np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
+
+    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
+        """Random rows, as many as there are, in pieces of as many as there really are."""
+        kinds = self._X.shape[0]
+        if self._pieces is None:
+            whole = self._X.astype(dtype) * np.dtype(dtype).type(_SHRINK)
+            stops = [min(start + kinds, self.samples) for start in range(0, self.samples, kinds)]
+            self._pieces = [(slice(start, stop), whole[: stop - start]) for start, stop in pairwise([0, *stops])]
+        yield from self._pieces
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
         """Random rows for the rows `at` [b], as CSR [b, p]."""

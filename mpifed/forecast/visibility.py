@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Holdings, Protection
+from mpifed.comm.channel import Protection
 from mpifed.comm.groups import fewest
 from mpifed.comm.sums import Place
 from mpifed.core.exchange import Algorithm, Exchange, ToClients
+from mpifed.core.holdings import Cells
 from mpifed.core.record import leaves
 from mpifed.run.protection import one_key
 
@@ -20,7 +21,7 @@ class View(NamedTuple):
     """What decides on who can see what."""
 
     protection: Protection
-    columns: Holdings
+    cells: Cells
     present: NDArray[np.bool_]  # [N] of a round
     ranks: int
     at_server: int  # clients that rank 0 hosts
@@ -41,22 +42,28 @@ class View(NamedTuple):
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
     """What the server and the clients learn of the answers to an exchange."""
-    whole, plain = _sum(places, view), view.protection.channel == "plain"
+    whole, plain = _sum(places, view), view.protection.channel == "plain" or not exchange.private
+    if exchange.stale:
+        whole = f"{whole}, and of the last ones of who is absent"
     if isinstance(exchange, ToClients):
         who = "clients" if exchange.hearer is None else f"client {exchange.hearer} alone"
+        who = "clients who return" if exchange.returning else who
+        if any(place.field.rows is not None for place in places):
+            whole = f"of each of their rows {whole}"
         return {"server": "every answer" if plain else "nothing", who: whole}
-    bare = view.protection.channel == "masked" and not view.protection.max_dropouts
-    if bare and any(fewest(place, view.columns, view.present) == 1 for place in places):
+    bare = view.protection.channel == "masked" and not view.protection.max_dropouts and exchange.private
+    if bare and any(fewest(place, view.cells, view.present) == 1 for place in places):
         whole += ", which are not masked"
     return {
         "server": "every answer" if plain else whole,
-        "clients": "nothing, but for the one who opens it" if view.one_key else "nothing",
+        "clients": "nothing, but for the one who opens it" if view.one_key and exchange.private else "nothing",
     }
 
 
 def _sum(places: Sequence[Place], view: View) -> str:
     """What a sum is of."""
-    counts = {p.name.partition(".")[2]: fewest(p, view.columns, view.present) for p in places}
+    counts = {p.name.partition(".")[2]: fewest(p, view.cells, view.present) for p in places}
+    counts = {name: count or 1 for name, count in counts.items()}  # of rows that one client holds, that client's own
     names = {name: name.removeprefix("statistics.") for name in counts}
     single = ", ".join(names[name] for name, count in counts.items() if count == 1)
     some = ", ".join(f"{names[name]} of {count}" for name, count in counts.items() if 1 < count < view.clients)
@@ -74,7 +81,7 @@ def told(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         (_, server), (who, clients) = exchange["learns"].items()
         alike.setdefault((server, who, clients), []).append(exchange["name"])
     for (server, who, clients), names in alike.items():
-        learn = "learn" if who == "clients" else "learns"
+        learn = "learn" if who.startswith("clients") else "learns"
         yield f"{', '.join(names)}: the server learns {server}; {who} {learn} {clients}"
 
 
@@ -93,8 +100,8 @@ def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
     fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
-    if any(field.single for field in fields):
-        yield "each value marked `own columns` or with a client is one client's own, known to who hears the sum"
+    if any(field.in_parts for field in fields):
+        yield "a value marked with a client, or of columns or rows that one client holds, is that client's own"
     yield "plain hides nothing: in a deployment the server would see every client's own answer"
     yield "here each rank's process sees the data and answers of the clients it hosts"
     if view.ranks > 1:
@@ -129,7 +136,7 @@ def _masked(view: View) -> Iterator[str]:
         )
     elif not everybody:
         yield f"it takes {view.withstands} partners each to withstand a third of all clients, but for a chance of 2^-40"
-    if len(view.columns.members) > 1:
+    if len(view.cells.columns.members) > 1:
         yield "values of columns are masked among the holders of these columns"
 
 

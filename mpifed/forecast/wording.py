@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.forecast.visibility import told
-from mpifed.run.costs import Costs, cost_lines
+from mpifed.run.costs import Costs, cost_lines, simulated_lines, simulated_s
 from mpifed.run.units import human_bytes, human_seconds
 
 _WIDTH = 100
@@ -42,6 +42,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _text("Sent", f"{_both(found, '_per_round')} a round")
     yield from _text("", f"{_both(found, '')} in the whole run; measuring is not counted")
     yield from cost_lines(_costs(found), " " * _INDENT, "each time")
+    if found["simulated"] is not None:
+        yield from _text("Simulated", f"{human_seconds(simulated_s(found['simulated'], found['rounds']))} in all")
+        yield from simulated_lines(found["simulated"], 1, " " * _INDENT)
     if found["dropout_rate"]:
         again = f"{found['void_chance']:.2%} of rounds are void, and played again"
         yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")

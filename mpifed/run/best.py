@@ -98,7 +98,8 @@ def read_points(folder: Path) -> list[Ran]:
     """The points of a sweep, as far as they have come."""
     with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file))
-    names = header[1 : len(header) - len(SUMMARY)]
+    after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # the summary's first; a setting may have its name too
+    names = header[1:after]
     return [
         _read_point(folder / row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True)))
         for row in rows
@@ -142,6 +143,32 @@ def settings_of(found: Iterable[Ran]) -> list[Setting]:
     return list(groups.values())
 
 
+def read_settings(folder: Path) -> list[Setting]:
+    """The settings of a sweep, to choose among.
+
+    Raises
+    ------
+    UsageError
+        when the folder is no sweep, or none of its points has finished.
+    """
+    if not is_sweep(folder):
+        raise UsageError(f"{folder}: no sweep (it has no sweep.csv); the best is selected among the points of a sweep")
+    found = read_points(folder)
+    if not any(point.finished for point in found):
+        raise UsageError(f"{folder}: none of its {len(found)} points has finished; run them, or go on with --resume")
+    return settings_of(found)
+
+
+def columns_of(settings: Iterable[Setting]) -> list[str]:
+    """What can be compared: every column that a finished point has."""
+    return list(dict.fromkeys(name for setting in settings for name in setting.means()))
+
+
+def to_be_maximized(column: str) -> bool:
+    """Whether the most of a column is best, as of what is called an accuracy."""
+    return column.endswith("accuracy")
+
+
 class Choice(NamedTuple):
     """The best setting of a sweep."""
 
@@ -167,24 +194,20 @@ def choose(folder: Path, by: str | None = None, maximize: bool | None = None) ->
     UsageError
         when the folder is no sweep, nothing has finished, everything has failed, or there is no such column.
     """
-    if not is_sweep(folder):
-        raise UsageError(f"{folder}: no sweep (it has no sweep.csv); the best is selected among the points of a sweep")
-    found = read_points(folder)
-    settings, failed = settings_of(found), [point for point in found if point.code == FAILED]
-    there = list(dict.fromkeys(name for setting in settings for name in setting.means()))
-    if not any(point.finished for point in found):
-        raise UsageError(f"{folder}: none of its {len(found)} points has finished; run them, or go on with --resume")
+    settings = read_settings(folder)
+    failed = [point for setting in settings for point in setting.points if point.code == FAILED]
+    there = columns_of(settings)
     columns = _default_columns(there) if by is None else [by]
     if not columns or not set(columns) <= set(there):
         raise UsageError(f"{folder}: no column {by or 'objective'}; there are {', '.join(there)}")
     if maximize is None:
-        maximize = columns[-1].endswith("accuracy")
+        maximize = to_be_maximized(columns[-1])
     signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
     ranks = [[_rank(one, column, sign) for column, sign in zip(columns, signs, strict=True)] for one in settings]
     best = min(range(len(settings)), key=ranks.__getitem__)
     if math.inf in ranks[best]:
         raise UsageError(f"{folder}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically")
-    edges = list(_edges(settings[best].settings, [setting.settings for setting in settings]))
+    edges = list(at_edges(settings[best].settings, [setting.settings for setting in settings]))
     return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
 
 
@@ -218,7 +241,7 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
     return statistics.fmean(values) if values else math.inf
 
 
-def _edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
+def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last."""
     for key, value in best.items():
         values = [settings[key] for settings in every]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
 import numpy as np
@@ -33,6 +33,9 @@ SCHEMA = 2
 KEPT = 2  # generations
 _RANGE = 1024  # clients whose states share a file, as far as one rank hosts them
 _NAME = re.compile(r"round-(\d{8})")
+_LAST = "last"  # the group of clients' last answers in a file
+
+Kept: TypeAlias = dict[int, dict[str, Any]]  # by client and memory
 
 
 class Progress(NamedTuple):
@@ -62,7 +65,7 @@ def save(
     progress: Progress,
     job: dict[str, Any],
     server: Record,
-    blocks: Sequence[Block],
+    federation: Federation,
     clients: States,
 ) -> None:
     """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
@@ -79,7 +82,7 @@ def save(
     def write() -> None:
         if transport.rank == 0:
             checksums["server.h5"] = _write(aside / "server.h5", {"server": server})
-        for name, states in _files(blocks, clients):
+        for name, states in _files(federation, clients):
             checksums[name] = _write(aside / name, states)
 
     _together(transport, write)
@@ -103,8 +106,8 @@ def save(
 
 def load(
     run_dir: Path, transport: Transport, server: Record, blocks: Sequence[Block], clients: States
-) -> tuple[Progress, dict[str, Any], Record, States]:
-    """(progress, job, server, clients) of the newest whole checkpoint. Collective.
+) -> tuple[Progress, dict[str, Any], Record, States, Kept]:
+    """(progress, job, server, clients, last answers) of the newest whole checkpoint. Collective.
 
     `server` (None on ranks but 0) and `clients` are states of the right structure, as at the start of a run.
 
@@ -116,9 +119,10 @@ def load(
     choice = _together(transport, lambda: _newest_whole(run_dir) if transport.rank == 0 else None)
     folder, manifest = transport.share(choice)
 
-    def read() -> tuple[Record, States]:
+    def read() -> tuple[Record, States, Kept]:
         restored = None if server is None else _read(folder / "server.h5", "server", server)
-        return restored, [_read_block(folder, manifest, b, state) for b, state in zip(blocks, clients, strict=True)]
+        states = [_read_block(folder, manifest, b, state) for b, state in zip(blocks, clients, strict=True)]
+        return restored, states, _read_kept(folder, manifest, blocks)
 
     result = _together(transport, read)
     progress = Progress(*(manifest[name] for name in Progress._fields))
@@ -144,13 +148,25 @@ def _make_anew(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _files(blocks: Sequence[Block], clients: States) -> Iterator[tuple[str, dict[str, Record]]]:
-    """(file name, state by first client of each block) of this rank's client states, if they have any."""
-    stateful = [(b, state) for b, state in zip(blocks, clients, strict=True) if any(True for _ in leaves(state))]
-    for _, part in groupby(stateful, key=lambda pair: int(pair[0].clients[0]) // _RANGE):
+def _files(federation: Federation, clients: States) -> Iterator[tuple[str, dict[str, Record]]]:
+    """(file name, groups) of what this rank's clients keep, if anything: a block's state by its first client, and each
+    client's last answers."""
+    there = []
+    for block, state in zip(federation.blocks, clients, strict=True):
+        groups = {_group(block): state} if any(True for _ in leaves(state)) else {}
+        for client in block.clients.tolist():
+            groups |= {f"{_LAST}/{client:08d}/{name}": numbers for name, numbers in federation.kept(client).items()}
+        if groups:
+            there.append((block, groups))
+    for _, part in groupby(there, key=lambda pair: int(pair[0].clients[0]) // _RANGE):
         pairs = list(part)
-        first, last = int(pairs[0][0].clients[0]), int(pairs[-1][0].clients[-1])
-        yield f"clients-{first:08d}-{last:08d}.h5", {_group(b): state for b, state in pairs}
+        yield _file_name(pairs[0][0].clients[0], pairs[-1][0].clients[-1]), {
+            name: one for _, groups in pairs for name, one in groups.items()
+        }
+
+
+def _file_name(first: int, last: int) -> str:
+    return f"clients-{first:08d}-{last:08d}.h5"
 
 
 def _group(block: Block) -> str:
@@ -162,7 +178,7 @@ def _write(path: Path, states: dict[str, Record]) -> str:
     with h5py.File(path, "w") as file:
         for group, record in states.items():
             for name, leaf in leaves(record):
-                file[f"{group}/{name}"] = leaf
+                file[f"{group}/{name}".rstrip("/")] = leaf
     with open(path, "r+b") as raw:
         os.fsync(raw.fileno())
     return sha256(path)
@@ -192,11 +208,33 @@ def _read_block(folder: Path, manifest: dict[str, Any], block: Block, like: Reco
     if not any(True for _ in leaves(like)):
         return like
     first = int(block.clients[0])
-    for name in manifest["files"]:
-        match = re.fullmatch(r"clients-(\d+)-(\d+)\.h5", name)
-        if match and int(match[1]) <= first <= int(match[2]):
+    for name, clients in _client_files(manifest):
+        if first in clients:
             return _read(folder / name, _group(block), like)
     raise DataError(f"{folder}: no file holds the state of client {first}; resume with the job that wrote it")
+
+
+def _client_files(manifest: dict[str, Any]) -> Iterator[tuple[str, range]]:
+    """(name, clients) of the files of clients' states."""
+    for name in manifest["files"]:
+        match = re.fullmatch(r"clients-(\d+)-(\d+)\.h5", name)
+        if match:
+            yield name, range(int(match[1]), int(match[2]) + 1)
+
+
+def _read_kept(folder: Path, manifest: dict[str, Any], blocks: Sequence[Block]) -> Kept:
+    """The last answers of the clients of this rank's blocks, where any count."""
+    hosted = [int(client) for block in blocks for client in block.clients]
+    found: Kept = {}
+    for name, clients in _client_files(manifest):
+        if not clients.start <= max(hosted, default=-1) or not min(hosted) < clients.stop:
+            continue
+        with h5py.File(folder / name, "r") as file:
+            there = file.get(_LAST, {})
+            for client in hosted:
+                for memory, numbers in there.get(f"{client:08d}", {}).items():
+                    found.setdefault(client, {})[memory] = numbers[()]
+    return found
 
 
 def _generations(run_dir: Path) -> list[Path]:

@@ -34,6 +34,7 @@ from mpifed.run.parts import (
     constraint,
     make,
     message,
+    of_class,
     written_out,
     wrong_with,
 )
@@ -44,6 +45,7 @@ from mpifed.run.tables import (
     EncryptionTable,
     LimitKeys,
     MaskingTable,
+    NetworkTable,
     ParticipationTable,
     Positive,
     RecordTable,
@@ -81,6 +83,7 @@ class Job(Table):
     stop: StopTable = StopTable()
     privacy: Privacy | None = None
     audit: AuditTable = AuditTable()
+    network: NetworkTable | None = None
 
     @classmethod
     def check(cls, table: Mapping[str, Any], source: str = "job") -> Job:
@@ -117,6 +120,7 @@ class Job(Table):
         """Plain values, all defaults written out."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
         table["server"]["dedicated"] = self.dedicated
+        table["sum"]["channel"] = self.channel
         table["objective"] = written_out(OBJECTIVE, self.objective)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
@@ -144,7 +148,7 @@ class Job(Table):
     def protection(self) -> Protection:
         """How sums travel, as `mpifed.comm` takes it."""
         return Protection(
-            self.sum.channel, self.sum.min_clients, tuple(self.sum.allow), self.participation.max_dropouts,
+            self.channel, self.sum.min_clients, tuple(self.sum.allow), self.participation.max_dropouts,
             self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
         )  # fmt: skip
 
@@ -152,7 +156,13 @@ class Job(Table):
     def dedicated(self) -> bool:
         """Whether rank 0 hosts no clients, as far as there are other ranks."""
         dedicated = self.server.dedicated
-        return self.sum.channel != "plain" if dedicated is None else dedicated
+        return self.channel != "plain" if dedicated is None else dedicated
+
+    @property
+    def channel(self) -> str:
+        """How private sums travel."""
+        found: str = self.sum.channel or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")
+        return found
 
     def make_objective(self) -> Objective:
         """The objective."""

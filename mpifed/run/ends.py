@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
@@ -19,13 +20,13 @@ def exit_code(end: int) -> int:
 
 
 def error_of(
-    end: int, job: Job, done: int, out: Path, residual: float | None, refusal: str | None
+    end: int, job: Job, done: int, out: Path, certified: Mapping[str, float | None], refusal: str | None
 ) -> MpifedError | None:
     """The error of a run that ends after `done` rounds, alike on every rank; None where all is well.
 
     Parameters
     ----------
-    residual : of the last certificate, where one was asked for
+    certified : the last certificates, by column
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
@@ -44,9 +45,13 @@ def error_of(
             agreed=True,
         )
     if end == NotCertified.exit_code:
-        found = "not known" if residual is None else f"{residual:.3g}"
+        missing = []
+        for name, asked in job.stop.certificates.items():
+            found = certified.get(name)
+            if found is None or found > asked:
+                missing.append(f"{name} = {asked:g} (it is {'not known' if found is None else format(found, '.3g')})")
         return NotCertified(
-            f"[stop] kkt_residual = {job.stop.kkt_residual:g}: not reached in {done} rounds; the residual is {found}; "
-            f"the model stands in {out}; give it more rounds with --set rounds=... --resume"
+            f"[stop] {', '.join(missing)}: not reached in {done} rounds; the model stands in {out}; give it more "
+            "rounds with --set rounds=... --resume"
         )
     return None

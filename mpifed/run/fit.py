@@ -13,6 +13,7 @@ from mpifed.comm.encryption import schemes
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
+from mpifed.run.network import wrong_network
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -27,11 +28,12 @@ def wrong_together(job: Job) -> list[str]:
             "[participation] clients_per_round, how many do on average"
         )
     wrong += _wrong_channel(job)
+    wrong += wrong_network(job.network)
     if job.stop.epsilon is not None and job.privacy is None:
         wrong.append(f"[stop] epsilon = {job.stop.epsilon:g}: a budget needs the table [privacy]; add it, or drop this")
-    if job.record.released_only and job.stop.kkt_residual is not None:
+    for name in job.stop.certificates if job.record.released_only else ():
         wrong.append(
-            "[record] released_only: nothing is computed from training data to be reported, so [stop] kkt_residual "
+            f"[record] released_only: nothing is computed from training data to be reported, so [stop] {name} "
             "cannot be reached; leave one of them out"
         )
     return wrong
@@ -39,7 +41,7 @@ def wrong_together(job: Job) -> list[str]:
 
 def _wrong_channel(job: Job) -> Iterator[str]:
     """What does not go with how sums travel, or with clients who leave."""
-    channel, part = job.sum.channel, job.participation
+    channel, part = job.channel, job.participation
     if channel != "plain" and job.sum.numbers == "float":
         yield (
             f'[sum] numbers = "float": channel = "{channel}" adds integers; set numbers = "exact", or channel = "plain"'
@@ -104,19 +106,32 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     elif per_round not in (None, problem.clients) and getattr(algorithm, "needs_everybody", False):
         wrong.append(
             f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
-            "every round, since each holds other columns; leave it out"
+            f"every round, since {_why_all(algorithm)}; leave it out"
         )
     if job.participation.dropout_rate and getattr(algorithm, "needs_everybody", False):
         wrong.append(
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
-            "round, since each holds other columns; leave it out"
+            f"round, since {_why_all(algorithm)}; leave it out"
         )
-    if job.sum.channel == "encrypted":
+    if job.participation.dropout_rate and any(exchange.stale for exchange in algorithm.exchanges):
+        wrong.append(
+            f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" goes on counting the last '
+            "answers of absent clients, and knows none who leave within a round; leave it out"
+        )
+    if job.channel == "encrypted":
         wrong += schemes.check(job.protection(), problem.clients, per_round)
     wrong += _too_few(job, per_round or problem.clients)
     if job.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
         wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
+    if job.stop.duality_gap and not getattr(algorithm, "certifies_gap", False):
+        why = getattr(algorithm, "why_no_gap", "it keeps no dual variables")
+        wrong.append(f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out')
     return wrong
+
+
+def _why_all(algorithm: Algorithm) -> str:
+    """Why an algorithm needs everybody."""
+    return getattr(algorithm, "why_everybody", "each holds other columns")
 
 
 def _too_few(job: Job, present: int) -> Iterator[str]:
@@ -124,13 +139,13 @@ def _too_few(job: Job, present: int) -> Iterator[str]:
     leave, least = job.participation.max_dropouts, job.sum.min_clients
     if leave >= present:
         yield f"[participation] max_dropouts = {leave}: there are {present} clients in a round; lower it"
-    elif job.sum.channel != "plain" and present - leave < least:
+    elif job.channel != "plain" and present - leave < least:
         after = f" of whom {leave} may leave" if leave else ""
         yield (
             f"[sum] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer is not "
             "opened; let more take part"
         )
-    elif job.sum.channel == "masked" and leave and present < 2 * leave + 2:
+    elif job.channel == "masked" and leave and present < 2 * leave + 2:
         yield (
             f"[participation] max_dropouts = {leave}: there are {present} clients in a round, and masked sums need "
             f"{2 * leave + 2}, so that of those who hold shares of a client's secrets a majority stays; lower it, or "

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -30,7 +31,7 @@ LEDGER = ("up_bytes", "down_bytes", "epsilon")
 SUMMARY = (
     "rounds", "exit", "model_sha256", "objective", "train_loss", "test_accuracy", "elapsed_s", "seconds_per_round",
     "up_bytes", "down_bytes", "peak_rss_bytes", "epsilon", "delta", "kkt_residual", "constraint_values",
-    "duality_gap", "nonzeros",
+    "duality_gap", "nonzeros", "simulated_s",
 )  # fmt: skip
 
 
@@ -49,8 +50,13 @@ class History:
             )
 
     @classmethod
-    def resume(cls, directory: str | os.PathLike[str], round: int) -> History:
-        """The history up to and including the checkpointed `round`, to append to; later and torn rows are dropped."""
+    def resume(
+        cls, directory: str | os.PathLike[str], round: int, renewed: Mapping[str, bool] = MappingProxyType({})
+    ) -> History:
+        """The history up to and including the checkpointed `round`, to append to; later and torn rows are dropped.
+
+        `renewed` are columns whose earlier values no longer hold: whether they go on, as empty cells, or not at all.
+        """
         path = Path(directory, HISTORY)
         if not path.exists() or not (lines := _complete_lines(path)):
             path.unlink(missing_ok=True)
@@ -58,6 +64,8 @@ class History:
         header, *rows = lines
         rounds = _column(path, *next(zip(*lines, strict=True)))
         kept = [row for row, index in zip(rows, rounds, strict=True) if index <= round]
+        for name, goes_on in renewed.items():
+            header, *kept = _renewed([header, *kept], name, goes_on)
         with aside(path) as temporary:
             temporary.write_text(_csv([header, *kept]), encoding="utf-8")
         return cls(directory, tuple(header))
@@ -220,6 +228,16 @@ def _complete_lines(path: Path) -> list[list[str]]:
         if len(line) != len(lines[0]):
             raise _not_a_history(path, f"line {number} has {len(line)} cells, the header {len(lines[0])}")
     return lines
+
+
+def _renewed(lines: list[list[str]], name: str, goes_on: bool) -> list[list[str]]:
+    """Header and rows without the column `name`, or with an empty one in the place of an algorithm's own."""
+    header = lines[0]
+    without = [[cell for cell, column in zip(line, header, strict=True) if column != name] for line in lines]
+    if not goes_on:
+        return without
+    end = without[0].index(LEDGER[0])
+    return [[*line[:end], name if line is without[0] else "", *line[end:]] for line in without]
 
 
 def _not_a_history(path: Path, why: str) -> DataError:

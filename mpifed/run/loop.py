@@ -23,7 +23,7 @@ from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.ledger import Header, Ledger, write_header
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.participation import leaving, round_of
+from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_job
 from mpifed.run.setup import Ready, measures_of, prepare, together
@@ -31,6 +31,8 @@ from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript
+
+CERTIFIED = ("kkt_residual", "duality_gap")
 
 
 class Result(NamedTuple):
@@ -92,7 +94,7 @@ class _Run:
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
-        self.transcript.channel = job.sum.channel
+        self.transcript.channel = job.channel
         self.ready: Ready = prepare(
             job, transport, shelf, header.noise_multiplier if header else None,
             self.transcript if job.record.transcript else None,
@@ -101,12 +103,13 @@ class _Run:
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
+        self.keeps = any(exchange.stale for exchange in self.exchanges)  # answers of those who are absent
         self.settings = job.table()
         self.header = header  # of the ledger of an earlier part of this run
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
         self.row: dict[str, Any] = {}
-        self.certified: float | None = None  # the KKT residual of the last measured model, on rank 0
+        self.certified: dict[str, float | None] = {}  # of the last measured model, by column, on rank 0
         self.late: dict[str, float | None] = {}  # of the last model, when its row in the history was written before
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # by the exchanges of an earlier part of this run
@@ -168,6 +171,8 @@ class _Run:
                 return
             now = round_of(self.job, federation.clients, self.progress.round, self.ready.key)
             now = leaving(self.job, now, len(self.exchanges), attempt)
+            if self.keeps:
+                now = returning(self.job, now, self.ready.key)
             if self.serves:
                 federation.order = self._order(max_hours, now)
             start = time.perf_counter()
@@ -211,15 +216,16 @@ class _Run:
         return every > 0 and done % every == 0
 
     def _certified(self) -> bool:
-        """On rank 0: whether the certificate that the job asks for is there."""
-        asked = self.job.stop.kkt_residual
-        return asked is not None and self.certified is not None and self.certified <= asked
+        """On rank 0: whether the certificates that the job asks for are there."""
+        asked = self.job.stop.certificates
+        found = {name: self.certified.get(name) for name in asked}
+        return bool(asked) and all(value is not None and value <= asked[name] for name, value in found.items())
 
     def _code(self) -> int:
         """On rank 0: the exit code of a run that ends in order."""
         if self.ready.federation.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
             return self.ready.federation.order
-        asked = self.job.stop.kkt_residual is not None and self.ready.federation.order == 0
+        asked = self.job.stop.certificates and self.ready.federation.order == 0
         return NotCertified.exit_code if asked and not self._certified() else 0
 
     def _advance(self, seconds: float) -> None:
@@ -228,16 +234,20 @@ class _Run:
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
+        if self.job.network is not None:
+            self._account()
         columns, done = self._columns(self.measures, certify), self.progress
+        simulation = self.results.simulation(done) if self.results else None
         self.row = {
             "round": done.round,
             "elapsed_s": done.elapsed_s,
             **columns,
+            **({"simulated_s": simulation.total_s} if simulation else {}),
             "up_bytes": done.up_bytes,
             "down_bytes": done.down_bytes,
             **(self.ledger.columns() if self.ledger else {}),
         }
-        self.certified = self.row.get("kkt_residual")
+        self.certified = {name: self.row.get(name) for name in CERTIFIED}
         if self.results is not None:
             self.results.row(self.row)
 
@@ -254,9 +264,9 @@ class _Run:
             self._measure(certify=True)
             return
         certificates = [one for one in self.measures if one.certificate]
-        if self.transport.share(certificates and self.certified is None):
+        if self.transport.share(certificates and self.certified.get("kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
-            self.certified = self.late.get("kkt_residual")
+            self.certified |= self.late
 
     def _recorded(self) -> None:
         """Write down the messages of the first rounds, and take down no more."""
@@ -278,16 +288,17 @@ class _Run:
             self.progress,
             self.settings,
             self.server,
-            self.ready.federation.blocks,
+            self.ready.federation,
             self.clients,
         )
 
     def _load(self) -> None:
         federation = self.ready.federation
-        self.progress, before, self.server, self.clients = checkpoint.load(
+        self.progress, before, self.server, self.clients, kept = checkpoint.load(
             self.out, self.transport, self.server, federation.blocks, self.clients
         )
         together(self.transport, lambda: same_job(self.out, before, self.settings))
+        federation.restore(kept)
         self.spent = self.progress.exchanges
         if self.serves:
             federation.up_bytes += self.progress.up_bytes
@@ -303,8 +314,9 @@ class _Run:
         results = Results(self.job, algorithm, self.out, self.reporter, ledger)
         if resumed:
             self.row = results.resume(self.progress.round)
-            residual = self.row.get("kkt_residual", np.nan)
-            self.certified = None if np.isnan(residual) or self.row["round"] != self.progress.round else residual
+            if self.row.get("round") == self.progress.round:
+                found = {name: self.row.get(name, np.nan) for name in CERTIFIED}
+                self.certified = {name: None if np.isnan(value) else value for name, value in found.items()}
         results.open(self.transport, self.progress, resumed)
         return results
 

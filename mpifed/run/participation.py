@@ -27,6 +27,14 @@ def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Roun
     return now
 
 
+def returning(job: Job, now: Round, key: int | None = None) -> Round:
+    """The round with those who are back after one without them."""
+    if now.index == 0:
+        return now._replace(returning=np.zeros_like(now.present))
+    before = round_of(job, len(now.present), int(now.index) - 1, key)
+    return now._replace(returning=now.present & ~before.present)
+
+
 def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0) -> Round:
     """The round with those who leave in the course of so many exchanges: by the job's seed, at any half of any of them.
 

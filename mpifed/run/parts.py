@@ -53,6 +53,11 @@ def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def of_class(kind: Kind, table: Mapping[str, Any], attribute: str, default: Any) -> Any:
+    """An attribute of the class that a table without errors names."""
+    return getattr(_class(kind, table), attribute, default)
+
+
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     """The object that a table without errors describes."""
     part = _class(kind, table)

@@ -67,7 +67,7 @@ def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
     why_not = not_private(privacy)
     if why_not is not None:
         found.append(f"[privacy] {why_not}: this run is not private")
-    if privacy.model == "distributed" and job.sum.channel == "plain":
+    if privacy.model == "distributed" and job.channel == "plain":
         found.append(
             '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's answer, with its part of the noise, and is not covered"

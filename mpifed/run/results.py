@@ -21,12 +21,15 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.history import HISTORY, History, dotted, write_json, write_model
 from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
+from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.protection import not_private, warnings_of
 from mpifed.run.report import Reporter
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
 # what may differ between a run and its resumption, since no bit depends on it
-_FREE = ("rounds", "name", "stop", "record", "server", "audit", "data.path", "data.memory_gib", "data.verify")
+_FREE = (
+    "rounds", "name", "stop", "record", "server", "audit", "network", "data.path", "data.memory_gib", "data.verify",
+)  # fmt: skip
 
 
 def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]:
@@ -83,8 +86,14 @@ class Results:
         self.about: dict[str, Any] = {}  # what run.json says from the start
 
     def resume(self, done: int) -> dict[str, Any]:
-        """Go on with the history of so many rounds; its last row."""
-        self.history = History.resume(self.out, done)
+        """Go on with the history of so many rounds; its last row.
+
+        Where the network is another one now, the simulated times of earlier rows are of the old one, and are left out;
+        those to come, and run.json, are of the whole run over the new one.
+        """
+        network = self.job.network
+        changed = job_of(self.out).get("network") != self.job.table().get("network")
+        self.history = History.resume(self.out, done, {"simulated_s": network is not None} if changed else {})
         return self.history.last()
 
     def open(self, transport: Transport, progress: Progress, resumed: bool) -> None:
@@ -126,8 +135,8 @@ class Results:
 
     def _warnings(self) -> list[str]:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
-        if self.job.stop.kkt_residual is not None and not self.job.record.every:
-            found.append("[stop] kkt_residual: nothing is measured with [record] every = 0, so it cannot be reached")
+        for name in () if self.job.record.every else self.job.stop.certificates:
+            found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
         return found + warnings_of(self.job, self.algorithm.problem.privacy)
 
     def row(self, columns: dict[str, Any]) -> None:
@@ -135,6 +144,20 @@ class Results:
         if self.history is not None:
             self.history.append(columns)
             self.reporter.row(columns)
+
+    def simulation(self, progress: Progress) -> Simulation | None:
+        """How long the rounds so far would have taken over the job's network, if it has one."""
+        if self.job.network is None:
+            return None
+        once, clients = played_once(self.algorithm), self.algorithm.problem.clients
+        return simulate(self.job.network, progress.exchanges, once, clients)
+
+    def _simulated(self, progress: Progress) -> dict[str, Any]:
+        """What run.json says of it."""
+        found = self.simulation(progress)
+        if self.job.network is None or found is None:
+            return {}
+        return {"simulated_s": found.total_s, "simulated": described(self.job.network, found)}
 
     def close(self, server: Record, late: dict[str, float | None]) -> None:
         """Model, history, the table of privacy, and what the algorithm has to say about its end."""
@@ -164,6 +187,7 @@ class Results:
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
             "exchanges": dict(progress.exchanges) or None,
+            **self._simulated(progress),
         }
         spent = {} if self.ledger is None or code is None else self.ledger.columns()  # until the end, history says it
         write_json(self.out / "run.json", self.about | found | spent)

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mpifed.comm.channel import Holdings, Recorder
+from mpifed.comm.channel import Recorder
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Exchange, Measure, Problem, States
-from mpifed.core.record import Record
+from mpifed.core.holdings import Cells, Holdings
+from mpifed.core.record import Array, Record
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job
@@ -65,7 +66,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.rows, regularizer=job.make_regularizer(),
-        clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
+        clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
     )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def prepare(
 
 def _federation(job: Job, data: store.Federation, transport: Transport, blocks: list[Block]) -> Federation:
     return Federation(
-        transport, blocks, data.clients, **job.sum_settings(), columns=holdings_of(data), protection=job.protection()
+        transport, blocks, data.clients, **job.sum_settings(), cells=cells_of(data), protection=job.protection()
     )
 
 
@@ -126,9 +127,14 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: f
     return settled, claimed and is_secure(job)
 
 
-def holdings_of(data: store.Federation) -> Holdings:
-    """Who holds which columns."""
-    return Holdings(data.features, data.holds[:, 1], tuple(span(members) for members in data.column_groups()))
+def cells_of(data: store.Federation) -> Cells:
+    """Who holds which rows and columns."""
+
+    def along(axis: str, length: int, which: Array) -> Holdings:
+        return Holdings(length, which, tuple(span(members) for members in data.groups(axis)))
+
+    rows, columns = data.holds.T
+    return Cells(along("rows", data.samples, rows), along("columns", data.features, columns))
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:

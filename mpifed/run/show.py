@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,11 @@ from mpifed.run.best import (
     job_of,
     read_points,
     settings_of,
+    to_be_maximized,
     toml_text,
 )
-from mpifed.run.costs import cost_lines
+from mpifed.run.costs import cost_lines, simulated_lines
+from mpifed.run.gra import Recommendation, recommend
 from mpifed.run.history import HISTORY, read_history, read_json, summary
 from mpifed.run.units import human_bytes as human_bytes
 
@@ -42,7 +44,7 @@ _MEANING = {
 }
 _COLUMNS = (
     "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon", "elapsed_s",
-    "bytes",
+    "simulated_s", "bytes",
 )  # fmt: skip
 _PARTS = ("stationarity", "infeasibility", "complementarity")  # of a KKT residual
 _WIDEST = 100_000  # characters: wider than any table
@@ -64,7 +66,7 @@ def run_summary(folder: Path) -> Any:
         ]
     if not (folder / "run.json").exists():
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
-    return summary(folder) | {"exchanges": _costs(folder)}
+    return summary(folder) | {"exchanges": _costs(folder), "simulated": read_json(folder / "run.json").get("simulated")}
 
 
 def _costs(folder: Path) -> Any:
@@ -92,6 +94,9 @@ def run_text(folder: Path, terminal: bool = False) -> str:
     lines += [_line(label, _value(key, found[key])) for key, label in labels.items() if found[key] is not None]
     lines += cost_lines(found["exchanges"] or {}, "  ")
     run = read_json(folder / "run.json")
+    if run.get("simulated"):
+        lines += [_line("simulated seconds", _value("simulated_s", run["simulated_s"]))]
+        lines += simulated_lines(run["simulated"], run["rounds"], "  ")
     lines += [_line(label, text) for label, text in protection.shown(run, found["epsilon"])]
     lines += _certificate_lines(folder)
     lines += [_line("warning", str(warning)) for warning in run.get("warnings") or []]
@@ -273,8 +278,7 @@ def best_text(folder: Path, by: str | None = None, maximize: bool | None = None)
 def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
     best, means = choice.best, choice.best.means()
     yield _line("best", f"{'largest' if choice.maximized else 'least'} {choice.by}")
-    if best.settings:
-        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in best.settings.items())
+    yield from _set_arguments(best)
     yield _line("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
     yield from (_line(name, _mean(name, mean, len(best.counted))) for name, mean in means.items())
     if "infeasibility" in means:
@@ -285,6 +289,53 @@ def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
     left = [point for point in points if not point.finished and point.code != FAILED]
     if left:
         yield f"Not compared, because they have not finished: {_names(left)}"
+
+
+def _set_arguments(setting: Setting) -> Iterator[str]:
+    """A setting as the command line takes it, where it is not the only one."""
+    if setting.settings:
+        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in setting.settings.items())
+
+
+def gra_text(folder: Path, by: Mapping[str, float] | None = None) -> str:
+    """The recommended setting of a sweep, as `--set` arguments, the front that it is of, and who is not on it."""
+    return "\n".join(_gra_lines(recommend(folder, by)))
+
+
+def _gra_lines(found: Recommendation) -> Iterator[str]:
+    best, means, count = found.best, found.best.means(), len(found.front)
+    yield _line("recommended", f"largest grey relational grade of {count} that no other setting beats throughout")
+    yield from _set_arguments(best)
+    yield _line("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
+    for name, weight in found.criteria.items():
+        kind = "largest" if to_be_maximized(name) else "least"
+        best_by = f"{kind} is best" + (f", weight {weight:g}" if len(set(found.criteria.values())) > 1 else "")
+        yield _line(name, f"{_mean(name, means[name], len(best.counted))} ({best_by})")
+    if found.ties:
+        yield f"{found.ties} more of the front have its grade: add a criterion, or choose among them"
+    drawn, _ = _drawn(_front(found))
+    yield drawn
+    if found.beaten:
+        yield f"Beaten by one of these: {_names([point for setting in found.beaten for point in setting.counted])}"
+    for why in dict.fromkeys(why for _, why in found.left_out):
+        yield f"Not compared, {why}: {_names([point for point, reason in found.left_out if reason == why])}"
+    yield from found.edges
+
+
+def _front(found: Recommendation) -> Table:
+    """A row for each setting on the front, by grade."""
+    from rich.table import Table
+
+    table, settings = Table(box=None, pad_edge=False), [one.setting.settings for one in found.front]
+    keys = [key for key, value in settings[0].items() if any(one[key] != value for one in settings)]
+    for name in (*keys, *found.criteria, "grade"):
+        table.add_column(name, justify="left" if name in keys else "right")
+    table.add_column("points")
+    for one in found.front:
+        cells = [toml_text(one.setting.settings[key]) for key in keys]
+        cells += [_value(name, value) for name, value in one.values.items()]
+        table.add_row(*cells, f"{one.grade:.4f}", _names(one.setting.counted))
+    return table
 
 
 def _value(key: str, value: Any, digits: int = 6) -> str:

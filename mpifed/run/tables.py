@@ -38,7 +38,7 @@ class SumTable(Table):
     """`[sum]`"""
 
     numbers: Literal["exact", "float"] = "exact"
-    channel: Literal["plain", "masked", "encrypted"] = "plain"
+    channel: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
     min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
     allow: list[str] = []  # exchanges or fields that may show values of fewer
     bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
@@ -93,7 +93,31 @@ class StopTable(Table):
 
     seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
     kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
+    duality_gap: Annotated[float, Field(gt=0)] | None = None  # of the model and the duals, at every measured round
     epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that any client may have spent, at [privacy] delta
+
+    @property
+    def certificates(self) -> dict[str, float]:
+        """What is asked of the last model, by column."""
+        found = {"kkt_residual": self.kkt_residual, "duality_gap": self.duality_gap}
+        return {name: asked for name, asked in found.items() if asked is not None}
+
+
+class NetworkTable(Table):
+    """`[network]`: a time model of a deployment; it changes no bit of the run"""
+
+    name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
+    # of one client; where absent, those of the network that is named
+    latency_s: Annotated[float, Field(ge=0)] | None = None  # of a round trip, there and back
+    up_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
+    down_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
+    client_slowdown: Annotated[float, Field(gt=0)] = 1.0  # a client's arithmetic against this machine's
+    # as-run: as measured in the run's channel; published: so much for each value of a private exchange, in any channel
+    encryption: Literal["as-run", "published", "none"] = "as-run"
+    # of Paillier: V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960; what HyFDCA's authors took
+    encrypt_s: Annotated[float, Field(ge=0)] = 0.018882
+    decrypt_s: Annotated[float, Field(ge=0)] = 0.018865
+    add_s: Annotated[float, Field(ge=0)] = 0.000054
 
 
 class LimitKeys(Table):

@@ -37,7 +37,11 @@ PEOPLE = private(level="client", model="distributed")
 PEOPLE_BY_CHANCE = private(
     level="client", model="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
 )  # fmt: skip
+CELLS = {"objective": {"name": "softmax", "penalty": 1e-3}}  # without parameters that belong to no column
 PDM = {"batch": 7, "step_size": STEP, "rho": 2.0}
+
+
+OF_CELLS = ("hybrid-fedavg", "hyfem", "hyfdca", "bundle")
 
 
 class Case(NamedTuple):
@@ -53,9 +57,21 @@ class Case(NamedTuple):
         return {"name": self.name, **self.hyper}
 
     @property
-    def vertical(self) -> bool:
-        """Whether it needs data split by columns, and everybody."""
-        return getattr(ALGORITHMS.get(self.name), "needs_everybody", False)
+    def split(self) -> str:
+        """What its data are: rows, or columns, of ten classes; halves (rows), or cells, of two."""
+        kinds = {"ssca-vertical": "columns", "vertical-sgd": "columns", "cocoa": "halves"}
+        return kinds.get(self.name, "cells" if self.name in OF_CELLS else "rows")
+
+    @property
+    def everybody(self) -> bool:
+        """Whether it needs all clients in every round."""
+        rule = self.hyper.get("rule")
+        return self.split == "columns" or self.name == "bundle" or rule in ("line-search", "accelerated")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the seed makes a difference to more than how well a largest eigenvalue is known."""
+        return self.name not in ("bundle", "hyfdca") or self.hyper.get("rule") == "paper"
 
 
 # by algorithm: its hyper-parameters, and the tables that a job has besides
@@ -106,6 +122,13 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"batch": 7, "step": STEP}, {}),
         ({"batch": 7, "step": STEP, "label_holder": 2}, {}),
     ],
+    "hybrid-fedavg": [
+        ({"batch": 7, "step": [0.5, 0.5, 1.0], "local_steps": 3, "combine": "feature-blocks"}, CELLS),
+        ({"batch": 16, "step": STEP, "local_epochs": 2}, CELLS),
+    ],
+    "hyfem": [
+        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, CELLS),
+    ],
 }
 CASES = [Case(name, *one) for name, many in HYPER.items() for one in many]
 NAMES = [f"{name}-{number}" for name, many in HYPER.items() for number in range(len(many))]
@@ -121,4 +144,5 @@ def table(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> dict[st
         "algorithm": algorithm,
         "record": {"every": 2, "checkpoint_every": 0},
     }
-    return base | changes
+    found = base | changes
+    return found | {"sum": {"channel": "plain"} | found.get("sum", {})}

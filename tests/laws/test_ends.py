@@ -129,7 +129,7 @@ def test_a_residual_that_is_easier_ends_a_run_that_was_not_certified(certified: 
 
 
 def test_the_message_says_what_to_do(certified: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(NotCertified, match=r"kkt_residual = 0\.0001.*7 rounds.*residual is 0\.\d+.*rounds=.*--resume"):
+    with pytest.raises(NotCertified, match=r"kkt_residual = 0\.0001 \(it is 0\.\d+\).*7 rounds.*rounds=.*--resume"):
         run(Job.check(certified | {"rounds": 7}), Alone(), tmp_path / "run")
 
 

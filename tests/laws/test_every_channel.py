@@ -56,6 +56,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "columns": {"data": "scattered", "block": 2},
     "columns, sparse": {"data": "sides", "block": 1, "masking": {"neighbours": 2}},
     "columns, shares": {"data": "scattered", "block": 1, "participation": {"max_dropouts": 1}},  # and nobody leaves
+    "halves": {"data": "halves", "block": 1, "participation": {"clients_per_round": 4}},
+    "cells": {"data": "patches", "block": 1},
+    "cells, some": {"data": "patchwork", "block": 2, "participation": {"clients_per_round": 5}},
 }
 
 
@@ -74,7 +77,8 @@ class One(NamedTuple):
 
 def fits(name: str, way: str) -> bool:
     """Whether the case has data of this kind."""
-    return BY_NAME[name].vertical == way.startswith("columns")
+    case = BY_NAME[name]
+    return way.startswith(case.split) and not (case.everybody and way.endswith("some"))
 
 
 def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
@@ -83,9 +87,12 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
 
 # Every case, masked on 3 ranks and encrypted on 2, with clients who leave where they may; one case of every algorithm
 # in all ways; and each channel on all numbers of ranks.
-ONCE = ["rows, sparse, leaving", "columns, sparse"]
-OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares"]
-FEW = ["ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1"]
+ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
+OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
+FEW = [
+    "ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
+    "cocoa-0", "hybrid-fedavg-0", "hyfem-0", "hyfdca-0", "bundle-0",
+]  # fmt: skip
 LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
 PROTECTED = ["masked", "encrypted"]
 PLAN: dict[int, list[One]] = {
@@ -102,14 +109,22 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
     """The job's table."""
     case, way = BY_NAME[one.name], dict(WAYS[one.way])
     data = {"path": str(folders[way.pop("data")]), "block": way.pop("block")}
-    record = {"every": ROUNDS, "checkpoint_every": 0, "rows": 60}
-    sums = {"channel": one.channel, "allow": SINGLE.get(one.name, [])}
+    record: dict[str, Any] = {"every": ROUNDS, "checkpoint_every": 0}
+    if case.split in ("rows", "columns"):
+        record["rows"] = 60
+    # of cells, a round may have few who hold a column
+    sums = {"channel": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": 1 if "some" in one.way else 2}
     return table(Path(), case.algorithm, rounds=ROUNDS, record=record, sum=sums) | case.tables | way | {"data": data}
 
 
 @pytest.fixture(scope="module")
-def folders(digits: Path, skewed: Path, sides: Path, scattered: Path) -> dict[str, Path]:
-    return {"digits": digits, "skewed": skewed, "sides": sides, "scattered": scattered}
+def folders(
+    digits: Path, skewed: Path, sides: Path, scattered: Path, halves: Path, patches: Path, patchwork: Path
+) -> dict[str, Path]:
+    return {
+        "digits": digits, "skewed": skewed, "sides": sides, "scattered": scattered, "halves": halves,
+        "patches": patches, "patchwork": patchwork,
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +154,7 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
     for channel in PROTECTED:
         found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
         assert found == set(NAMES)
-    assert {name for name, case in BY_NAME.items() if case.vertical} == set(SINGLE)
+    assert {name for name, case in BY_NAME.items() if case.split == "columns"} == set(SINGLE)
     assert set(PLAN) == {0, 1, 2, 3, 4, 7}
     for ranks in (1, 2, 3, 4, 7):
         assert {one.channel for one in PLAN[ranks]} >= set(PROTECTED)

@@ -32,19 +32,20 @@ def ways(case: Case) -> int:
     return 1 if "privacy" in case.tables else 2
 
 
-def jobs(digits: Path, skewed: Path, sides: Path, scattered: Path) -> dict[str, dict[str, Any]]:
+def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
     """Sweeps that together are everything; cases whose jobs differ in [algorithm] alone are in one sweep.
 
-    Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other.
+    Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other; of cells, 5 of 6 and of 7.
     """
     alike: dict[str, list[Case]] = {}
     for case in CASES:
-        alike.setdefault(json.dumps([case.vertical, case.tables]), []).append(case)
+        alike.setdefault(json.dumps([case.split, case.everybody, case.tables]), []).append(case)
     found = {}
     for number, cases in enumerate(alike.values()):
-        even, uneven = (sides, scattered) if cases[0].vertical else (digits, skewed)
+        even, uneven = folders[cases[0].split]
         job = table(even, {}, rounds=ROUNDS, record={"every": ROUNDS, "checkpoint_every": 0}) | cases[0].tables
-        job["participation"] = {} if cases[0].vertical else {"clients_per_round": 8}
+        some = 8 if cases[0].split == "rows" else 5
+        job["participation"] = {} if cases[0].everybody else {"clients_per_round": some}
         job["sweep"] = {
             "algorithm": [case.algorithm for case in cases],
             "data": [{"path": str(even), "block": 1}, {"path": str(uneven), "block": 3}][-ways(cases[0]) :],
@@ -57,12 +58,14 @@ def jobs(digits: Path, skewed: Path, sides: Path, scattered: Path) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def sweeps(
-    digits: Path, skewed: Path, sides: Path, scattered: Path, launch: Callable[..., Any], write_job: Any,
-    tmp_path_factory: Any,
+    digits: Path, skewed: Path, sides: Path, scattered: Path, halves: Path, patches: Path, patchwork: Path,
+    launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any,
 ) -> Any:  # fmt: skip
     """sweeps(ranks): all points, run by so many ranks in one launch."""
     folder = tmp_path_factory.mktemp("bits")
-    paths = [write_job(folder / f"{name}.toml", job) for name, job in jobs(digits, skewed, sides, scattered).items()]
+    data = {"rows": (digits, skewed), "columns": (sides, scattered), "halves": (halves, halves)}
+    of_each = jobs({**data, "cells": (patches, patchwork)})
+    paths = [write_job(folder / f"{name}.toml", job) for name, job in of_each.items()]
 
     def of(out: Path) -> Sweep:
         with open(out / "sweep.csv", newline="") as file:

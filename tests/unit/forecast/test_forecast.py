@@ -375,3 +375,27 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
     assert seconds(record={"every": 0})["certificates"] == 0
     found = seconds()  # of one rehearsal: two take different times
     assert found["run"] > found["elapsed"] > 0
+
+
+# --- over a network ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channel", ["plain", "encrypted"])
+def test_simulated_time_is_that_of_the_run(
+    job: Path, channel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "telling.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = ("algorithm.name=telling:Telling", f"sum.channel={channel}", "network.name=lte")
+    found = forecast(job, changes, ranks=1)
+    ran(job, changes, tmp_path / "run")
+    counted = read_json(tmp_path / "run" / "run.json")["simulated"]
+    for part, rounds in (("set_up", 1), ("rounds", 7)):
+        assert found["simulated"][part].keys() == counted[part].keys()
+        for name, one in counted[part].items():
+            for kind in ("latency", "transfer"):
+                assert found["simulated"][part][name][kind] * rounds == pytest.approx(one[kind])
+            assert all(found["simulated"][part][name][kind] > 0 for kind, seconds in one.items() if seconds > 0)
+    text = forecast_text(found)
+    assert "Simulated" in text and "over lte with 60.6 ms there and back" in text
+    assert forecast(job, (), ranks=1)["simulated"] is None

@@ -1,0 +1,241 @@
+"""The recommended setting of a sweep by several criteria at once: its Pareto front, and Grey Relational Analysis.
+
+Z. Wang and G. P. Rangaiah, *Application and Analysis of Methods for Selecting an Optimal Solution from the
+Pareto-Optimal Front obtained by Multiobjective Optimization*, Ind. Eng. Chem. Res. 56(2), 2017, with which
+the authors of HyFDCA (arXiv:2210.08106) chose hyper-parameters. It asks nobody how much a criterion is worth.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import UsageError
+from mpifed.run.best import FAILED, Ran, Setting, at_edges, columns_of, read_settings, to_be_maximized
+
+Floats = NDArray[np.float64]
+
+# of each, the first that all settings have
+DEFAULTS = (("objective", "train_loss"), ("test_accuracy",), ("simulated_s", "elapsed_s"), ("up_bytes",))
+
+
+def pareto_front(costs: Floats) -> NDArray[np.bool_]:
+    """Which of several alternatives no other one beats.
+
+    Parameters
+    ----------
+    costs : [n, m] finite, of n alternatives by m criteria; less is better
+
+    Returns
+    -------
+    [n] whether no other alternative is at least as good by every criterion and better by one; equal ones all are.
+    """
+    beaten = [np.any(np.all(costs <= one, axis=1) & np.any(costs < one, axis=1)) for one in costs]
+    return ~np.array(beaten, dtype=bool)
+
+
+def relational_grades(
+    costs: Floats, weights: Sequence[float] | Floats | None = None, distinguishing: float = 1.0
+) -> tuple[Floats, Floats]:
+    """How closely each of several alternatives is related to the ideal one, which is the best by every criterion.
+
+    A criterion is brought to F = (worst - cost) / (worst - best), which is 1 for its best alternative; so the ideal is
+    F = 1 throughout, and D = 1 - F is how far off an alternative lies. With D's least and largest entries over all
+    alternatives and criteria, the grey relational coefficient is
+
+        (least D + z * largest D) / (D + z * largest D)
+
+    and the grade of an alternative the mean of its coefficients. Wang and Rangaiah have z = 1 and no weights;
+    J. L. Deng (*Introduction to Grey System Theory*, 1989), whose method it is, has z = 0.5 as a rule.
+
+    Parameters
+    ----------
+    costs : [n, m] finite, of n alternatives by m criteria; less is better. One that is the same for all distinguishes
+        nobody, and everybody's coefficient is that of its best.
+    weights : [m] positive, of the criteria in the mean; all alike when absent
+    distinguishing : z > 0
+
+    Returns
+    -------
+    coefficients [n, m] and grades [n], 1 for the ideal and less for what lies off it
+    """
+    worst, best = costs.max(axis=0), costs.min(axis=0)
+    off = np.divide(costs - best, worst - best, out=np.zeros_like(costs), where=worst > best)
+    far = distinguishing * off.max()
+    coefficients = (off.min() + far) / (off + far) if far else np.ones_like(off)
+    return coefficients, np.average(coefficients, axis=1, weights=weights)
+
+
+class Graded(NamedTuple):
+    """A setting on the front."""
+
+    setting: Setting
+    values: dict[str, float]  # mean over its finished points, by criterion
+    coefficients: dict[str, float]  # grey relational
+    grade: float
+
+
+def _rounded(one: Graded) -> float:
+    """Its grade, so that others are equal which are but for the order of additions."""
+    return round(one.grade, 12)
+
+
+class Recommendation(NamedTuple):
+    """What Grey Relational Analysis makes of a sweep."""
+
+    criteria: dict[str, float]  # the weight of each, by column
+    front: list[Graded]  # the recommended one first, then by grade
+    beaten: list[Setting]  # by one on the front, in every criterion
+    left_out: list[tuple[Ran, str]]  # points of settings that could not be compared, and why
+
+    @property
+    def best(self) -> Setting:
+        """The recommended setting."""
+        return self.front[0].setting
+
+    @property
+    def ties(self) -> int:
+        """How many others have its grade."""
+        return sum(_rounded(one) == _rounded(self.front[0]) for one in self.front[1:])
+
+    @property
+    def edges(self) -> list[str]:
+        """A sentence for each axis at whose edge it lies."""
+        compared = [self.best.settings, *(one.setting.settings for one in self.front[1:])]
+        return list(at_edges(self.best.settings, compared + [one.settings for one in self.beaten]))
+
+
+def criteria_of(text: str) -> dict[str, float]:
+    """The weight of each criterion in `objective,elapsed_s:2`, by column; 1 where none is given.
+
+    Raises
+    ------
+    UsageError
+        when a weight is no positive number, or a column is named twice.
+    """
+    criteria: dict[str, float] = {}
+    for part in text.split(","):
+        name, colon, weight = part.strip().partition(":")
+        try:
+            number = float(weight) if colon else 1.0
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise UsageError(f"--by {text}: {weight} is no weight; give a positive number, as in objective:2,up_bytes")
+        if name in criteria:
+            raise UsageError(f"--by {text}: {name} stands there twice; name each criterion once")
+        criteria[name] = number
+    return criteria
+
+
+def recommend(folder: Path, by: Mapping[str, float] | None = None) -> Recommendation:
+    """The setting of a sweep whose grey relational grade is the largest, of those that no other beats.
+
+    Seeds are averaged. A setting is left out, and named with the reason, where one of its points failed numerically,
+    has no finite value of a criterion, or breaks a limit of its job (unless `infeasibility` is a criterion), and where
+    none of its points has finished.
+
+    Parameters
+    ----------
+    folder : of a sweep
+    by : the weight of each criterion, by column. What is called an accuracy is best where it is largest, all else where
+        it is least. When absent, all alike: objective, test accuracy, simulated or else training seconds, and bytes up,
+        those that all settings have
+
+    Raises
+    ------
+    UsageError
+        when the folder is no sweep, nothing has finished, a column is not there, or no setting can be compared.
+    """
+    settings = read_settings(folder)
+    there = columns_of(settings)
+    criteria = dict(by) if by else dict.fromkeys(_default_criteria(settings), 1.0)
+    unknown = [name for name in criteria if name not in there]
+    if unknown or not criteria:
+        raise UsageError(f"{folder}: no column {', '.join(unknown) or 'objective'}; there are {', '.join(there)}")
+    reasons = [_why_not(setting, criteria) for setting in settings]
+    compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
+    left_out = [(point, why) for one, why in zip(settings, reasons, strict=True) if why for point in one.points]
+    if not compared:
+        names, why = ", ".join(criteria), "; ".join(dict.fromkeys(reasons))
+        raise UsageError(f"{folder}: none of its {len(settings)} settings can be compared by {names}: {why}")
+    values = np.array([[setting.means()[name].mean for name in criteria] for setting in compared])
+    signs = np.array([-1.0 if to_be_maximized(name) else 1.0 for name in criteria])
+    unbeaten = pareto_front(values * signs)
+    coefficients, grades = relational_grades((values * signs)[unbeaten], list(criteria.values()))
+    on_front = [setting for setting, inside in zip(compared, unbeaten, strict=True) if inside]
+    front = [
+        Graded(
+            setting,
+            dict(zip(criteria, map(float, row), strict=True)),
+            dict(zip(criteria, map(float, parts), strict=True)),
+            float(grade),
+        )
+        for setting, row, parts, grade in zip(on_front, values[unbeaten], coefficients, grades, strict=True)
+    ]
+    return Recommendation(
+        criteria,
+        sorted(front, key=_rounded, reverse=True),  # stable: of equal grades the first in the order of the sweep
+        [setting for setting, inside in zip(compared, unbeaten, strict=True) if not inside],
+        left_out,
+    )
+
+
+def _default_criteria(settings: Sequence[Setting]) -> list[str]:
+    means = [setting.means() for setting in settings if setting.counted]
+    everywhere = [[name for name in kinds if all(name in one for one in means)][:1] for kinds in DEFAULTS]
+    return [name for names in everywhere for name in names]
+
+
+def _why_not(setting: Setting, criteria: Collection[str]) -> str:
+    """Why a setting cannot be compared; empty where it can."""
+    if any(point.code == FAILED for point in setting.points):
+        return f"failed numerically (exit {FAILED})"
+    if not setting.counted:
+        return "not finished"
+    numbers = [point.numbers() for point in setting.counted]
+    for name in criteria:
+        if not all(math.isfinite(one.get(name, math.nan)) for one in numbers):
+            return f"without a finite {name}"
+    if "infeasibility" not in criteria and any(one.get("infeasibility", 0.0) > 0 for one in numbers):
+        return "breaks a limit"
+    return ""
+
+
+def select(folder: str | os.PathLike[str], by: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What `recommend` finds, as `mpifed show SWEEP --select gra --json` prints it.
+
+    Returns
+    -------
+    dict
+        `settings`, `points`, `mean` and `edges` of the recommended setting, as of `--select best`; `grade`; `criteria`,
+        by column; `front`, with values, coefficients and grades; `beaten`, all other settings that were compared;
+        `left_out`, why, by point.
+    """
+    found = recommend(Path(folder), by)
+    return {
+        **_told(found.best),
+        "mean": {name: column.mean for name, column in found.best.means().items()},
+        "edges": found.edges,
+        "grade": found.front[0].grade,
+        "criteria": {
+            name: {"best": "largest" if to_be_maximized(name) else "least", "weight": weight}
+            for name, weight in found.criteria.items()
+        },
+        "front": [
+            {**_told(one.setting), "values": one.values, "coefficients": one.coefficients, "grade": one.grade}
+            for one in found.front
+        ],
+        "beaten": [_told(setting) for setting in found.beaten],
+        "left_out": {point.name: why for point, why in found.left_out},
+    }
+
+
+def _told(setting: Setting) -> dict[str, Any]:
+    return {"settings": setting.settings, "points": [point.name for point in setting.counted]}

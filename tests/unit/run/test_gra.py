@@ -1,0 +1,186 @@
+"""The recommended setting of a sweep: the Pareto front against brute force, the grades against numbers by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_show import grid, mpifed, write_sweep
+
+from mpifed.core.errors import UsageError
+from mpifed.run.best import read_points
+from mpifed.run.gra import criteria_of, pareto_front, recommend, relational_grades, select
+from mpifed.run.show import gra_text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_is_that_of_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    costs = rng.integers(0, 4, (rng.integers(1, 30), rng.integers(1, 4))).astype(float)  # many ties, many equal ones
+    for i, inside in enumerate(pareto_front(costs)):
+        beaten = False
+        for other in costs:
+            pairs = list(zip(other, costs[i], strict=True))
+            beaten |= all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+        assert inside == (not beaten)
+
+
+def test_grades_by_hand() -> None:
+    """Cost A runs from 10 to 50, cost B from 1 to 3: D = (0, 1), (1/4, 1/2), (1, 0)."""
+    costs = np.array([[10.0, 3.0], [20.0, 2.0], [50.0, 1.0]])
+    coefficients, grades = relational_grades(costs)
+    np.testing.assert_allclose(coefficients, [[1, 1 / 2], [4 / 5, 2 / 3], [1 / 2, 1]], rtol=1e-15)
+    np.testing.assert_allclose(grades, [0.75, 11 / 15, 0.75], rtol=1e-15)
+    # with z = 1/2 a coefficient is 1 / (2 D + 1)
+    coefficients, grades = relational_grades(costs, [1, 3], distinguishing=0.5)
+    np.testing.assert_allclose(coefficients, [[1, 1 / 3], [2 / 3, 1 / 2], [1 / 3, 1]], rtol=1e-15)
+    np.testing.assert_allclose(grades, [1 / 2, (2 / 3 + 3 / 2) / 4, (1 / 3 + 3) / 4], rtol=1e-15)
+
+
+def test_what_is_the_same_for_all_distinguishes_nobody() -> None:
+    coefficients, grades = relational_grades(np.array([[7.0, 0.0], [7.0, 1.0]]))
+    np.testing.assert_array_equal(coefficients, [[1, 1], [1, 1 / 2]])
+    np.testing.assert_array_equal(grades, [1, 3 / 4])
+    np.testing.assert_array_equal(relational_grades(np.array([[7.0], [7.0]]))[1], [1, 1])
+    np.testing.assert_array_equal(relational_grades(np.array([[-3.0, 5.0]]))[1], [1])
+
+
+def test_grades_do_not_depend_on_units() -> None:
+    costs = np.random.default_rng(3).random((6, 3))
+    expected = relational_grades(costs)[1]
+    np.testing.assert_allclose(relational_grades(costs * [1e9, 1e-6, 3] + [0, 5, -1e3])[1], expected, rtol=1e-6)
+
+
+# --- of a sweep --------------------------------------------------------------------------------------------------
+
+
+def ran(objective: float | None, accuracy: float, seconds: float, code: int = 0) -> dict[str, Any]:
+    return {"code": code, "objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """Three on the front: the cheapest, the best, and between; one beaten, and one for each reason to leave it out."""
+    values = {
+        "1": [ran(0.5, 0.7, 9.0), ran(0.5, 0.7, 11.0)],  # cheap: 10 s
+        "2": [ran(0.2, 0.9, 20.0), ran(0.2, 0.9, 20.0)],  # between
+        "3": [ran(0.1, 0.95, 100.0), ran(0.1, 0.95, 100.0)],  # good and dear
+        "4": [ran(0.3, 0.9, 20.0), ran(0.3, 0.9, 20.0)],  # beaten by 2
+        "5": [ran(0.01, 0.99, 1.0), ran(None, 0.0, 0.0, code=4)],
+        "6": [ran(0.01, 0.99, 1.0, code=75), None],
+        "7": [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
+    }
+    return write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+
+
+THREE = {"objective": 1.0, "test_accuracy": 1.0, "simulated_s": 1.0}
+
+
+def test_the_one_between_is_recommended(steps: Path) -> None:
+    found = recommend(steps, THREE)
+    assert [one.setting.settings["algorithm.batch"] for one in found.front] == [2, 3, 1]
+    # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
+    assert found.front[0].grade == pytest.approx((4 / 5 + 5 / 6 + 9 / 10) / 3)
+    assert [one.grade for one in found.front[1:]] == pytest.approx([(1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3])
+    assert found.front[2].values["simulated_s"] == 10  # of both seeds
+    assert [one.settings["algorithm.batch"] for one in found.beaten] == [4]
+    assert [(point.name, why) for point, why in found.left_out] == [
+        ("point-0008", "failed numerically (exit 4)"),
+        ("point-0009", "failed numerically (exit 4)"),
+        ("point-0010", "not finished"),
+        ("point-0011", "not finished"),
+        ("point-0012", "without a finite objective"),
+        ("point-0013", "without a finite objective"),
+    ]
+    assert found.ties == 0 and found.edges == []
+
+
+def test_weights_move_the_choice(steps: Path) -> None:
+    heavy = recommend(steps, {"objective": 1.0, "simulated_s": 10.0})
+    assert heavy.best.settings == {"algorithm.batch": 1}
+    assert heavy.edges == ["algorithm.batch = 1 is at the edge of its grid: widen it (1 is the smallest)"]
+    assert recommend(steps, {"objective": 1.0}).best.settings == {"algorithm.batch": 3}
+
+
+def test_the_command(steps: Path) -> None:
+    text = mpifed("show", steps, "--select", "gra", "--by", "objective,test_accuracy,simulated_s").output
+    assert "largest grey relational grade of 3 that no other setting beats" in text
+    assert "--set algorithm.batch=2" in text and "0.2 (least is best)" in text and "90.00% (largest is best)" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith(("1 ", "2 ", "3 "))]
+    assert [row[0] for row in rows] == ["2", "3", "1"] and rows[0][4] == "0.8444"
+    assert "Beaten by one of these: point-0006 to point-0007" in text
+    assert "Not compared, failed numerically (exit 4): point-0008 to point-0009" in text
+    told = json.loads(mpifed("show", steps, "--select", "gra", "--by", "objective:2,simulated_s", "--json").output)
+    assert told == select(steps, {"objective": 2.0, "simulated_s": 1.0})
+    assert told["criteria"]["objective"] == {"best": "least", "weight": 2.0}
+    assert told["settings"] == {"algorithm.batch": 2} and told["points"] == ["point-0002", "point-0003"]
+    assert told["left_out"]["point-0010"] == "not finished"
+    assert [one["settings"]["algorithm.batch"] for one in told["beaten"]] == [4]
+
+
+def test_the_sweeps_table_has_simulated_time(steps: Path) -> None:
+    header, first, *_ = mpifed("show", steps).output.splitlines()
+    assert header.split()[-4:] == ["elapsed_s", "simulated_s", "bytes", "points"] and "10 +- 1.4" in first
+
+
+def test_the_criteria_are_those_that_there_are(steps: Path, tmp_path: Path) -> None:
+    # batch 7 lacks the objective in one seed, but has it in the other
+    assert list(recommend(steps).criteria) == ["objective", "test_accuracy", "simulated_s", "up_bytes"]
+    plain = write_sweep(tmp_path / "plain", grid("a", {"1": [{"train_loss": 0.5}], "2": [{"train_loss": 0.4}]}))
+    found = recommend(plain)
+    assert list(found.criteria) == ["train_loss", "elapsed_s", "up_bytes"]  # the last two are the same for both
+    assert found.best.settings == {"a": 2} and len(found.front) == 1 and len(found.beaten) == 1
+
+
+def test_equal_settings_are_told(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", grid("a", {v: [{"objective": 0.5}] for v in ("1", "2", "3")}))
+    found = recommend(sweep, {"objective": 1.0})
+    assert found.best.settings == {"a": 1} and found.ties == 2
+    assert "2 more of the front have its grade" in gra_text(sweep, {"objective": 1.0})
+
+
+def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
+    job = {"constraint": [{"name": "loss", "limit": 0.5}]}
+    values = {v: [{"job": job, "objective": o, "constraint_1": c}] for v, o, c in (("1", 0.1, 0.9), ("2", 0.2, 0.4))}
+    sweep = write_sweep(tmp_path / "sweep", grid("a", values))
+    found = recommend(sweep, {"objective": 1.0})
+    assert found.best.settings == {"a": 2} and [why for _, why in found.left_out] == ["breaks a limit"]
+    assert len(recommend(sweep, {"objective": 1.0, "infeasibility": 1.0}).front) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("objective:0", "0 is no weight"),
+        ("objective:much", "much is no weight"),
+        ("objective,up_bytes,objective:2", "objective stands there twice"),
+    ],
+)
+def test_criteria_that_are_none(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        criteria_of(text)
+    assert criteria_of("objective, up_bytes:2.5") == {"objective": 1.0, "up_bytes": 2.5}
+
+
+def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
+    failed = write_sweep(tmp_path / "failed", grid("a", {"1": [{"code": 5, "objective": 1.0}, {"code": 4}]}))
+    for folder, by, said in (
+        (tmp_path, None, "no sweep"),
+        (steps, {"loss": 1.0}, "no column loss; there are rounds"),
+        (failed, None, "none of its 1 settings can be compared by objective, .*: failed numerically"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            recommend(folder, by)
+    assert mpifed("show", steps, "--select", "gra", "--max").exit_code == 2
+    assert mpifed("show", steps, "--max").exit_code == 2
+
+
+def test_the_columns_of_an_older_sweep_are_read_too(tmp_path: Path) -> None:
+    """A later version's summary may have more columns; an axis may have the name of one."""
+    sweep = write_sweep(tmp_path / "sweep", grid("rounds", {"5": [{"objective": 0.1}], "6": [{"objective": 0.2}]}))
+    lines = (sweep / "sweep.csv").read_text().splitlines()
+    (sweep / "sweep.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert [point.settings for point in read_points(sweep)] == [{"rounds": 5, "seed": 1}, {"rounds": 6, "seed": 1}]
