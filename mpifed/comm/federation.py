@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ _HEADER = 8  # bytes before a question: the server's order
 def _repeated(state: Record, clients: int) -> Record:
     """The state [1, ...] of one client for so many, without copies."""
     return map_leaves(lambda leaf: np.broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
+
+
+Kept: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # last answers by client and memory
 
 
 class Request:
@@ -157,11 +160,15 @@ class Federation:
             raise UsageError('[sum] numbers = "float": only exact sums can be recorded; set [sum] numbers = "exact"')
         self.channel.recorder = self._clear.recorder = recorder
 
-    def kept(self, client: int) -> dict[str, NDArray[Any]]:
-        """What a client of this rank has last answered, by memory; for a checkpoint."""
-        return {name: one.last[client] for name, one in self._memories.items() if client in one.last}
+    def kept(self) -> Kept:
+        """What clients of this rank have last answered, where that goes on counting; for a checkpoint."""
+        found: Kept = {}
+        for name, one in self._memories.items():
+            for client, numbers in one.last.items():
+                found.setdefault(client, {})[name] = numbers
+        return found
 
-    def restore(self, kept: Mapping[int, Mapping[str, NDArray[Any]]]) -> None:
+    def restore(self, kept: Kept) -> None:
         """Go on with what clients of this rank have last answered, by client and memory. Collective."""
         for client, answers in kept.items():
             for name, numbers in answers.items():

@@ -262,11 +262,12 @@ class FloatSum(_Message):
         for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
             if place.field.in_parts:
-                for _, values, at in place.parts(leaf, clients):
+                for client, values, at in place.parts(leaf, clients):
                     part.reshape(place.field.shape)[at] += values
-            else:
-                for values in place.rows(leaf, len(clients)):
-                    part += values
+                    self._check(place, values.reshape(-1), np.array([client]))
+                continue
+            for values in place.rows(leaf, len(clients)):
+                part += values
             self._check(place, part, clients)
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
-from mpifed.comm.federation import Federation
+from mpifed.comm.federation import Federation, Kept
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
@@ -34,8 +34,6 @@ KEPT = 2  # generations
 _RANGE = 1024  # clients whose states share a file, as far as one rank hosts them
 _NAME = re.compile(r"round-(\d{8})")
 _LAST = "last"  # the group of clients' last answers in a file
-
-Kept: TypeAlias = dict[int, dict[str, Any]]  # by client and memory
 
 
 class Progress(NamedTuple):
@@ -65,12 +63,14 @@ def save(
     progress: Progress,
     job: dict[str, Any],
     server: Record,
-    federation: Federation,
+    blocks: Sequence[Block],
     clients: States,
+    kept: Kept | None = None,
 ) -> None:
     """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
-    Where a whole one of this round stands already, it stays: it holds the same bits.
+    Where a whole one of this round stands already, it stays: it holds the same bits. `kept` are the last answers of
+    this rank's clients, where they go on counting.
     """
     final = run_dir / "checkpoint" / f"round-{progress.round:08d}"
     aside = final.with_name(final.name + ".new")
@@ -82,7 +82,7 @@ def save(
     def write() -> None:
         if transport.rank == 0:
             checksums["server.h5"] = _write(aside / "server.h5", {"server": server})
-        for name, states in _files(federation, clients):
+        for name, states in _files(blocks, clients, kept or {}):
             checksums[name] = _write(aside / name, states)
 
     _together(transport, write)
@@ -148,14 +148,14 @@ def _make_anew(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _files(federation: Federation, clients: States) -> Iterator[tuple[str, dict[str, Record]]]:
+def _files(blocks: Sequence[Block], clients: States, kept: Kept) -> Iterator[tuple[str, dict[str, Record]]]:
     """(file name, groups) of what this rank's clients keep, if anything: a block's state by its first client, and each
     client's last answers."""
     there = []
-    for block, state in zip(federation.blocks, clients, strict=True):
+    for block, state in zip(blocks, clients, strict=True):
         groups = {_group(block): state} if any(True for _ in leaves(state)) else {}
         for client in block.clients.tolist():
-            groups |= {f"{_LAST}/{client:08d}/{name}": numbers for name, numbers in federation.kept(client).items()}
+            groups |= {f"{_LAST}/{client:08d}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
         if groups:
             there.append((block, groups))
     for _, part in groupby(there, key=lambda pair: int(pair[0].clients[0]) // _RANGE):

@@ -120,7 +120,7 @@ class Job(Table):
         """Plain values, all defaults written out."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
         table["server"]["dedicated"] = self.dedicated
-        table["sum"]["channel"] = self.channel
+        table["sum"] = self.sum.model_copy(update={"channel": self.channel}).model_dump(exclude_none=True)
         table["objective"] = written_out(OBJECTIVE, self.objective)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)

@@ -288,8 +288,9 @@ class _Run:
             self.progress,
             self.settings,
             self.server,
-            self.ready.federation,
+            self.ready.federation.blocks,
             self.clients,
+            self.ready.federation.kept(),
         )
 
     def _load(self) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from test_transport import worlds
 
-from mpifed.comm.channel import Holdings
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError, MpifedError, NotCertified, NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run import checkpoint
@@ -195,7 +195,7 @@ def test_tally_and_hear(array_shard: Any, dedicated: bool) -> None:
 
 WIDTHS = [2, 3, 1, 2, 1]
 PLACES = [slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])]
-COLUMNS = Holdings(9, np.arange(5), tuple(PLACES))
+COLUMNS = Cells.of_columns(Holdings(9, np.arange(5), tuple(PLACES)))
 
 
 class Mixed(NamedTuple):
@@ -222,7 +222,7 @@ def test_values_of_single_clients(array_shard: Any, exact: bool, dedicated: bool
         expected[at] = client + 0.5
     for transport in worlds():
         toy = Toy(transport, array_shard, dedicated=dedicated)
-        federation = Federation(transport, toy.blocks, 5, exact=exact, dtype="float64", columns=COLUMNS)
+        federation = Federation(transport, toy.blocks, 5, exact=exact, dtype="float64", cells=COLUMNS)
         for one_by_one in (False, True):
             asked.clear()
             up = ToServer(f"up-{one_by_one}", fields, None, answer, None, one_by_one=one_by_one)
@@ -303,7 +303,7 @@ def test_checkpoints_move_between_worlds(array_shard: Any, shared_tmp_path: Path
         for written in range(1, worlds_there() + 1):
             toy = Toy(reader, array_shard, dedicated=True)
             like = np.zeros(4) if reader.rank == 0 else None
-            progress, table, server, states = checkpoint.load(
+            progress, table, server, states, _ = checkpoint.load(
                 shared_tmp_path / f"on-{written}", reader, like, toy.blocks, toy.states
             )
             assert progress == Progress(7, 1.5, 20, 30)

@@ -123,7 +123,7 @@ def run(transport: Any, protection: Protection, exact: bool = True, stop: int = 
     up_bytes = 0
     for index in range(ROUNDS):
         if index == stop:
-            kept = {client: federation.kept(client) for client in mine}
+            kept = federation.kept()
             up_bytes, federation = federation.up_bytes, anew()
             federation.restore(kept)
         server, clients = play(exchanges(private), server, clients, now_of(index), federation)

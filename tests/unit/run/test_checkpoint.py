@@ -47,9 +47,9 @@ def clients(blocks: list[Block], t: int) -> list[Client]:
     return [Client(b.clients[:, None] + np.arange(3) / 7 + t, b.clients * 10 + t) for b in blocks]
 
 
-def save(folder: Path, t: int, blocks: list[Block], states: Any = None) -> Path:
+def save(folder: Path, t: int, blocks: list[Block], states: Any = None, kept: Any = None) -> Path:
     states = clients(blocks, t) if states is None else states
-    checkpoint.save(folder, Alone(), Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), blocks, states)
+    checkpoint.save(folder, Alone(), Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), blocks, states, kept)
     return folder / "checkpoint" / f"round-{t:08d}"
 
 
@@ -62,8 +62,13 @@ def bits(record: Any) -> list[Any]:
 
 
 def test_round_trip(tmp_path: Path, blocks: list[Block]) -> None:
-    save(tmp_path, 3, blocks)
-    progress, job, restored, states = load(tmp_path, blocks)
+    last = {0: {"duals": np.arange(3), "primal": np.arange(2) / 3}, 3: {"duals": np.arange(5, dtype="i4")}}
+    save(tmp_path, 3, blocks, kept=last)
+    progress, job, restored, states, kept = load(tmp_path, blocks)
+    assert {client: list(one) for client, one in kept.items()} == {0: ["duals", "primal"], 3: ["duals"]}
+    for client, one in kept.items():
+        for name, numbers in one.items():
+            assert (numbers.dtype, numbers.tolist()) == (last[client][name].dtype, last[client][name].tolist())
     assert progress == Progress(3, 1.5, 30, 60)
     assert job == {"of": 3}
     assert type(restored) is Server
@@ -109,7 +114,7 @@ def damages() -> list[Any]:
 def test_the_newest_whole_one_counts(tmp_path: Path, blocks: list[Block], damage: Any, name: str) -> None:
     save(tmp_path, 1, blocks)
     damage(save(tmp_path, 2, blocks), name)
-    progress, job, restored, states = load(tmp_path, blocks)
+    progress, job, restored, states, _ = load(tmp_path, blocks)
     assert (progress.round, job) == (1, {"of": 1})
     assert bits(restored) == bits(server(1))
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks, 1)]
@@ -181,7 +186,7 @@ def test_client_states_that_are_not_there(tmp_path: Path, blocks: list[Block]) -
     assert not list((tmp_path / "checkpoint" / "round-00000001").glob("clients-*"))
     with pytest.raises(DataError, match="no file holds the state of client 0"):
         load(tmp_path, blocks)
-    _, _, _, states = checkpoint.load(tmp_path, Alone(), server(0), blocks, [(), (), ()])
+    _, _, _, states, _ = checkpoint.load(tmp_path, Alone(), server(0), blocks, [(), (), ()])
     assert states == [(), (), ()]
 
 
@@ -193,7 +198,7 @@ def test_client_states_are_grouped_by_ranges_and_not_by_ranks(
     names = sorted(p.name for p in folder.glob("clients-*"))
     assert names == [f"clients-{a:08d}-{b:08d}.h5" for a, b in ((0, 1), (2, 3), (4, 4))]
     monkeypatch.undo()
-    _, _, _, states = load(tmp_path, blocks[1:])  # a rank that hosts the last ones
+    _, _, _, states, _ = load(tmp_path, blocks[1:])  # a rank that hosts the last ones
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks[1:], 1)]
 
 
