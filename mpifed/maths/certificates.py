@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.record import Array
+
 Floats = NDArray[np.float64]
 
 
@@ -44,3 +46,16 @@ def certificate(gradient: Floats, gradients: Floats, excess: Floats, multipliers
     infeasibility = float(np.max(excess, initial=0.0))
     complementarity = float(np.max(multipliers * np.abs(excess), initial=0.0)) / total
     return Certificate(max(stationarity, infeasibility, complementarity), stationarity, infeasibility, complementarity)
+
+
+def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:
+    """D(alpha) of `mpifed.maths.duals`: a lower bound of what is minimized, whatever the feasible alpha.
+
+    Parameters
+    ----------
+    penalty : lambda / 2, above 0
+    w : [...] w(alpha) = X' alpha / (lambda N)
+    conjugates : the sum over all samples of l_i*(-alpha_i); infinite where alpha is not feasible
+    samples : N
+    """
+    return -conjugates / samples - penalty * float((w.astype(np.float64) ** 2).sum())

@@ -18,6 +18,18 @@ class StepSize(NamedTuple):
         return float(self.scale / float(t) ** self.decay)
 
 
+class ShiftedStepSize(NamedTuple):
+    """scale / (shift + t^decay), t = 1, 2, ...; in a job `[scale, decay, shift]`: a / (b + sqrt(t)) is [a, 0.5, b]."""
+
+    scale: Annotated[float, Gt(0)]
+    decay: Annotated[float, Ge(0)] = 0.0
+    shift: Annotated[float, Ge(0)] = 0.0
+
+    def at(self, t: int) -> float:
+        """The step size of step t, counted from 1."""
+        return float(self.scale / (self.shift + float(t) ** self.decay))
+
+
 def unmet(rho: StepSize, gamma: StepSize) -> list[str]:
     """Which conditions of SSCA's convergence theorems these step sizes do not fulfil: (4), (6), the tracking lemma's.
 

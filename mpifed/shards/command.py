@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from mpifed.shards.sources import Source
     from mpifed.shards.store import Federation
 
-SOURCES = ("digits", "mnist", "svmlight", "csv", "synthetic")
+SOURCES = ("digits", "mnist", "newsgroups", "covtype", "svmlight", "csv", "tables", "synthetic")
 PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
-OF_SOURCES = ("path", "test", "dense", "label", "samples", "features", "noise", "task", "classes", "dtype")
+OF_SOURCES = (
+    "path", "test", "dense", "id", "label", "key", "remove", "samples", "features", "noise", "task", "classes", "dtype",
+)  # fmt: skip
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -34,10 +36,22 @@ FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("name", metavar="SOURCE", type=click.Choice(SOURCES))
 @click.argument("path", required=False, type=FILE)
-@click.option("--split", type=click.Choice(["rows", "columns", "grid"]), required=True, help="What clients divide up.")
+@click.option("--split", type=click.Choice(["rows", "columns", "grid"]), help="What clients divide up; not for tables.")
 @click.option("--clients", type=int, help="Number of clients; with --grid or --map it follows from them.")
 @click.option("--grid", callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns.")
-@click.option("--map", type=FILE, help="CSV file `client,rows,columns` of who holds what, e.g. `0,0-99 120,all`.")
+@click.option(
+    "--map",
+    type=FILE,
+    help="Who holds what: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with a table "
+    '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all".',
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "zero"]),
+    default="error",
+    show_default=True,
+    help="--map, tables: what a cell is that nobody holds.",
+)
 @click.option(
     "--partition",
     default="iid",
@@ -50,8 +64,8 @@ FILE = click.Path(path_type=Path)
     "--labels",
     default="all",
     show_default=True,
-    metavar="all|even-odd|class:K",
-    help="What is learnt: every label, odd against even, or label K against the rest.",
+    metavar="all|even-odd|class:K|below:K",
+    help="What is learnt: every label, odd against even, label K against the rest, or labels below K against the rest.",
 )
 @click.option(
     "--scale",
@@ -66,14 +80,25 @@ FILE = click.Path(path_type=Path)
 @click.option("--force", is_flag=True, help="Replace the data in --out.")
 @click.option("--test", type=FILE, help="svmlight, csv: file of test rows.")
 @click.option("--dense/--sparse", default=None, help="svmlight: how to store.  [default: by the share of zeros]")
-@click.option("--label", help="csv: name or position of the label's column.  [default: -1, the last]")
+@click.option("--id", metavar="NAME", help="tables: name of the column of identifiers.")
+@click.option(
+    "--label", help="csv: name or position of the label's column  [default: -1, the last].  tables: its name."
+)
+@click.option(
+    "--key",
+    type=FILE,
+    help="tables: file with the clients' secret key, by which identifiers are hashed.  [default: a new one, forgotten]",
+)
+@click.option(
+    "--remove", metavar="PARTS", help="newsgroups: headers,footers,quotes, or some, or none.  [default: headers]"
+)
 @click.option(
     "--task",
     type=click.Choice(["auto", "classification", "regression"]),
-    help="svmlight, csv, synthetic: what labels are.  [default: auto, classes if they are integers; "
+    help="svmlight, csv, tables, synthetic: what labels are.  [default: auto, classes if they are integers; "
     "synthetic: regression]",
 )
-@click.option("--samples", type=int, help="synthetic: rows.  [default: 1000]")
+@click.option("--samples", type=int, help="synthetic: rows  [default: 1000].  covtype: so many, drawn  [default: all].")
 @click.option("--features", type=int, help="synthetic: columns.  [default: 20]")
 @click.option("--noise", type=float, help="synthetic: how much of it; scores have variance 1.  [default: 0.1]")
 @click.option("--classes", type=int, help="synthetic: classes of --task classification.  [default: 10]")
@@ -82,16 +107,19 @@ def data(name: str, scale: str | None, **options: Any) -> None:
     """Divide data among clients: one shard a client, as HDF5 files.
 
     \b
-    digits           1,797 images, comes with scikit-learn
-    mnist [FOLDER]   60,000 images, from IDX files or downloaded
-    svmlight FILE    `label column:value ...`
-    csv FILE         numbers, the label in the last column
-    synthetic        drawn by --samples, --features ...; regression has a known optimum
+    digits               1,797 images, comes with scikit-learn
+    mnist [FOLDER]       60,000 images, from IDX files or downloaded
+    newsgroups [FOLDER]  11,314 texts of 20 groups, from scikit-learn's folder or downloaded; --labels below:10
+    covtype [FOLDER]     581,012 patches of forest, likewise; --labels class:2
+    svmlight FILE        `label column:value ...`
+    csv FILE             numbers, the label in the last column
+    tables FOLDER        one CSV file a client, of overlapping samples and features; --id NAME --label NAME
+    synthetic            drawn by --samples, --features ...; regression has a known optimum
     """
     from mpifed.shards.prepare import Options, prepare
 
     of_source = {key: value for key in OF_SOURCES if (value := options.pop(key)) is not None}
-    source = _source(name, of_source)
+    source = _source(name, of_source, options["missing"])
     scale = scale or ("unit" if name in PIXELS else "none")
     try:
         federation = prepare(Options(name=name, source=source, scale=scale, **options))
@@ -100,7 +128,7 @@ def data(name: str, scale: str | None, **options: Any) -> None:
     click.echo(_summary(federation))
 
 
-def _source(name: str, options: dict[str, Any]) -> Source:
+def _source(name: str, options: dict[str, Any], missing: str) -> Source:
     """The source of that name, with those of its options that were given."""
     from dataclasses import MISSING, fields
 
@@ -114,8 +142,12 @@ def _source(name: str, options: dict[str, Any]) -> Source:
                 f"{'PATH' if option == 'path' else '--' + option}: {name} has no such option; it has "
                 f"{', '.join(sorted(set(known) & set(OF_SOURCES))) or 'none of its own'}"
             )
-    if "path" in known and known["path"].default is MISSING and "path" not in options:
-        raise UsageError(f"{name}: the file is missing; `mpifed data {name} FILE ...`")
+    for option, field in known.items():
+        if field.default is MISSING and option not in options:
+            what = "the file or folder" if option == "path" else f"--{option}"
+            raise UsageError(f"{name}: {what} is missing; see `mpifed data --help`")
+    if "missing" in known:
+        options = options | {"missing": missing}
     source: Source = kind(**options)
     return source
 
@@ -132,6 +164,9 @@ def _summary(federation: Federation) -> str:
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
+    missing = federation.provenance["missing_cells"]
+    if missing:
+        lines["missing"] = f"{missing} cells, held by nobody, which count as zero"
     if federation.optimum:
         lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2"
     return "\n".join(f"{name:9}{value}" for name, value in lines.items())

@@ -27,7 +27,7 @@ def encode(data: Dataset, rule: str) -> Labels:
     ----------
     data : the source's data
     rule : "all", every distinct label a class, in ascending order; "even-odd", class 1 being the odd labels;
-        "class:K", class 1 being the label K
+        "class:K", class 1 being the label K; "below:K", class 1 being the labels smaller than K
 
     Raises
     ------
@@ -57,9 +57,12 @@ def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str
     if rule == "even-odd":
         return lambda y: y % 2, ("even", "odd")
     name, _, wanted = rule.partition(":")
+    if name == "below" and wanted.isdecimal() and values[0] < int(wanted) <= values[-1]:
+        return lambda y: (y < int(wanted)).astype(np.int64), (f"{wanted} and above", f"below {wanted}")
     if name != "class" or wanted not in _names(values):
         raise UsageError(
-            f"--labels {rule}: expected all, even-odd or class:K, with K one of {', '.join(_names(values))}"
+            f"--labels {rule}: expected all, even-odd, class:K with K one of {', '.join(_names(values))}, or below:K "
+            f"with K above {values[0]} and at most {values[-1]}"
         )
     return lambda y: (y == int(wanted)).astype(np.int64), (f"not {wanted}", wanted)
 

@@ -20,6 +20,7 @@ class Partition(NamedTuple):
     rows: list[NDArray[np.int64]]  # R groups [s_r] of global sample numbers, ascending
     columns: list[NDArray[np.int64]]  # C groups [p_c] of global feature numbers, ascending
     holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
+    missing: int = 0  # cells that nobody holds, which count as zero
 
     @property
     def clients(self) -> int:
@@ -40,6 +41,45 @@ class Partition(NamedTuple):
         """(rows [s], columns [p]) of one client."""
         row_group, column_group = self.holds[client]
         return self.rows[row_group], self.columns[column_group]
+
+
+class Groups:
+    """Distinct groups of numbers, which clients refer to by their place."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+
+    def place(self, members: NDArray[np.int64]) -> int:
+        """Of a group [m] of ascending numbers, new or not."""
+        return self._places.setdefault(members.tobytes(), len(self._places))
+
+    def members(self) -> list[NDArray[np.int64]]:
+        """The numbers of each group."""
+        return [np.frombuffer(key, np.int64) for key in self._places]
+
+
+def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -> Partition:
+    """Any split: client n holds the rows of the group holds[n][0] and the columns of the group holds[n][1]."""
+    row_groups, column_groups = rows.members(), columns.members()
+    split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
+    return Partition(split, row_groups, column_groups, np.array(holds, dtype=np.int64))
+
+
+def kept(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
+    """The partition of the rows that `keep` [s] is True for, numbered anew.
+
+    Raises
+    ------
+    UsageError
+        When a client has none of them.
+    """
+    number = np.cumsum(keep) - 1
+    groups = [number[group[keep[group]]] for group in partition.rows]
+    empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
+    if any(empty):
+        raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} are for testing; lower it")
+    left = partition._replace(rows=groups)
+    return left._replace(missing=int(keep.sum()) * features - int(left.counts @ left.widths))
 
 
 def stream(seed: int, purpose: str, *index: int) -> Generator:

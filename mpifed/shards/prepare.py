@@ -15,14 +15,16 @@ import numpy as np
 import mpifed
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
+from mpifed.shards.cells import only_held
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
 from mpifed.shards.optimum import MOST_FEATURES, least_squares
-from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out
+from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, kept
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import fit, unit_rows
-from mpifed.shards.sources import Dataset, Source
+from mpifed.shards.sources import Dataset, Source, Tables
+from mpifed.shards.sources.dataset import CHUNK_VALUES
 from mpifed.shards.store import About, Federation, open_federation, write_federation
 
 
@@ -33,10 +35,11 @@ class Options:
     name: str  # of the source
     source: Source
     out: Path
-    split: str = "rows"
+    split: str | None = "rows"
     clients: int | None = None  # given by `grid` or `map` where these are
     grid: tuple[int, int] | None = None
     map: Path | None = None
+    missing: str = "error"  # "zero" where nobody needs to hold a cell of `map`
     partition: str = "iid"
     skew: float | None = None
     labels: str = "all"
@@ -48,7 +51,26 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
-        if self.split == "grid":
+        own = isinstance(self.source, Tables)
+        if own and (self.split not in (None, "grid") or self.clients or self.grid or self.map):
+            raise UsageError(
+                f"--split, --clients, --grid and --map: the files of {self.name} say who holds what; leave them out"
+            )
+        if self.missing == "zero" and not (own or self.map):
+            raise UsageError("--missing zero is for cells that nobody holds, which only --map and tables can have")
+        if not own:
+            self._check_split()
+        if (self.split == "columns" or self.map or own) and (self.partition != "iid" or self.skew is not None):
+            raise UsageError("--partition and --skew say who gets which rows; here --split columns, --map or files do")
+        if self.pack < 1:
+            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed}: expected 0 or more")
+
+    def _check_split(self) -> None:
+        if self.split is None:
+            raise UsageError("--split is missing; expected rows, columns or grid")
+        elif self.split == "grid":
             if (self.grid is None) == (self.map is None):
                 raise UsageError("--split grid: give either --grid RxC or --map FILE")
             if self.grid and self.clients not in (None, self.grid[0] * self.grid[1]):
@@ -60,12 +82,6 @@ class Options:
             raise UsageError(f"--grid and --map are for --split grid, not for --split {self.split}")
         elif self.clients is None:
             raise UsageError(f"--split {self.split}: --clients N is missing")
-        if (self.split == "columns" or self.map) and (self.partition != "iid" or self.skew is not None):
-            raise UsageError("--partition and --skew say who gets which rows; here --split columns or --map does")
-        if self.pack < 1:
-            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more")
 
 
 def prepare(options: Options) -> Federation:
@@ -93,11 +109,18 @@ def prepare(options: Options) -> Federation:
     data = options.source.read(options.seed)
     if options.test_fraction is not None:
         data = _hold_out(data, options.test_fraction, options.seed)
+    y, test_y, meaning = encode(data, options.labels)
+    partition = data.partition or _partition(options, y, data.features)
+    if partition.missing and options.map:
+        data = _only_held(data, partition)
     if options.scale == "unit-rows":
         data = _with_unit_rows(data)
-    y, test_y, meaning = encode(data, options.labels)
-    partition = _partition(options, y, data.features)
     scaling = fit(options.scale, data.chunks(), data.top)
+    if partition.missing and scaling.shift.any():
+        raise UsageError(
+            f"--scale {options.scale}: columns would be shifted, and zero no longer be the value of the "
+            f"{partition.missing} cells that nobody holds; use --scale unit or --scale unit-rows"
+        )
     optimum = None
     if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
@@ -105,7 +128,7 @@ def prepare(options: Options) -> Federation:
         classes=len(meaning),
         scaling=scaling,
         seed=options.seed,
-        provenance=_provenance(options, data, meaning),
+        provenance=_provenance(options, data, meaning) | {"missing_cells": partition.missing},
         test=(data.test[0], test_y) if data.test else None,
         names=data.names,
         optimum=optimum,
@@ -121,7 +144,7 @@ def prepare(options: Options) -> Federation:
 
 def _partition(options: Options, y: Array, features: int) -> Partition:
     if options.map:
-        partition = read_map(options.map, len(y), features)
+        partition = read_map(options.map, len(y), features, options.missing)
         if options.clients not in (None, partition.clients):
             raise UsageError(
                 f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
@@ -149,15 +172,39 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
 
     test = list(chunks(out))
     test_X = test[0] if data.dtype is None else np.concatenate(test)
-    return replace(data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]))
+    return replace(
+        data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]),
+        partition=kept(data.partition, ~out, data.features) if data.partition else None,
+    )  # fmt: skip
+
+
+def _only_held(data: Dataset, partition: Partition) -> Dataset:
+    """The data with zeros in place of the training values that nobody holds."""
+
+    def chunks() -> Iterator[Any]:
+        first = 0
+        for X in data.chunks():
+            yield only_held(partition, first, X)
+            first += X.shape[0]
+
+    return replace(data, chunks=chunks)
 
 
 def _with_unit_rows(data: Dataset) -> Dataset:
     """The data with rows of Euclidean norm 1."""
+
+    def chunks() -> Iterator[Any]:
+        size = max(1, CHUNK_VALUES // data.features)
+        for X in data.chunks():
+            if data.dtype is None:
+                yield unit_rows(X)
+            else:
+                yield from (unit_rows(X[start : start + size]) for start in range(0, len(X), size))
+
     return replace(
         data,
         dtype=None if data.dtype is None else np.float32,
-        chunks=lambda: map(unit_rows, data.chunks()),
+        chunks=chunks,
         test=(unit_rows(data.test[0]), data.test[1]) if data.test else None,
     )
 

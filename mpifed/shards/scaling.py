@@ -127,4 +127,7 @@ def unit_rows(X: Any) -> Any:
     """X [s, p], dense or CSR, with every row that is not zero divided by its Euclidean norm, in float32."""
     from sklearn.preprocessing import normalize
 
-    return normalize(X.astype(np.float64)).astype(np.float32)
+    if isinstance(X, np.ndarray):
+        return normalize(X.astype(np.float64), copy=False).astype(np.float32)
+    exact = normalize(type(X)((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape), copy=False)
+    return type(X)((exact.data.astype(np.float32), X.indices, X.indptr), shape=X.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards.layout import REMEDY
 from mpifed.shards.scaling import Scaling, scale_dense, scale_sparse
+
+PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, and of sparse rows their int32 columns too
 
 
 class Extent:
@@ -101,6 +103,22 @@ class DenseRows:
         self._values.gather(at, at + 1, into)
         return into
 
+    def cuts(self) -> list[slice]:
+        """All rows as pieces of about `PIECE_NBYTES`, a function of the shape [s, p] alone."""
+        samples, features = self._values.shape
+        size = max(1, PIECE_NBYTES // (4 * features))
+        return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+    def part(self, rows: slice) -> Array:
+        """Some rows [b, p]: a view that cannot be written to, or read anew from the file."""
+        if not isinstance(self._values, Extent):
+            view = self._values[rows]
+            view.flags.writeable = False
+            return view
+        into = np.empty((rows.stop - rows.start, *self._values.shape[1:]), self.dtype)
+        self._values.gather(np.array([rows.start]), np.array([rows.stop]), into)
+        return into
+
 
 def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
     from scipy.sparse import csr_matrix  # as slow to import as all the rest together: only for sparse data
@@ -129,6 +147,29 @@ class SparseRows:
             extent.gather(starts, stops, part)
         return _csr((data, indices, indptr), shape=(len(at), self._features))
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the values are."""
+        return self._extents is None
+
+    def cuts(self) -> list[slice]:
+        """All rows as pieces of about `PIECE_NBYTES`, a function of how many values each row has alone."""
+        starts = np.arange(0, max(1, self._indptr[-1]), PIECE_NBYTES // 8)
+        bounds = np.unique([*np.searchsorted(self._indptr, starts), len(self._indptr) - 1])
+        return list(map(slice, bounds[:-1].tolist(), bounds[1:].tolist()))
+
+    def part(self, rows: slice) -> Any:
+        """Some rows as CSR [b, p]: on the same arrays where they are in memory, else read anew from the file."""
+        start, stop = self._indptr[[rows.start, rows.stop]].tolist()
+        indptr = self._indptr[rows.start : rows.stop + 1] - start
+        if self._extents is None:
+            data, indices = self._memory.data[start:stop], self._memory.indices[start:stop]
+        else:
+            data, indices = (np.empty(stop - start, extent.dtype) for extent in self._extents)
+            for extent, part in zip(self._extents, (data, indices), strict=True):
+                extent.gather(np.array([start]), np.array([stop]), part)
+        return _csr((data, indices, indptr), shape=(len(indptr) - 1, self._features))
+
 
 class Shard:
     """The data of one client; lives on the rank that hosts it, and is not to be used by two threads at once.
@@ -154,6 +195,7 @@ class Shard:
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
+        self._kept: dict[Any, list[tuple[slice, Any]]] = {}  # pieces of sparse rows in memory
 
     def take(self, at: Array, out: Array) -> None:
         """Put the scaled rows `at` into `out`.
@@ -178,6 +220,47 @@ class Shard:
         if not isinstance(self._values, SparseRows):
             raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
         return scale_sparse(self._values.rows(at), self._factors_in(np.dtype(dtype))[0], dtype)
+
+    def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
+        """All scaled rows in order, piece by piece, to be read only.
+
+        Where the pieces begin and end depends on the shape of the shard, for sparse rows on how many values each has,
+        and never on `dtype` or on whether the values are in memory. Values that are in memory, need no scaling and have
+        the type asked for are not copied. Others are made piece by piece; but those of sparse rows in memory are made
+        once and kept, one value more for each that is stored.
+
+        Parameters
+        ----------
+        dtype : float32 or float64
+
+        Returns
+        -------
+        Pairs of positions in this shard, as a slice, and the rows there [b, p], dense or CSR
+
+        Raises
+        ------
+        DataError
+            When the shard's file is shorter than it was.
+        """
+        dtype = np.dtype(dtype)
+        if dtype in self._kept:
+            return self._kept[dtype]
+        pieces = ((rows, self._part(rows, dtype)) for rows in self._values.cuts())
+        if isinstance(self._values, SparseRows) and self._values.in_memory:
+            return self._kept.setdefault(dtype, list(pieces))
+        return pieces
+
+    def _part(self, rows: slice, dtype: Any) -> Any:
+        """Some scaled rows [b, p] of `dtype`, dense or CSR."""
+        scale, shift = self._factors_in(dtype)
+        raw = self._values.part(rows)
+        if raw.dtype == dtype and scale is None and shift is None:
+            return raw
+        if self.sparse:
+            return scale_sparse(raw, scale, dtype)
+        out = np.empty(raw.shape, dtype)
+        scale_dense(raw, scale, shift, out)
+        return out
 
     def verify(self) -> None:
         """Compare this client's file with its checksum; raises DataError when they differ."""

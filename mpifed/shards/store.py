@@ -224,9 +224,10 @@ class Federation:
             client, rows, columns, y, values, self.scaling.part(columns), lambda: self.verify(client // self.pack)
         )
 
-    def column_groups(self) -> list[NDArray[np.int64]]:
-        """The columns of each group, which `holds` numbers."""
-        return [self._members("columns", number) for number in range(int(self.holds[:, 1].max()) + 1)]
+    def groups(self, axis: str) -> list[NDArray[np.int64]]:
+        """The members of each group of "rows" or "columns", which `holds` numbers."""
+        with _reading(self.path / layout.FEDERATION) as file:
+            return np.split(file[f"{axis}/members"][()], file[f"{axis}/bounds"][1:-1])
 
     def verify(self, number: int) -> None:
         """Compare one shard file with its checksum.

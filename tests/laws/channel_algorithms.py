@@ -186,10 +186,15 @@ class Saved(NamedTuple):
     clients: dict[str, Any]  # leaves [N, ...] by name
 
 
+def progress_of(out: Path) -> Progress:
+    """Of the newest checkpoint."""
+    manifest = read_json(max((out / "checkpoint").glob("round-*[0-9]")) / "manifest.json")
+    return Progress(*(manifest[name] for name in Progress._fields))
+
+
 def saved(out: Path) -> Saved:
     """Read without a federation."""
     folder = max((out / "checkpoint").glob("round-*[0-9]"))
-    manifest = read_json(folder / "manifest.json")
     with h5py.File(folder / "server.h5") as file:
         server = _flat(file["server"])
     blocks: dict[str, dict[str, Any]] = {}
@@ -198,7 +203,7 @@ def saved(out: Path) -> Saved:
             blocks |= {group: _flat(file[group]) for group in file}
     ordered = [blocks[group] for group in sorted(blocks)]
     clients = {name: np.concatenate([block[name] for block in ordered]) for name in (ordered[0] if ordered else {})}
-    return Saved(Progress(*(manifest[name] for name in Progress._fields)), server, clients)
+    return Saved(progress_of(out), server, clients)
 
 
 def _flat(group: Any) -> dict[str, Any]:

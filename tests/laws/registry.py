@@ -37,7 +37,10 @@ PEOPLE = private(level="client", model="distributed")
 PEOPLE_BY_CHANCE = private(
     level="client", model="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
 )  # fmt: skip
+HINGE = {"objective": {"name": "hinge", "penalty": 1e-3}}
+LOGISTIC = {"objective": {"name": "logistic", "penalty": 1e-3}}
 CELLS = {"objective": {"name": "softmax", "penalty": 1e-3}}  # without parameters that belong to no column
+MARGIN = {"objective": {"name": "hinge", "penalty": 5e-3}}
 PDM = {"batch": 7, "step_size": STEP, "rho": 2.0}
 
 
@@ -71,7 +74,7 @@ class Case(NamedTuple):
     @property
     def drawn(self) -> bool:
         """Whether the seed makes a difference to more than how well a largest eigenvalue is known."""
-        return self.name not in ("bundle", "hyfdca") or self.hyper.get("rule") == "paper"
+        return self.name not in ("bundle", "hyfdca") or self.hyper.get("rule") == "paper" or "inner" in self.hyper
 
 
 # by algorithm: its hyper-parameters, and the tables that a job has besides
@@ -126,8 +129,22 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"batch": 7, "step": [0.5, 0.5, 1.0], "local_steps": 3, "combine": "feature-blocks"}, CELLS),
         ({"batch": 16, "step": STEP, "local_epochs": 2}, CELLS),
     ],
+    "hyfdca": [
+        ({"rule": "paper", "average": 3.0}, MARGIN),
+        ({"rule": "damped", "primal": "sealed"}, MARGIN),
+        ({"rule": "theory", "inner": 90, "draws": "client", "gamma": [0.9, 0.2]}, MARGIN),
+        ({"rule": "line-search", "senders": "none"}, MARGIN | {"objective": {"name": "logistic", "penalty": 5e-3}}),
+        ({"rule": "accelerated"}, MARGIN | {"objective": {"name": "squared-hinge", "penalty": 5e-3}}),
+    ],
+    "bundle": [
+        ({"planes": 3}, MARGIN),
+    ],
     "hyfem": [
         ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, CELLS),
+    ],
+    "cocoa": [
+        ({}, HINGE),
+        ({"gamma": 0.5, "local_epochs": 2}, LOGISTIC),
     ],
 }
 CASES = [Case(name, *one) for name, many in HYPER.items() for one in many]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from channel_algorithms import saved
+from channel_algorithms import progress_of
 from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
 
 from mpifed.algorithms import ALGORITHMS
@@ -173,7 +173,7 @@ def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
         assert len(known["model_sha256"]) == 64
         assert told["model_sha256"] == known["model_sha256"], one
         assert history(found) == history(expected), one
-        progress = saved(found).progress
+        progress = progress_of(found)
         first = max(cost["played"] for name, cost in progress.exchanges.items() if name != "keys")
         if "leaving" in one.way and BY_NAME[one.name].tables is not PEOPLE_BY_CHANCE:
             assert first == ROUNDS + VOID, one

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from channel_algorithms import saved
+from channel_algorithms import progress_of
 from registry import private, table
 
 from mpifed.algorithms.functions import CERTIFICATE
@@ -69,12 +69,12 @@ def test_resumed_on_another_number_of_ranks(
     found, expected = read_history(out), read_history(whole)
     for name in found.keys() - {"elapsed_s", "up_bytes", "down_bytes", "optimality", *CERTIFICATE}:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-    here, there = (saved(one).progress.exchanges for one in (out, whole))
+    here, there = (progress_of(one).exchanges for one in (out, whole))
     assert here["uploads"]["played"] == there["uploads"]["played"] > 6  # some rounds were void
     # keys were agreed on twice
     once = tmp_path / "once"
     run(Job.check(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
-    assert here["keys"]["up_bytes"] == 2 * saved(once).progress.exchanges["keys"]["up_bytes"] > 0
+    assert here["keys"]["up_bytes"] == 2 * progress_of(once).exchanges["keys"]["up_bytes"] > 0
 
 
 def test_another_channel_is_another_job(whole: Path, skewed: Path) -> None:

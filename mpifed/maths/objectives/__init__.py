@@ -21,12 +21,14 @@ from mpifed.maths.objectives.linear import (
     Softmax,
     TrueClassLogistic,
 )
+from mpifed.maths.objectives.margins import Hinge, SquaredHinge
 from mpifed.maths.objectives.network import BiasedOutput, Network, Output
 
 __all__ = [
     "OBJECTIVES",
     "Bias",
     "BiasedOutput",
+    "Hinge",
     "LeastSquares",
     "Linear",
     "Logistic",
@@ -38,6 +40,7 @@ __all__ = [
     "PerClass",
     "Slope",
     "Softmax",
+    "SquaredHinge",
     "TrueClassLogistic",
     "concave",
     "concave_gradient",
@@ -54,4 +57,6 @@ OBJECTIVES: dict[str, type] = {
     "true-class-logistic": TrueClassLogistic,
     "logistic": Logistic,
     "least-squares": LeastSquares,
+    "hinge": Hinge,
+    "squared-hinge": SquaredHinge,
 }

@@ -11,6 +11,7 @@ from numpy.random import Generator
 
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace, sigmoid, softmax, square_norms
+from mpifed.maths.duals import Dual, LeastSquaresDual, LogisticDual
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
 
 
@@ -157,6 +158,7 @@ class Logistic(Linear):
     Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
     """
 
+    dual: ClassVar[Dual] = LogisticDual()
     penalty: Annotated[float, Ge(0)] = 0.0
     concave: Annotated[float, Ge(0)] = 0.0  # as that of `Softmax`
 
@@ -195,6 +197,7 @@ class LeastSquares(Linear):
     """Linear regression: loss (x'w - y)^2 / 2."""
 
     classifies: ClassVar[bool] = False
+    dual: ClassVar[Dual] = LeastSquaresDual()
     penalty: Annotated[float, Ge(0)] = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:

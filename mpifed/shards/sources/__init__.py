@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from mpifed.shards.sources.covtype import Covtype
 from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.sources.digits import Digits
 from mpifed.shards.sources.mnist import Mnist
+from mpifed.shards.sources.newsgroups import Newsgroups
 from mpifed.shards.sources.svmlight import Svmlight
 from mpifed.shards.sources.synthetic import Synthetic
 from mpifed.shards.sources.table import Table
+from mpifed.shards.sources.tables import Tables
 
 SOURCES: dict[str, type[Source]] = {
     "digits": Digits,
     "mnist": Mnist,
+    "newsgroups": Newsgroups,
+    "covtype": Covtype,
     "svmlight": Svmlight,
     "csv": Table,
+    "tables": Tables,
     "synthetic": Synthetic,
 }
 
-__all__ = ["SOURCES", "Dataset", "Digits", "Mnist", "Source", "Svmlight", "Synthetic", "Table"]
+__all__ = [
+    "SOURCES",
+    "Covtype",
+    "Dataset",
+    "Digits",
+    "Mnist",
+    "Newsgroups",
+    "Source",
+    "Svmlight",
+    "Synthetic",
+    "Table",
+    "Tables",
+]

@@ -17,6 +17,9 @@ from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
+from mpifed.shards.partition import Partition
+
+CHUNK_VALUES = 1 << 22  # of dense rows made at a time: 16 MiB of float32
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -37,6 +40,7 @@ class Dataset:
     top: float | None = None  # the largest value there can be, which `--scale unit` divides by
     names: tuple[str, ...] | None = None  # [p] of the features
     files: tuple[Path, ...] = ()  # it was read from
+    partition: Partition | None = None  # who holds what, where the source says so
 
 
 class Source(Protocol):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
+import warnings
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from mpifed.core.errors import DataError
 from mpifed.shards.progress import progress
@@ -52,6 +56,31 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
                 part.unlink()
         reasons.append(reason)
     raise DataError(f"{path.name}: cannot be downloaded ({'; '.join(reasons)})")
+
+
+def fetched(read: Callable[..., Any], what: str, folder: Path | None, remedy: str, **options: Any) -> Any:
+    """What a function of scikit-learn gives that downloads data and keeps them.
+
+    Parameters
+    ----------
+    read : takes `data_home` and the `options`
+    what : the data's name
+    folder : where they are kept; None for scikit-learn's own
+    remedy : what to do where they can be neither found nor downloaded
+
+    Raises
+    ------
+    DataError
+        When that is so, or what is kept is damaged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it tries again
+            return read(data_home=folder if folder is None else str(folder), **options)
+    except (OSError, EOFError, ValueError, zlib.error, pickle.UnpicklingError) as error:
+        where = folder or "the folder of scikit-learn (SCIKIT_LEARN_DATA, else ~/scikit_learn_data)"
+        why = str(error) or type(error).__name__
+        raise DataError(f"{what}: cannot be read from {where}, nor downloaded ({why}); {remedy}") from error
 
 
 def _size(path: Path) -> int:

@@ -62,6 +62,8 @@ def _load(files: list[Path]) -> list[tuple[Any, Array]]:
         if not X.nnz:
             raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
         check_finite(path, X, labels)
+        if X.shape[1] <= np.iinfo(np.int32).max:
+            X.indices = X.indices.astype(np.int32)
     return pairs
 
 

@@ -10,9 +10,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.shards.partition import stream
-from mpifed.shards.sources.dataset import Dataset
-
-CHUNK_VALUES = 1 << 22  # 16 MiB of float32
+from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset
 
 
 @dataclass(frozen=True)

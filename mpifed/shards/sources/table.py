@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,25 +47,11 @@ class Table:
 
     def _load(self, path: Path) -> tuple[tuple[str, ...] | None, Array, Array]:
         """(names of the features, rows [s, p] float32, labels [s] float64) of a file."""
-        names, width = _first_line(path)
-        try:
-            with open_packed(path, "rt") as file, warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that there are no rows
-                cells = np.loadtxt(
-                    file, delimiter=",", skiprows=1 if names else 0, ndmin=2, comments=None, quotechar='"'
-                )
-        except ValueError as error:
-            _explain(path, names, width)
-            raise DataError(f"{path}: {error}") from error
-        if not cells.size:
-            raise DataError(f"{path}: no rows; expected numbers, separated by commas")
-        with np.errstate(over="ignore"):
-            X = cells.astype(np.float32)
-        if not np.isfinite(cells).all() or not np.isfinite(X).all():
-            _explain(path, names, width)
+        names, width = first_line(path)
+        cells = read_numbers(path, names, width, range(width))
         at = self._position(path, names, width)
         features = tuple(name for i, name in enumerate(names) if i != at) if names else None
-        return features, np.delete(X, at, axis=1), cells[:, at]
+        return features, np.delete(cells.astype(np.float32), at, axis=1), cells[:, at]
 
     def _position(self, path: Path, names: list[str] | None, width: int) -> int:
         """Of the label's column."""
@@ -80,7 +67,42 @@ class Table:
             ) from error
 
 
-def _first_line(path: Path) -> tuple[list[str] | None, int]:
+def read_numbers(path: Path, names: list[str] | None, width: int, columns: Sequence[int]) -> Array:
+    """Some columns of a table.
+
+    Parameters
+    ----------
+    path : of the file
+    names, width : as `first_line` gives them
+    columns : positions
+
+    Returns
+    -------
+    [s, columns] float64
+
+    Raises
+    ------
+    DataError
+        When the file is damaged or has no rows, or a cell of those columns is no finite number in float32.
+    """
+    try:
+        with open_packed(path, "rt") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that there are no rows
+            cells = np.loadtxt(
+                file, delimiter=",", skiprows=1 if names else 0, ndmin=2, comments=None, quotechar='"',
+                usecols=None if len(columns) == width else columns,
+            )  # fmt: skip
+    except ValueError as error:
+        _explain(path, names, width, columns)
+        raise DataError(f"{path}: {error}") from error
+    if not cells.size:
+        raise DataError(f"{path}: no rows; expected numbers, separated by commas")
+    if not (np.abs(cells) <= np.finfo(np.float32).max).all():
+        _explain(path, names, width, columns)
+    return cells
+
+
+def first_line(path: Path) -> tuple[list[str] | None, int]:
     """(the names of the columns if the first line has names, how many columns)."""
     with open_packed(path, "rt") as file:
         cells = next(csv.reader(file), [])
@@ -105,8 +127,8 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _explain(path: Path, names: list[str] | None, width: int) -> None:
-    """Raise DataError for the first cell that is no finite number in float32, or line of another width."""
+def _explain(path: Path, names: list[str] | None, width: int, columns: Sequence[int]) -> None:
+    """Raise DataError for the first cell in `columns` that is no finite number in float32, or line of another width."""
     with open_packed(path, "rt") as file:
         lines = csv.reader(file)
         if names:
@@ -115,7 +137,8 @@ def _explain(path: Path, names: list[str] | None, width: int) -> None:
             place = f"{path}: line {lines.line_num}"
             if len(cells) != width:
                 raise DataError(f"{place}: {len(cells)} columns, the first line has {width}; mend or remove the line")
-            for column, cell in enumerate(cells):
+            for column in columns:
+                cell = cells[column]
                 number = _number(cell)
                 if number is None or not np.isfinite(number) or abs(number) > float(np.finfo(np.float32).max):
                     name = f" ({names[column]})" if names else ""

@@ -17,12 +17,14 @@ from mpifed.maths.objectives import (
     OBJECTIVES,
     Bias,
     BiasedOutput,
+    Hinge,
     LeastSquares,
     Logistic,
     Network,
     Output,
     Parameters,
     Softmax,
+    SquaredHinge,
     gradient,
     penalty,
 )
@@ -46,7 +48,7 @@ def make(name: str, **settings: Any) -> Any:
 
 
 def outputs_of(objective: Any) -> int:
-    return {LeastSquares: 1, Logistic: 2}.get(type(objective), OUTPUTS)
+    return {LeastSquares: 1, Logistic: 2, Hinge: 2, SquaredHinge: 2}.get(type(objective), OUTPUTS)
 
 
 def model_of(objective: Any, seed: int = 0, scale: float = 1.0) -> Parameters:

@@ -20,7 +20,7 @@ from mpifed.maths.objectives import Bias, Parameters, concave, concave_gradient,
 
 ROOT = Path(mpifed.__file__).resolve().parents[1]
 PER_CLASS = ["softmax", "one-vs-rest", "true-class-logistic"]
-CONCAVE = [name for name in CASES if name != "least-squares"]
+CONCAVE = [name for name in CASES if name not in ("least-squares", "hinge", "squared-hinge")]
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------

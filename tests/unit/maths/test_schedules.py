@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.maths.schedules import StepSize, unmet
+from mpifed.maths.schedules import ShiftedStepSize, StepSize, unmet
 
 ALL = [
     "rho -> 0", "sum rho = infinity", "sum rho^2 < infinity", "gamma -> 0", "sum gamma = infinity",
@@ -17,6 +17,11 @@ ALL = [
 )
 def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None:
     assert StepSize(scale, decay).at(t) == pytest.approx(expected)
+
+
+def test_a_shift_keeps_the_first_steps_small() -> None:
+    for t in (1, 4, 9):
+        assert ShiftedStepSize(2.0, 0.5, 3.0).at(t) == pytest.approx(2 / (3 + t**0.5))
 
 
 def test_step_sizes_do_not_decay_unless_told_to() -> None:

@@ -176,6 +176,8 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split grid --grid 2", "expected R groups"),
         ("digits --split grid --grid 2x3 --clients 5", "is for 6 clients"),
         ("digits --split rows", "--clients N is missing"),
+        ("digits --clients 2", "--split is missing; expected rows, columns or grid"),
+        ("digits --split rows --clients 2 --missing zero", "which only --map and tables can have"),
         ("digits --split rows --clients 0", "give 1 to 1797"),
         ("digits --split rows --clients 2 --grid 2x1", "are for --split grid"),
         ("digits --split columns --clients 2 --skew 1", "say who gets which rows"),
@@ -184,7 +186,7 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),
         ("digits --split rows --clients 2 --samples 7", "--samples: digits has no such option"),
         ("digits somewhere --split rows --clients 2", "PATH: digits has no such option"),
-        ("csv --split rows --clients 2", "csv: the file is missing"),
+        ("csv --split rows --clients 2", "csv: the file or folder is missing"),
     ],
 )
 def test_impossible_options(run: Run, words: str, message: str) -> None:
@@ -206,3 +208,21 @@ def test_importing_the_command_is_cheap() -> None:
     code = f"import sys, mpifed.shards.command; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
+
+
+@pytest.mark.parametrize("source", ["csv", "svmlight"])
+def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str) -> None:
+    table, who = tmp_path / "table", tmp_path / "map.toml"
+    rows = np.array([[3, 4, 12], [1, 2, 2], [6, 0, 8]])
+    form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
+    table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
+    who.write_text('client = [{rows = [0, 2], columns = [0, 1]}, {rows = "1", columns = "all"}]')
+    words = (source, table, *(["--sparse"] if source == "svmlight" else []), "--split", "grid", "--map", who)
+    with pytest.raises(DataError, match="row 0 and column 2 is held by nobody"):
+        run(*words)
+    federation = run(*words, "--missing", "zero", "--scale", "unit-rows")
+    assert federation.provenance["missing_cells"] == 2
+    np.testing.assert_allclose(read(federation.shard(0, True)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
+    np.testing.assert_allclose(read(federation.shard(1, True)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
+    with pytest.raises(UsageError, match="--scale"):
+        run(*words, "--missing", "zero", "--scale", "minmax", "--force")

@@ -29,6 +29,8 @@ def dataset(labels: Any, test: Any = None) -> Dataset:
         ("all", [2, 1, 0, 1], [2], ("-3", "4", "7")),
         ("even-odd", [1, 0, 1, 0], [1], ("even", "odd")),
         ("class:4", [0, 1, 0, 1], [0], ("not 4", "4")),
+        ("below:4", [0, 0, 1, 0], [0], ("4 and above", "below 4")),
+        ("below:5", [0, 1, 1, 1], [0], ("5 and above", "below 5")),
     ],
 )
 def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tuple[str, ...]) -> None:
@@ -45,7 +47,7 @@ def test_labels_outside_the_range() -> None:
         encode(dataset([3, 3]), "all")
 
 
-@pytest.mark.parametrize("rule", ["class:9", "class", "odd", "class:"])
+@pytest.mark.parametrize("rule", ["class:9", "class", "odd", "class:", "below:0", "below:2", "below:", "below:x"])
 def test_unknown_rules_of_labels(rule: str) -> None:
     with pytest.raises(UsageError, match="with K one of 0, 1"):
         encode(dataset([0, 1]), rule)

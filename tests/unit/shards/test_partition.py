@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.cells import Cover, cover, only_held
 from mpifed.shards.maps import read_map
-from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out
+from mpifed.shards.partition import Groups, Partition, by_columns, by_grid, by_rectangles, by_rows, held_out, kept
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from(
@@ -156,8 +159,10 @@ def test_map(tmp_path: Path) -> None:
         (("2,0-1,all", "2,0-2,all"), "row 2 and column 0 is held by clients 0, 2"),
         (("2,0-1,all", "2,0-9,all"), "line 4, rows: '0-9'; expected .* within 0 to 3"),
         (("2,0-1,all", "2,0-1"), "line 4, columns: nothing"),
-        (("2,0-1,all", "1,0-1,all"), "line 4: client '1'"),
-        (("2,0-1,all", "5,0-1,all"), "no line for client 2"),
+        (("2,0-1,all", "1,0-1,all"), "line 4: client 1 again"),
+        (("2,0-1,all", "-1,0-1,all"), "line 4: client '-1'"),
+        (("2,0-1,all", "5,0-1,all"), "nothing for client 2"),
+        (("2,0-1,all", "2,0-1,all,7"), "line 4: 4 columns"),
         (("client,", "who,"), "expected client,rows,columns"),
     ],
 )
@@ -169,6 +174,147 @@ def test_faulty_map(tmp_path: Path, change: tuple[str, str], words: str) -> None
     assert str(path) in str(caught.value)
 
 
+TOML = """
+[[client]]
+number = 1
+rows = "2-3"
+columns = [1, "2"]
+[[client]]
+number = 0
+rows = ["2", "3"]
+columns = [0]
+[[client]]
+rows = "0-1"
+columns = "all"
+"""
+
+
+def test_toml_map(tmp_path: Path) -> None:
+    for name, text in (("map.csv", MAP), ("map.toml", TOML)):
+        (tmp_path / name).write_text(text)
+    ours, theirs = (read_map(tmp_path / name, 4, 3) for name in ("map.csv", "map.toml"))
+    assert ours.split == theirs.split == "grid"
+    for client in range(3):
+        assert [part.tolist() for part in ours.of(client)] == [part.tolist() for part in theirs.of(client)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('columns = "all"', "columns = [0]"), "row 0 and column 1 is held by nobody; .* all 4 such cells"),
+        (('rows = "0-1"', 'rows = "0-2"'), "row 2 and column 0 is held by clients 0, 2"),
+        (('rows = "0-1"', "rows = [0, -1]"), "client 2, rows: '-1'; expected .* within 0 to 3"),
+        (('rows = "0-1"', "rows = [0, 0.5]"), r"client 2, rows: \[0, 0.5\]; expected \"all\", or a list"),
+        (('rows = "0-1"', "rows = true"), "client 2, rows: True; expected"),
+        (('rows = "0-1"', ""), "client 2, rows: nothing"),
+        (("number = 0", "number = 1"), "client 1 again"),
+        (("number = 0", "number = -1"), "at place 1: number = -1; expected a number from 0"),
+        (("number = 0", "client = 0"), "client 1: 'client' is no key of a client; expected columns, number, rows"),
+        (("[[client]]", "[[clients]]"), "has 'clients'; expected tables"),
+        ((TOML, ""), r"has no \[\[client\]\]"),
+        (("[[client]]", "[[client]"), "cannot be read as TOML"),
+    ],
+)
+def test_faulty_toml_map(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    path = tmp_path / "map.toml"
+    path.write_text(TOML.replace(*change))
+    with pytest.raises(DataError, match=words) as caught:
+        read_map(path, 4, 3)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "split"), [("0,0-1,all\n1,2-3,all\n", "rows"), ("0,all,0\n1,0-3,1-2\n", "columns"), ("0,all,all", "rows")]
+)
+def test_special_cases_are_recognized(tmp_path: Path, text: str, split: str) -> None:
+    (tmp_path / "map.csv").write_text("client,rows,columns\n" + text)
+    assert read_map(tmp_path / "map.csv", 4, 3).split == split
+
+
+def test_cells_that_nobody_holds(tmp_path: Path) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n0,0-1,0-1\n1,2-3,1-2\n")
+    with pytest.raises(DataError, match=r"row 0 and column 2 is held by nobody; .* --missing zero .* 4 such cells"):
+        read_map(path, 4, 3)
+    assert read_map(path, 4, 3, "zero").missing == 4
+    for shape, bare in (((5, 3), "row 4"), ((4, 4), "column 3")):
+        with pytest.raises(DataError, match=f"{bare} is held by nobody at all"):
+            read_map(path, *shape, "zero")
+
+
+S, P = 6, 5
+SETS = [st.sets(st.integers(0, size - 1), min_size=1).map(sorted) for size in (S, P)]
+
+
+def of_rectangles(rectangles: list[tuple[list[int], list[int]]]) -> Partition:
+    rows, columns = Groups(), Groups()
+    holds = [(rows.place(np.array(a)), columns.place(np.array(b))) for a, b in rectangles]
+    return by_rectangles(rows, columns, holds)
+
+
+@given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=7))
+def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> None:
+    partition = of_rectangles(rectangles)
+    held, found = holders(partition, S, P), cover(partition, S, P)
+    if (held > 1).any():
+        assert found.cell is not None
+        row, column = found.cell
+        whose = [n for n, (rows, columns) in enumerate(rectangles) if row in rows and column in columns]
+        assert len(whose) > 1
+        assert found.holders == tuple(whose)
+        return
+    assert found.holders == ()
+    assert found.missing == (held == 0).sum()
+    assert (found.cell is None) == (held == 1).all()
+    assert found.cell is None or held[found.cell] == 0
+    assert (found.bare is None) == (held.any(axis=0).all() and held.any(axis=1).all())
+    if found.bare:
+        assert not held.take(found.bare[1], axis=("row", "column").index(found.bare[0])).any()
+
+
+@given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=4), first=st.integers(0, 3))
+def test_what_nobody_holds_is_zero(rectangles: list[tuple[list[int], list[int]]], first: int) -> None:
+    partition = of_rectangles(rectangles)
+    X = np.arange(1.0, S * P + 1).reshape(S, P)[first : first + 3]
+    expected = np.where(holders(partition, S, P)[first : first + 3] > 0, X, 0)
+    whole = sparse.csr_matrix(X)
+    assert np.array_equal(only_held(partition, first, X), expected)
+    assert np.array_equal(only_held(partition, first, whole).toarray(), expected)
+    assert np.array_equal(whole.toarray(), X)
+
+
+def test_many_rectangles_of_a_large_table() -> None:
+    """No array has as many values as the table has cells: 20 million here."""
+    rng = np.random.default_rng(0)
+    blocks = [np.sort(block) for block in np.array_split(rng.permutation(20_000), 20)]
+    rectangles = [
+        (np.sort(rows).tolist(), block.tolist())
+        for block in blocks for rows in np.array_split(rng.permutation(1_000), 20)
+    ]  # fmt: skip
+    partition = of_rectangles(rectangles)
+    tracemalloc.start()
+    found = cover(partition, 1_000, 20_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == Cover(0, None, (), None)
+    assert peak < 10e6
+    rectangles[7] = (rectangles[7][0], sorted({*rectangles[7][1], int(blocks[3][5])}))
+    found = cover(of_rectangles(rectangles), 1_000, 20_000)
+    assert found.cell is not None
+    assert found.cell[1] == blocks[3][5]
+    assert len(found.holders) == 2
+    assert found.holders[0] == 7
+
+
 def test_missing_map(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         read_map(tmp_path / "map.csv", 4, 3)
+
+
+def test_rows_that_are_kept() -> None:
+    partition = of_rectangles([([0, 1, 4], [0, 1]), ([2, 3], [0, 1, 2]), ([0, 5], [2])])
+    left = kept(partition, np.array([True, False, True, True, False, True]), 3)
+    assert [left.of(client)[0].tolist() for client in range(3)] == [[0], [1, 2], [0, 3]]
+    assert left.missing == 2
+    with pytest.raises(UsageError, match="all rows of client 1 are for testing"):
+        kept(partition, np.array([True, True, False, False, True, True]), 3)

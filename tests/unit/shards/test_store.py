@@ -106,6 +106,75 @@ def test_rows_outside_the_shard_are_refused(make: Make, in_memory: bool) -> None
 
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifed.shards.shard.PIECE_NBYTES", 160)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("X", [BYTES, FLOATS, SPARSE], ids=["uint8", "float32", "sparse"])
+def test_pieces_are_all_rows_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, scaling: Scaling) -> None:
+    if sparse.issparse(X) and scaling.shift.any():
+        return
+    federation = make(X, Y, by_grid(Y, P, (2, 2)), scaling)
+    for client in range(4):
+        memory, file = (federation.shard(client, in_memory) for in_memory in (True, False))
+        expected = np.empty((memory.samples, memory.features), dtype)
+        memory.take(np.arange(memory.samples), expected)
+        for _ in range(2):  # what is kept is the same again
+            ours, theirs = list(memory.pieces(dtype)), list(file.pieces(dtype))
+            assert [rows for rows, _ in ours] == [rows for rows, _ in theirs]
+            assert len(ours) >= 2
+            assert np.concatenate([np.arange(30)[rows] for rows, _ in ours]).tolist() == list(range(30))
+            for (rows, mine), (_, its) in zip(ours, theirs, strict=True):
+                assert mine.dtype == its.dtype == dtype
+                assert sparse.issparse(mine) == sparse.issparse(its) == sparse.issparse(X)
+                assert np.array_equal(dense(mine), expected[rows])
+                assert np.array_equal(dense(its), expected[rows])
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_are_cut_by_their_bytes(make: Make) -> None:
+    rows = np.array([20, 0, 0, 12, 12, 1, 30, 2, 18, 0])  # values in each
+    X = sparse.csr_matrix((np.arange(30) < rows[:, None]).astype(np.float32))
+    partition = by_rows(Y[:10], 30, 1)
+    shard = make(X, Y[:10], partition).shard(0, True)
+    cuts = [(piece.start, piece.stop) for piece, _ in shard.pieces(np.float64)]
+    assert cuts == [(0, 1), (1, 5), (5, 7), (7, 9), (9, 10)]  # 20 values of 8 bytes; a row is never cut
+    shard = make(X.toarray().astype(np.uint8), Y[:10], partition).shard(0, True)
+    assert [(piece.start, piece.stop) for piece, _ in shard.pieces(np.float64)] == [(i, i + 1) for i in range(10)]
+
+
+def test_pieces_of_rows_without_values(make: Make) -> None:
+    X = sparse.csr_matrix(([1.0], ([9], [3])), shape=(10, 4), dtype=np.float32)
+    federation = make(X, Y[:10], by_columns(10, 4, 2))
+    for in_memory in (True, False):
+        pieces = list(federation.shard(0, in_memory).pieces(np.float32))
+        assert [(rows, X.shape, X.nnz) for rows, X in pieces] == [(slice(0, 10), (10, 2), 0)]
+
+
+def test_pieces_in_memory_are_not_copied(make: Make) -> None:
+    shard = make(FLOATS, Y, by_grid(Y, P, (2, 2))).shard(0, True)
+    (_, once), (_, again) = (piece for _ in range(2) for piece in shard.pieces(np.float32))
+    assert np.shares_memory(once, again)
+    with pytest.raises(ValueError, match="read-only"):
+        once[0, 0] = 1
+
+
+@pytest.mark.parametrize("scaling", [SCALINGS["identity"], SCALINGS["scalar"]])
+def test_sparse_pieces_are_made_once(make: Make, scaling: Scaling) -> None:
+    shard = make(SPARSE, Y, by_rows(Y, P, 1), scaling).shard(0, True)
+    (_, raw), (_, wide) = (piece for dtype in (np.float32, np.float64) for piece in shard.pieces(dtype))
+    assert raw is next(X for _, X in shard.pieces(np.float32))
+    assert wide is next(X for _, X in shard.pieces(np.float64))
+    assert np.shares_memory(raw.indices, wide.indices)
+    stored = shard._values._memory  # type: ignore[union-attr]
+    assert np.shares_memory(raw.indices, stored.indices)
+    assert np.shares_memory(raw.data, stored.data) == (scaling is IDENTITY)
+
+
 def test_dense_shards_have_no_sparse_rows(make: Make) -> None:
     with pytest.raises(TypeError, match="`take`"):
         make(BYTES, Y, by_rows(Y, P, 2)).shard(0, True).take_sparse(np.array([0]), np.float32)

@@ -1,0 +1,176 @@
+"""Which cells, a row and a column each, are held by how many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.record import Array
+from mpifed.shards.partition import Partition
+
+
+class Cover(NamedTuple):
+    """What is wrong with a partition, if anything."""
+
+    missing: int  # cells that nobody holds; counted where none is held twice
+    cell: tuple[int, int] | None  # row and column of one that is held twice, else of one that nobody holds
+    holders: tuple[int, ...]  # the clients that hold it
+    bare: tuple[str, int] | None  # a row or a column, "row" or "column" and its number, none of whose cells is held
+
+
+def cover(partition: Partition, samples: int, features: int) -> Cover:
+    """Whether each cell has one holder, with no array as large as all cells.
+
+    Where every row is held over no more columns than there are, two clients share a cell only if they share a row and a
+    column: the pairs of one kind are listed, those of the kind that has fewer, and the other is tried on each.
+
+    Parameters
+    ----------
+    partition : who holds what
+    samples, features : rows and columns there are
+    """
+    widths = _held(partition.rows, partition.holds[:, 0], partition.widths, samples)
+    heights = _held(partition.columns, partition.holds[:, 1], partition.counts, features)
+    cell = _crowded(partition, widths, heights, samples, features) or _shared(partition, samples, features)
+    if cell:
+        return Cover(0, cell, _holders(partition, *cell), None)
+    missing = samples * features - int(partition.counts @ partition.widths)
+    if not missing:
+        return Cover(0, None, (), None)
+    row = int(np.argmax(widths < features))
+    bare = [("row", int(i)) for i in np.flatnonzero(widths == 0)[:1]]
+    bare += [("column", int(j)) for j in np.flatnonzero(heights == 0)[:1]]
+    column = int(np.argmin(_columns_of(partition, row, features)))
+    return Cover(missing, (row, column), (), bare[0] if bare else None)
+
+
+def only_held(partition: Partition, first: int, X: Any) -> Any:
+    """The rows X [b, p], dense or CSR, of which the first has number `first`, with zeros where nobody holds a cell."""
+    if not isinstance(X, np.ndarray):
+        return _only_held_sparse(partition, first, X)
+    out = np.zeros_like(X)
+    for rows, columns in _rectangles(partition, first, len(X)):
+        at = np.ix_(rows, columns)
+        out[at] = X[at]
+    return out
+
+
+def _only_held_sparse(partition: Partition, first: int, X: Any) -> Any:
+    held, lengths = np.zeros(X.nnz, dtype=np.bool_), np.diff(X.indptr)
+    for rows, columns in _rectangles(partition, first, X.shape[0]):
+        in_rows, in_columns = (np.zeros(size, dtype=np.bool_) for size in X.shape)
+        in_rows[rows], in_columns[columns] = True, True
+        held |= np.repeat(in_rows, lengths) & in_columns[X.indices]
+    out = type(X)((np.where(held, X.data, 0), X.indices.copy(), X.indptr.copy()), shape=X.shape)
+    out.eliminate_zeros()
+    return out
+
+
+def _rectangles(partition: Partition, first: int, size: int) -> Iterator[tuple[Array, Array]]:
+    """(rows, columns) of each client among `size` rows from `first` on, the rows counted from there."""
+    for client in range(partition.clients):
+        rows, columns = partition.of(client)
+        start, stop = np.searchsorted(rows, [first, first + size])
+        if start < stop:
+            yield rows[start:stop] - first, columns
+
+
+def _held(groups: list[Array], which: Array, of_clients: Array, size: int) -> NDArray[np.int64]:
+    """[size] sums over the clients who hold each number, client n holding group which[n], of of_clients [N]."""
+    total = np.zeros(size, dtype=np.int64)
+    for group, weight in zip(groups, np.bincount(which, of_clients, len(groups)).astype(np.int64), strict=True):
+        total[group] += weight
+    return total
+
+
+def _crowded(
+    partition: Partition, widths: Array, heights: Array, samples: int, features: int
+) -> tuple[int, int] | None:
+    """A cell held twice in a row that is held over more columns than there are, or in such a column."""
+    if widths.max() > features:
+        row = int(widths.argmax())
+        return row, int(_columns_of(partition, row, features).argmax())
+    if heights.max() > samples:
+        column = int(heights.argmax())
+        return int(_columns_of(_turned(partition), column, samples).argmax()), column
+    return None
+
+
+def _columns_of(partition: Partition, row: int, features: int) -> NDArray[np.int64]:
+    """[p] how many clients hold each cell of a row."""
+    among = np.array([_has(group, row) for group in partition.rows])
+    which = partition.holds[among[partition.holds[:, 0]], 1]
+    return _held(partition.columns, which, np.ones(len(which)), features)
+
+
+def _holders(partition: Partition, row: int, column: int) -> tuple[int, ...]:
+    """The clients that hold a cell."""
+    in_rows = np.array([_has(group, row) for group in partition.rows])
+    in_columns = np.array([_has(group, column) for group in partition.columns])
+    return tuple(np.flatnonzero(in_rows[partition.holds[:, 0]] & in_columns[partition.holds[:, 1]]).tolist())
+
+
+def _has(group: Array, number: int) -> bool:
+    """Whether a number is in an ascending group."""
+    at = int(np.searchsorted(group, number))
+    return at < len(group) and bool(group[at] == number)
+
+
+def _shared(partition: Partition, samples: int, features: int) -> tuple[int, int] | None:
+    """A cell that two clients hold."""
+    by_row, by_column = partition.holds.T
+    if _pairs(partition.rows, by_row, samples) <= _pairs(partition.columns, by_column, features):
+        return _shared_of(partition, samples, features)
+    cell = _shared_of(_turned(partition), features, samples)
+    return cell and (cell[1], cell[0])
+
+
+def _turned(partition: Partition) -> Partition:
+    """The same with rows for columns."""
+    return Partition(partition.split, partition.columns, partition.rows, partition.holds[:, ::-1])
+
+
+def _pairs(groups: list[Array], which: Array, size: int) -> int:
+    """About how many pairs of clients share a number below `size`, client n holding group which[n]."""
+    return int((_held(groups, which, np.ones(len(which)), size) ** 2).sum())
+
+
+def _shared_of(partition: Partition, samples: int, features: int) -> tuple[int, int] | None:
+    """A cell that two clients hold; made for few clients a row."""
+    a, b = _meeting(partition.rows, partition.holds[:, 0], samples)
+    groups = np.sort(partition.holds[:, 1][np.stack([a, b])], axis=0)
+    keys = groups[0] * len(partition.columns) + groups[1]
+    for key, column in _common(partition.columns, np.unique(keys).tolist(), features):
+        pair = int(np.argmax(keys == key))
+        rows = np.intersect1d(partition.of(a[pair])[0], partition.of(b[pair])[0], assume_unique=True)
+        return int(rows[0]), column
+    return None
+
+
+def _meeting(groups: list[Array], which: Array, size: int) -> tuple[Array, Array]:
+    """The pairs of clients a < b whose groups, which[n] being that of client n, have a number in common."""
+    from scipy.sparse import csr_matrix
+
+    ends = np.cumsum([0, *map(len, groups)])
+    held = csr_matrix((np.ones(ends[-1], np.bool_), np.concatenate(groups), ends), shape=(len(groups), size))
+    of = csr_matrix((np.ones(len(which), np.bool_), which, np.arange(len(which) + 1)), shape=(len(which), len(groups)))
+    pairs = (of @ (held @ held.T) @ of.T).tocoo()
+    before = pairs.row < pairs.col
+    return pairs.row[before], pairs.col[before]
+
+
+def _common(groups: list[Array], keys: list[int], size: int) -> Iterator[tuple[int, int]]:
+    """(key, first common number) for each of the ascending keys g * len(groups) + h whose groups g and h share one."""
+    inside, marked = np.zeros(size, dtype=np.bool_), groups[0]
+    for key in keys:
+        one, other = (groups[number] for number in divmod(key, len(groups)))
+        if one is not marked:
+            inside[marked] = False
+        inside[one], marked = True, one
+        if other[0] <= one[-1] and one[0] <= other[-1]:
+            found = inside[other]
+            if found.any():
+                yield key, int(other[found.argmax()])

@@ -1,0 +1,214 @@
+"""Tables of clients who know different things about overlapping sets of samples, joined by identifiers.
+
+Samples are matched, and numbered, by HMAC-SHA256 of their identifiers (RFC 2104), under a key that the clients share
+and the server must not have. Identifiers and hashes are not stored. What the server learns, or anybody else who has
+`federation.h5`: which sample numbers each client holds, hence how many samples any clients have in common; not whose
+they are. But who has the key can hash all telephone numbers there are, and then knows the order in which the samples
+are numbered: identifiers that can be guessed are safe from those alone who have no key.
+
+It is no private set intersection: whoever runs `read` has all files. Libraries for that are for two parties, and find
+what both have; here any number of clients are joined, with samples that only some of them know.
+"""
+
+from __future__ import annotations
+
+import csv
+import hmac
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import Array
+from mpifed.shards.cells import cover
+from mpifed.shards.partition import Groups, Partition, by_rectangles
+from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, open_packed, typed_labels
+from mpifed.shards.sources.table import first_line, read_numbers
+
+SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
+LEAST_KEY_BYTES = 16
+
+
+class Part(NamedTuple):
+    """The table of one client, its samples and its features in ascending order of their numbers."""
+
+    path: Path
+    ids: list[str]  # [s]
+    rows: NDArray[np.int64]  # [s] sample numbers
+    columns: NDArray[np.int64]  # [p] feature numbers
+    X: Array  # [s, p] float32
+    labels: Array | None  # [s] float64
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A folder of CSV files with names in their first lines, one file a client, in the order of the files' names.
+
+    Features that have the same name in several files are the same feature. Each file has a column of identifiers, and
+    each sample its label in one file or more.
+    """
+
+    path: Path
+    id: str  # name of the column of identifiers
+    label: str  # name of the label's column, in the files that have it
+    key: Path | None = None  # file of the hashes' key; None for one that is drawn anew and forgotten
+    task: str = "auto"
+    missing: str = "error"  # "zero" where a sample may have no value of a feature
+
+    def read(self, seed: int) -> Dataset:
+        """The data.
+
+        Raises
+        ------
+        DataError
+            When a file is missing or damaged; an identifier is missing, or twice in a file; two files have the same
+            feature of the same sample, or different labels; a sample has no label, or lacks a feature.
+        UsageError
+            When the key is too short.
+        """
+        paths = sorted(path for path in _files(self.path) if path.name.endswith(SUFFIXES))
+        if not paths:
+            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one a client")
+        key = self._key()
+        tables = [self._load(path) for path in paths]
+        names = list(dict.fromkeys(name for _, own, _, _ in tables for name in own))
+        hashes = [[hmac.digest(key, name.encode(), "sha256") for name in ids] for ids, _, _, _ in tables]
+        number = {digest: at for at, digest in enumerate(sorted(set().union(*hashes)))}
+        feature = {name: at for at, name in enumerate(names)}
+        parts = [
+            _in_order(path, ids, [number[digest] for digest in digests], [feature[name] for name in own], X, labels)
+            for path, digests, (ids, own, X, labels) in zip(paths, hashes, tables, strict=True)
+        ]
+        labels = typed_labels(self.path, _labels(parts, len(number)), self.task)
+        partition = self._partition(parts, len(number), names)
+        return Dataset(
+            len(names), np.float32, labels, lambda: _chunks(parts, len(number), len(names)),
+            names=tuple(names), files=tuple(paths), partition=partition,
+        )  # fmt: skip
+
+    def _key(self) -> bytes:
+        if self.key is None:
+            return secrets.token_bytes(32)
+        with open_packed(self.key) as file:
+            key: bytes = file.read()
+        if len(key) < LEAST_KEY_BYTES:
+            raise UsageError(
+                f"--key {self.key}: {len(key)} bytes; expected {LEAST_KEY_BYTES} or more that nobody can guess, "
+                "for example of `openssl rand -out FILE 32`"
+            )
+        return key
+
+    def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
+        """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
+        names, width = first_line(path)
+        names = names or []
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise DataError(f"{path}: line 1 names {count} columns {name!r}; every column needs a name of its own")
+        if self.id not in names:
+            raise DataError(f"{path}: line 1 names no column {self.id!r}, which --id says has the identifiers")
+        at = names.index(self.id)
+        own = [name for name in names if name not in (self.id, self.label)]
+        if not own:
+            raise DataError(f"{path}: no column beside {', '.join(names)}; every client needs a feature")
+        ids = _identifiers(path, at)
+        cells = read_numbers(path, names, width, [i for i in range(width) if i != at])
+        if len(cells) != len(ids):
+            raise DataError(f"{path}: {len(ids)} lines, of which {len(cells)} can be read; remove line breaks in cells")
+        if self.label not in names:
+            return ids, own, cells.astype(np.float32), None
+        of_label = names.index(self.label) - (at < names.index(self.label))
+        return ids, own, np.delete(cells, of_label, axis=1).astype(np.float32), cells[:, of_label]
+
+    def _partition(self, parts: list[Part], samples: int, names: list[str]) -> Partition:
+        rows, columns = Groups(), Groups()
+        holds = [(rows.place(part.rows), columns.place(part.columns)) for part in parts]
+        partition = by_rectangles(rows, columns, holds)
+        found = cover(partition, samples, len(names))
+        if found.cell is None or (found.missing and self.missing == "zero"):
+            return partition._replace(missing=found.missing)
+        row, column = found.cell
+        what = f"feature {names[column]!r} of sample {_id_of(parts, row)!r}"
+        if found.holders:
+            files = " and ".join(str(parts[client].path) for client in found.holders)
+            raise DataError(f"{self.path}: {what} is in {files}; remove it from all but one")
+        mend = f"add it, or --missing zero to let all {found.missing} such cells be zero"
+        raise DataError(f"{self.path}: {what} is in no file; {mend}")
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one a client") from error
+
+
+def _identifiers(path: Path, column: int) -> list[str]:
+    """The identifiers [s] in a file, without blanks around them."""
+    line_of: dict[str, int] = {}
+    with open_packed(path, "rt") as file:
+        lines = csv.reader(file)
+        next(lines)
+        for cells in filter(None, lines):
+            name = cells[column].strip() if column < len(cells) else ""
+            if not name:
+                raise DataError(f"{path}: line {lines.line_num}: no identifier; every sample needs one")
+            if name in line_of:
+                raise DataError(
+                    f"{path}: line {lines.line_num}: identifier {name!r}, as in line {line_of[name]}; "
+                    "a client has one line for each sample"
+                )
+            line_of[name] = lines.line_num
+    return list(line_of)
+
+
+def _in_order(path: Path, ids: list[str], rows: list[int], columns: list[int], X: Array, labels: Array | None) -> Part:
+    """A client's table, sorted by sample and feature number."""
+    row_order, column_order = np.argsort(rows), np.argsort(columns)
+    return Part(
+        path, [ids[i] for i in row_order], np.array(rows)[row_order], np.array(columns)[column_order],
+        X[row_order][:, column_order], None if labels is None else labels[row_order],
+    )  # fmt: skip
+
+
+def _labels(parts: list[Part], samples: int) -> Array:
+    """[samples] float64 labels, the same wherever they are given."""
+    labels, given_by = np.full(samples, np.nan), np.full(samples, -1)
+    for client, part in enumerate(parts):
+        if part.labels is None:
+            continue
+        before = labels[part.rows]
+        for i in np.flatnonzero((before != part.labels) & (given_by[part.rows] >= 0))[:1]:
+            raise DataError(
+                f"{part.path}: sample {part.ids[i]!r} has the label {part.labels[i]:g}, but {before[i]:g} in "
+                f"{parts[given_by[part.rows[i]]].path}; mend one of them"
+            )
+        labels[part.rows], given_by[part.rows] = part.labels, client
+    for row in np.flatnonzero(given_by < 0)[:1]:
+        files = " and ".join(str(part.path) for part in parts if row in part.rows)
+        raise DataError(
+            f"{files}: sample {_id_of(parts, int(row))!r} has no label in any file; add it, or remove the sample"
+        )
+    return labels
+
+
+def _id_of(parts: list[Part], row: int) -> str:
+    """The identifier of a sample number."""
+    return next(part.ids[int(np.searchsorted(part.rows, row))] for part in parts if row in part.rows)
+
+
+def _chunks(parts: list[Part], samples: int, features: int) -> Iterator[Array]:
+    """All rows [b, p] in order, with zeros where nobody has a value."""
+    size = max(1, CHUNK_VALUES // features)
+    for first in range(0, samples, size):
+        X = np.zeros((min(size, samples - first), features), np.float32)
+        for part in parts:
+            start, stop = np.searchsorted(part.rows, [first, first + size])
+            X[np.ix_(part.rows[start:stop] - first, part.columns)] = part.X[start:stop]
+        yield X

@@ -1,0 +1,197 @@
+"""Laws of methods on the dual problem: bounds in every round, w(alpha), and that no division of the data matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rounds import Seen, rounds_of
+
+from mpifed.cli import main
+from mpifed.run.config import Job
+from mpifed.shards.store import open_federation
+
+PENALTY = 1e-2
+RULES: dict[str, dict[str, Any]] = {
+    "paper": {"rule": "paper"},
+    "theory": {"rule": "theory"},
+    "damped": {"rule": "damped"},
+    "line-search": {"rule": "line-search"},
+    "accelerated": {"rule": "accelerated"},
+    "bundle": {"name": "bundle"},
+}
+MONOTONE = ("theory", "damped", "line-search", "bundle")
+SPLITS = {
+    "1x1": ("grid", "--grid", "1x1"),
+    "2x3": ("grid", "--grid", "2x3"),
+    "4x1": ("grid", "--grid", "4x1"),
+    "1x4": ("grid", "--grid", "1x4"),
+    "rows": ("rows", "--clients", "4"),
+    "columns": ("columns", "--clients", "4"),
+}
+
+
+def made(out: Path, *arguments: Any) -> Path:
+    """A data folder."""
+    if not out.exists():
+        done = CliRunner().invoke(main, ["data", *map(str, arguments), "--out", str(out)])
+        assert done.exit_code == 0, done.output
+    return out
+
+
+def few_digits(folder: Path, split: str) -> Path:
+    """Even against odd ones."""
+    return made(
+        folder / f"few-digits-{split}", "digits", "--split", *SPLITS[split], "--labels", "even-odd", "--scale",
+        "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+    )  # fmt: skip
+
+
+def course(
+    folder: Path, algorithm: dict[str, Any], loss: str = "hinge", measured: int = 1, **tables: Any
+) -> list[Seen]:
+    """12 rounds in float64 with float sums, unless the tables say otherwise."""
+    return rounds_of(
+        Job.check({
+            "name": "law", "rounds": 12, "seed": 5, "data": {"path": str(folder), "block": 2},
+            "algorithm": {"name": "hyfdca", **algorithm}, "objective": {"name": loss, "penalty": PENALTY},
+            "sum": {"numbers": "float", "channel": "plain"}, "compute": {"dtype": "float64"},
+            "record": {"every": 0, "checkpoint_every": 0}, **tables,
+        }),
+        measured,
+    )  # fmt: skip
+
+
+def all_data(folder: Path) -> tuple[Any, Any]:
+    """X [N, p] and the signs t [N]."""
+    data = open_federation(folder)
+    X, t = np.zeros((data.samples, data.features)), np.zeros(data.samples)
+    for client in range(data.clients):
+        shard = data.shard(client, in_memory=True)
+        for at, part in shard.pieces("float64"):
+            X[np.ix_(shard.rows[at], shard.columns)] = part.toarray() if shard.sparse else part
+        t[shard.rows] = 2 * shard.y - 1
+    return X, t
+
+
+def values(loss: str, X: Any, t: Any, w: Any, alpha: Any) -> tuple[float, float, float]:
+    """(P without the penalty, P, D), (1) and (2), sample by sample."""
+    lam, N, primal, conjugates = 2 * PENALTY, len(t), 0.0, 0.0
+    for x, sign, a in zip(X, t, alpha, strict=True):
+        m, b = sign * (x @ w), sign * a
+        if loss == "hinge":
+            primal, conjugates = primal + max(0.0, 1 - m), conjugates - b
+        elif loss == "squared-hinge":
+            primal, conjugates = primal + max(0.0, 1 - m) ** 2, conjugates - b + b * b / 4
+        else:
+            primal += np.log1p(np.exp(-m))
+            conjugates += sum(v * np.log(v) for v in (b, 1 - b) if v > 0)
+    pulled = X.T @ alpha / (lam * N)
+    return primal / N, primal / N + lam / 2 * w @ w, -lam / 2 * pulled @ pulled - conjugates / N
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bundle"])
+def test_every_round(patchwork_of_digits: Path, rule: str, loss: str) -> None:
+    """Weak duality, alpha in its box, w = X'alpha / (lambda N), what is measured, and where promised a growing dual."""
+    X, t = all_data(patchwork_of_digits)
+    found, optimal = course(patchwork_of_digits, RULES[rule], loss), np.inf
+    for one in found:
+        b = t * one.alpha
+        assert b.min() >= -1e-12
+        assert loss == "squared-hinge" or b.max() <= 1 + 1e-12
+        b = np.clip(b, 0, None if loss == "squared-hinge" else 1)
+        np.testing.assert_allclose(one.w, X.T @ one.alpha / (2 * PENALTY * len(t)), rtol=0, atol=1e-10)
+        expected = values(loss, X, t, one.w, t * b)
+        names = ("train_loss", "objective", "dual")
+        np.testing.assert_allclose([one.columns[name] for name in names], expected, rtol=0, atol=1e-8)
+        optimal = min(optimal, one.columns["objective"])
+    duals = np.array([one.columns["dual"] for one in found])
+    assert (duals <= optimal + 1e-12).all()
+    if rule in MONOTONE:
+        assert (np.diff(duals) >= -1e-10).all()
+    assert duals[-1] > duals[0]
+
+
+@pytest.fixture
+def patchwork_of_digits(shared_path: Path) -> Path:
+    """5 clients who share rows, and columns, in part."""
+    path = shared_path / "patchwork-of-digits.csv"
+    lines = ["0,0-59,0-30", "1,0-89,31-63", "2,60-178,0-30", "3,90-178,31-50", "4,90-178,51-63"]
+    path.write_text("\n".join(["client,rows,columns", *lines, ""]), encoding="utf-8")
+    return made(
+        shared_path / "patchwork-of-digits", "digits", "--split", "grid", "--map", path, "--labels", "even-odd",
+        "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["paper", "theory", "damped"])
+def test_the_gap_is_a_bound_though_clients_are_absent(shared_path: Path, rule: str) -> None:
+    """Of the model there is and of the alpha of all clients, though w is not w(alpha)."""
+    folder = few_digits(shared_path, "2x3")
+    X, t = all_data(folder)
+    found = course(folder, RULES[rule] | {"average": 1.0}, participation={"clients_per_round": 2})
+    apart = [np.abs(one.w - X.T @ one.alpha / (2 * PENALTY * len(t))).max() for one in found]
+    assert max(apart) > 1e-3
+    least = min(one.columns["objective"] for one in course(folder, RULES["bundle"]))
+    for one in found:
+        expected = values("hinge", X, t, one.model, one.alpha)
+        measured = [one.columns[name] for name in ("train_loss", "objective", "dual")]
+        np.testing.assert_allclose(measured, expected, rtol=0, atol=1e-8)
+        assert one.columns["dual"] <= least
+        assert one.columns["duality_gap"] == one.columns["objective"] - one.columns["dual"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_division_of_the_data_makes_a_difference(shared_path: Path, rule: str) -> None:
+    """Nor do whole rows or whole columns, nor overlapping rectangles."""
+    found = {}
+    given = {"sigma": 60.0} if rule in ("damped", "accelerated") else {}
+    if rule == "paper":  # by number: rows are numbered as they are divided
+        given, splits = {"inner": 179}, ("1x1", "1x4", "columns")
+    else:
+        splits = tuple(SPLITS)
+    for split in splits:
+        found[split] = course(few_digits(shared_path, split), RULES[rule] | given, measured=0)[-1].w
+    for split in splits[1:]:
+        np.testing.assert_allclose(found[split], found["1x1"], rtol=0, atol=1e-8, err_msg=split)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sparse_as_dense(shared_path: Path, rule: str) -> None:
+    """With rows, and columns, of zeros; the best alpha of a row of zeros is y."""
+    rng, path = np.random.default_rng(7), shared_path / "holes.svm"
+    X = rng.standard_normal((60, 12)) * (rng.random((60, 12)) < 0.2)
+    X[[3, 17]], X[:, 5] = 0, 0
+    y = np.where(rng.random(60) < 0.5, 1, -1)
+    path.write_text("\n".join(
+        " ".join([str(sign), *(f"{j + 1}:{x:.6f}" for j, x in enumerate(row) if x)])
+        for sign, row in zip([*y, 1], [*X, np.eye(12)[-1]], strict=True)
+    ))  # fmt: skip
+    found = []
+    for kind in ("--sparse", "--dense"):
+        folder = made(shared_path / f"holes{kind}", "svmlight", path, "--split", "grid", "--grid", "2x3", kind)
+        assert open_federation(folder).shard(0, in_memory=True).sparse == (kind == "--sparse")
+        found.append(course(folder, RULES[rule], measured=12))
+    (*_, sparse), (*_, dense) = found
+    np.testing.assert_allclose(sparse.w, dense.w, rtol=0, atol=1e-9)
+    assert sparse.columns == pytest.approx(dense.columns, abs=1e-9)
+    if rule == "line-search":
+        data, t = all_data(shared_path / "holes--dense")
+        empty = (data == 0).all(axis=1)
+        assert empty.sum() >= 2
+        assert (t * sparse.alpha)[empty].min() > 0.9
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_single_precision_and_exact_sums(shared_path: Path, rule: str) -> None:
+    """What jobs take by default stays near what double precision gives."""
+    folder, given = few_digits(shared_path, "2x3"), {"sigma": 60.0} if rule in ("damped", "accelerated") else {}
+    rough = {"sum": {"numbers": "exact", "channel": "plain"}, "compute": {"dtype": "float32"}}
+    one = course(folder, RULES[rule] | given, measured=12, **rough)[-1].columns
+    other = course(folder, RULES[rule] | given, measured=12)[-1].columns
+    assert one["dual"] == pytest.approx(other["dual"], rel=1e-3)
+    assert one["dual"] <= one["objective"]

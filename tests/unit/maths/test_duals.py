@@ -1,0 +1,335 @@
+"""Duals of losses: steps against brute-force maximization, conjugates against numerical suprema."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import entr, expit
+
+from mpifed.maths.certificates import dual_value
+from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual, along, values_along
+
+DUALS: dict[str, Any] = {
+    "hinge": HingeDual(),
+    "squared-hinge": SquaredHingeDual(),
+    "logistic": LogisticDual(),
+    "least-squares": LeastSquaresDual(),
+}
+CLASSIFIERS = ["hinge", "squared-hinge", "logistic"]
+QUADRATIC = ["hinge", "squared-hinge", "least-squares"]
+CURVATURES = [0.0, 1e-8, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e8]
+SCORES = [-50.0, -1.0, -0.9, 0.0, 0.3, 1.0, 1.0001, 4.0, 50.0]
+every_loss = pytest.mark.parametrize("name", list(DUALS))
+
+
+def loss(name: str, m: Any, y: float) -> Any:
+    """Written out; y is a class, or a target."""
+    t = 2 * y - 1
+    return {
+        "hinge": lambda: np.maximum(0, 1 - t * m),
+        "squared-hinge": lambda: np.maximum(0, 1 - t * m) ** 2,
+        "logistic": lambda: np.logaddexp(0, -t * m),
+        "least-squares": lambda: (m - y) ** 2 / 2,
+    }[name]()
+
+
+def gain(name: str, alpha: Any, y: float) -> Any:
+    """-l*(-alpha), of alpha in its domain."""
+    b = (2 * y - 1) * alpha
+    return {
+        "hinge": lambda: b,
+        "squared-hinge": lambda: b - b * b / 4,
+        "logistic": lambda: entr(b) + entr(1 - b),
+        "least-squares": lambda: alpha * y - alpha**2 / 2,
+    }[name]()
+
+
+def domain(name: str, y: float) -> tuple[float, float]:
+    """Of alpha; a wide range where there is no end."""
+    t = 2 * y - 1
+    far = {"hinge": 1.0, "logistic": 1.0, "squared-hinge": 1e3}.get(name, 1e3)
+    return (-1e3, 1e3) if name == "least-squares" else (min(0.0, t * far), max(0.0, t * far))
+
+
+def labels(name: str) -> list[float]:
+    return [0, 1] if name in CLASSIFIERS else [-2.5, 0.0, 0.7]
+
+
+def grid(name: str, curvatures: list[float] = CURVATURES) -> tuple[Any, ...]:
+    """(alpha, m, y, curvature), all combinations; alpha at both ends of its domain and within."""
+    found = []
+    for y in labels(name):
+        low, high = domain(name, y)
+        inner = [0.3, 0.5, 0.999, 1e-9] if name in ("hinge", "logistic") else [0.3, 2.0, 11.0, 1e-9]
+        alphas = [0.0, *((2 * y - 1) * v if name in CLASSIFIERS else v for v in inner)]
+        alphas += [low, high] if name in ("hinge", "logistic") else []
+        found += [(a, m, y, c) for a in alphas for m in SCORES for c in curvatures]
+    alpha, m, y, c = map(np.array, zip(*found, strict=True))
+    return alpha, m, y.astype(np.int64) if name in CLASSIFIERS else y, c
+
+
+def best(name: str, alpha: float, m: float, y: float, c: float) -> float:
+    """The maximizer of gain(alpha + d) - m d - c/2 d^2 by golden section and parabolas, and the ends of the domain."""
+    low, high = domain(name, y)
+
+    def minus(a: float) -> float:
+        return -(float(gain(name, a, y)) - m * (a - alpha) - c / 2 * (a - alpha) ** 2)
+
+    found = minimize_scalar(minus, bounds=(low, high), method="bounded", options={"xatol": 1e-12, "maxiter": 500}).x
+    return min([found, low, high, alpha], key=minus)
+
+
+def value(name: str, a: Any, alpha: Any, m: Any, y: Any, c: Any) -> Any:
+    return gain(name, a, y) - m * (a - alpha) - c / 2 * (a - alpha) ** 2
+
+
+@every_loss
+def test_a_step_is_as_good_as_brute_force(name: str) -> None:
+    alpha, m, y, c = grid(name)
+    reached = alpha + DUALS[name].step(alpha, m, y, c)
+    found = value(name, reached, alpha, m, y, c)
+    for i in range(0, len(alpha), 3):  # a third of them: each takes 0.5 ms
+        expected = best(name, *(float(v[i]) for v in (alpha, m, y, c)))
+        top = value(name, expected, *(float(v[i]) for v in (alpha, m, y, c)))
+        assert found[i] >= top - 1e-9 * max(1, abs(top)), (alpha[i], m[i], y[i], c[i], reached[i], expected)
+
+
+@every_loss
+def test_a_single_step_is_a_step(name: str) -> None:
+    alpha, m, y, c = grid(name)
+    found = [DUALS[name].single_step(*one) for one in zip(*(v.tolist() for v in (alpha, m, y, c)), strict=True)]
+    np.testing.assert_allclose(found, DUALS[name].step(alpha, m, y, c), rtol=1e-12, atol=1e-14)
+    reached = alpha + np.array(found)
+    np.testing.assert_array_equal(DUALS[name].feasible(reached, y), reached)
+
+
+@every_loss
+@pytest.mark.parametrize("curvature", [0.1, 1.0, 50.0])
+def test_a_step_is_the_maximizer_itself(name: str, curvature: float) -> None:
+    """Where the curvature makes it well determined."""
+    alpha, m, y, c = grid(name, [curvature])
+    reached = alpha + DUALS[name].step(alpha, m, y, curvature)
+    for i in range(len(alpha)):
+        expected = best(name, *(float(v[i]) for v in (alpha, m, y, c)))
+        assert reached[i] == pytest.approx(expected, abs=3e-7 * max(1.0, abs(expected)))  # root of double precision
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(0, 1), st.floats(-1e4, 1e4), st.floats(-10, 10), st.booleans())
+def test_the_logistic_step_solves_its_equation(b: float, margin: float, power: float, y: bool) -> None:
+    """logit(v) + t m + c (v - b) = 0, by bisection in the logit, to double precision."""
+    c, t = 10.0**power, 2 * int(y) - 1
+
+    def equation(q: float) -> float:
+        return q + margin + c * (float(expit(q)) - b)
+
+    root = brentq(equation, -margin - c * (1 - b) - 1, -margin + c * b + 1, xtol=1e-13, rtol=1e-14)
+    alpha = np.array([t * b])
+    found = alpha + DUALS["logistic"].step(alpha, np.array([t * margin]), np.array([int(y)]), c)
+    assert t * found[0] == pytest.approx(expit(root), abs=1e-14 * max(1.0, abs(margin)), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("curvature", [0.0, 1e-30, 1e-8])
+def test_a_row_of_zeros(name: str, curvature: float) -> None:
+    """Its score is 0, whatever w: hinge has t alpha = 1, the others minus the slope of the loss at 0."""
+    y = np.array([0, 1, 0, 1, 1])
+    alpha = (2 * y - 1) * np.array([0, 0, 0.5, 1.0, 0.2])
+    reached = (2 * y - 1) * (alpha + DUALS[name].step(alpha, np.zeros(5), y, curvature))
+    expected = {"hinge": 1.0, "squared-hinge": 2.0, "logistic": 0.5}[name]
+    np.testing.assert_allclose(reached, expected, rtol=1e-7)
+    np.testing.assert_allclose((2 * y - 1) * DUALS[name].toward(np.zeros(5), y), expected)
+
+
+def test_a_row_of_zeros_of_a_regression() -> None:
+    alpha, y = np.array([0.3, -1.0]), np.array([2.0, 5.0])
+    np.testing.assert_allclose(alpha + DUALS["least-squares"].step(alpha, np.zeros(2), y, 0.0), y)
+
+
+def test_hinge_at_its_kink_stays() -> None:
+    alpha, y = np.array([0.25, -0.5]), np.array([1, 0])
+    for curvature in (0.0, 1e-8, 1.0):
+        np.testing.assert_array_equal(DUALS["hinge"].step(alpha, np.array([1.0, -1.0]), y, curvature), 0)
+
+
+@every_loss
+def test_the_conjugate_is_the_supremum(name: str) -> None:
+    """l*(-alpha) = sup over m of -alpha m - l(m), by a fine grid whose ends it does not touch."""
+    m = np.linspace(-60, 60, 240001)
+    for y in labels(name):
+        values = {"hinge": [0, 0.3, 1], "logistic": [0.01, 0.3, 0.5, 0.99], "squared-hinge": [0, 0.3, 5]}
+        own = [(2 * y - 1) * b for b in values[name]] if name in values else [-3.0, 0.0, 2.2]
+        for alpha in own:
+            found = DUALS[name].conjugate(np.array([float(alpha)]), np.array([y]))[0]
+            assert found == pytest.approx((-alpha * m - loss(name, m, y)).max(), abs=1e-6)  # the grid's step, squared
+            assert found == pytest.approx(-gain(name, alpha, y), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_outside_its_domain_the_conjugate_is_infinite(name: str) -> None:
+    alpha, y = np.array([-0.1, 0.1, -2.0, 1e30]), np.array([1, 0, 1, 0])
+    assert np.isposinf(DUALS[name].conjugate(alpha, y)).all()
+    if name != "squared-hinge":
+        assert np.isposinf(DUALS[name].conjugate(np.array([1.1, -1.1]), np.array([1, 0]))).all()
+    inside = DUALS[name].feasible(alpha, y)
+    np.testing.assert_array_equal(inside, 0)
+    assert np.isfinite(DUALS[name].conjugate(inside, y)).all()
+
+
+@every_loss
+def test_the_domain_s_ends_are_in_it(name: str) -> None:
+    for dtype in ("f4", "f8"):
+        alpha, y = np.array([0, 0, 1, -1, 5e-324, 1 - 1e-16], dtype), np.array([0, 1, 1, 0, 1, 1])
+        found = DUALS[name].conjugate(alpha, y)
+        assert np.isfinite(found).all()
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(DUALS[name].feasible(alpha, y), alpha)
+
+
+@every_loss
+def test_fenchel_and_young(name: str) -> None:
+    """l(m) + l*(-alpha) >= -alpha m, with equality at the alpha that `toward` gives."""
+    rng = np.random.default_rng(0)
+    m = 3 * rng.standard_normal(200)
+    y = rng.integers(0, 2, 200) if name in CLASSIFIERS else rng.standard_normal(200)
+    dual = DUALS[name]
+    alpha = dual.feasible(rng.standard_normal(200), y)
+    losses = np.array([loss(name, *one) for one in zip(m, y, strict=True)])
+    assert (losses + dual.conjugate(alpha, y) >= -alpha * m - 1e-12).all()
+    u = dual.toward(m, y)
+    np.testing.assert_allclose(losses + dual.conjugate(u, y), -u * m, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(dual.feasible(u, y), u)
+    assert not dual.step(u, m, y, 2.0).round(12).any()  # at the optimum of its own coordinate
+
+
+@every_loss
+def test_the_step_not_beyond_u_maximizes_the_paper_s_function(name: str) -> None:
+    """Algorithm 3 of HyFDCA: s in [0, 1] by a fine grid of 10,001 of them."""
+    rng, s = np.random.default_rng(1), np.linspace(0, 1, 10001)
+    dual = DUALS[name]
+    y = np.tile(labels(name), 30)[:60]
+    y = y.astype(np.int64) if name in CLASSIFIERS else y
+    m = 2 * rng.standard_normal(60)
+    alpha = dual.feasible(0.7 * rng.random(60) * np.sign(y - 0.5), y)
+    c = 10.0 ** rng.uniform(-2, 2, 60)
+    delta = along(dual, alpha, m, y, c)
+    d = dual.toward(m, y) - alpha
+    for i in range(60):
+        at = alpha[i] + s * d[i]
+        tops = value(name, at, alpha[i], m[i], y[i], c[i])
+        found = value(name, alpha[i] + delta[i], alpha[i], m[i], y[i], c[i])
+        assert found >= tops.max() - 1e-12
+        assert found == pytest.approx(tops.max(), abs=1e-5 * (1 + c[i]))
+        assert -1e-15 <= delta[i] / (d[i] or 1.0) <= 1 + 1e-15
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_coefficients_give_the_sum_along_a_line(name: str, lead: tuple[int, ...]) -> None:
+    rng, dual = np.random.default_rng(2), DUALS[name]
+    y = rng.integers(0, 2, (*lead, 8)) if name in CLASSIFIERS else rng.standard_normal((*lead, 8))
+    alpha = dual.feasible(rng.standard_normal((*lead, 8)), y)
+    delta = dual.feasible(rng.standard_normal((*lead, 8)), y) - alpha
+    linear, quadratic = dual.coefficients(alpha, delta, y)
+    assert dual.quadratic
+    assert linear.shape == quadratic.shape == lead
+    for s in (0.25, 1.0):
+        gained = (dual.conjugate(alpha, y) - dual.conjugate(alpha + s * delta, y)).sum(axis=-1)
+        np.testing.assert_allclose(s * linear - s * s / 2 * quadratic, gained, rtol=1e-10, atol=1e-13)
+
+
+@every_loss
+def test_values_along_a_line(name: str) -> None:
+    rng, dual, steps = np.random.default_rng(3), DUALS[name], np.array([0.0, 0.3, 1.0])
+    y = rng.integers(0, 2, (3, 8)) if name in CLASSIFIERS else rng.standard_normal((3, 8))
+    alpha = dual.feasible(rng.standard_normal((3, 8)), y)
+    delta = dual.feasible(rng.standard_normal((3, 8)), y) - alpha
+    found = values_along(dual, alpha, delta, y, steps)
+    expected = [[math.fsum(gain(name, *one) for one in zip(a + s * d, v, strict=True)) for s in steps]
+                for a, d, v in zip(alpha, delta, y, strict=True)]  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    assert found.dtype == np.float64
+
+
+def test_the_logistic_conjugate_has_no_coefficients() -> None:
+    assert not DUALS["logistic"].quadratic
+    with pytest.raises(NotImplementedError, match="values_along"):
+        DUALS["logistic"].coefficients(np.zeros(1), np.zeros(1), np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("classes", ["int64", "uint8"])
+def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
+    """In single precision, over and over, with scores and curvatures of all sizes."""
+    rng, n, dual = np.random.default_rng(4), 4000, DUALS[name]
+    y = rng.integers(0, 2, n).astype(classes)
+    alpha = np.zeros(n, "f4")
+    for _ in range(6):
+        m = (rng.standard_normal(n) * 10.0 ** rng.uniform(-6, 6, n)).astype("f4")
+        c = (10.0 ** rng.uniform(-8, 8, n)).astype("f4")
+        delta = dual.step(alpha, m, y, c)
+        assert delta.dtype == np.float32
+        alpha = alpha + delta
+        assert np.isfinite(dual.conjugate(alpha, y)).all()
+        np.testing.assert_array_equal(dual.feasible(alpha, y), alpha)
+        shorter = alpha + along(dual, alpha, -m, y, c)
+        assert np.isfinite(dual.conjugate(dual.feasible(shorter, y), y)).all()
+        np.testing.assert_allclose(dual.feasible(shorter, y), shorter, rtol=1e-6, atol=1e-7)
+
+
+@every_loss
+def test_the_dtype_is_that_of_alpha(name: str) -> None:
+    y = np.array([0, 1]) if name in CLASSIFIERS else np.array([0.5, 1.5])
+    for dtype in ("f4", "f8"):
+        alpha = np.zeros(2, dtype)
+        for curvature in (0.5, np.float64(0.5), np.array([0.5, 2.0])):
+            assert DUALS[name].step(alpha, np.array([0.1, 0.2]), y, curvature).dtype == dtype
+            assert along(DUALS[name], alpha, np.array([0.1, 0.2]), y, curvature).dtype == dtype
+        assert DUALS[name].toward(alpha, y).dtype == dtype
+        assert DUALS[name].feasible(alpha, y).dtype == dtype
+        assert not alpha.any()  # arguments stay as they are
+
+
+def test_single_precision_is_double_precision_rounded() -> None:
+    rng, n = np.random.default_rng(5), 2000
+    y, m, c = rng.integers(0, 2, n), rng.standard_normal(n), 10.0 ** rng.uniform(-3, 2, n)
+    for name in CLASSIFIERS:
+        alpha = (2 * y - 1) * rng.random(n).astype("f4").astype("f8")
+        exact = DUALS[name].step(alpha, m, y, c)
+        found = DUALS[name].step(alpha.astype("f4"), m, y, c)
+        np.testing.assert_allclose(found, exact, atol=1e-4 if name == "hinge" else 2e-6)  # hinge divides 1 - t m by c
+
+
+@every_loss
+def test_weak_duality_and_the_value_of_the_dual(name: str) -> None:
+    """D(alpha) <= P(w) for any two, by the formula written out; coordinate steps bring them together."""
+    rng, dual, n, p, penalty = np.random.default_rng(6), DUALS[name], 30, 6, 0.05
+    lam = 2 * penalty
+    X = rng.standard_normal((n, p))
+    y = rng.integers(0, 2, n) if name in CLASSIFIERS else rng.standard_normal(n)
+
+    def primal(w: Any) -> float:
+        return lam / 2 * float(w @ w) + sum(float(loss(name, x @ w, t)) for x, t in zip(X, y, strict=True)) / n
+
+    def value_at(alpha: Any) -> float:
+        found = dual_value(penalty, X.T @ alpha / (lam * n), float(dual.conjugate(alpha, y).sum()), n)
+        pulled = X.T @ alpha / (lam * n)
+        gains = sum(float(gain(name, a, t)) for a, t in zip(alpha, y, strict=True))
+        assert found == pytest.approx(gains / n - lam / 2 * float(pulled @ pulled), rel=1e-12)
+        return found
+
+    alpha = dual.feasible(rng.standard_normal(n), y)
+    assert value_at(alpha) <= primal(rng.standard_normal(p)) + 1e-12
+    last = value_at(alpha)
+    for _ in range(60 if name == "logistic" else 400):  # of no kinks it takes fewer
+        for i in range(n):
+            score = X[i] @ (X.T @ alpha) / (lam * n)
+            alpha[i : i + 1] += dual.step(alpha[i : i + 1], np.array([score]), y[i : i + 1], X[i] @ X[i] / (lam * n))
+    assert last < value_at(alpha)
+    assert primal(X.T @ alpha / (lam * n)) - value_at(alpha) == pytest.approx(0, abs=1e-8)

@@ -1,0 +1,210 @@
+"""Tables of several clients, joined by identifiers: against a join by dictionaries."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import hmac
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.command import data
+from mpifed.shards.sources import Tables
+from mpifed.shards.sources import tables as tables_module
+from mpifed.shards.store import open_federation
+
+# a bank and two shops, which know different things about overlapping people
+BANK = "person,income,age,paid\nann,3,40,1\nbob,1,31,0\n cem ,2,50,1\ndua,2.5,28,0\n"
+NORTH = "age,person,visits\n33,eva,7\n61,fay,2\n"
+SOUTH = 'visits,likes,person,paid\n5,0.5,bob,0\n4,0.25,"cem",1\n9,1,eva,1\n1,0,fay,0\n'
+FILES = {"bank.csv": BANK, "north.csv": NORTH, "south.csv": SOUTH}
+KEY = b"sixteen bytes or more"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_bytes(KEY)
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    (folder / "notes.txt").write_text("no table")
+    return folder
+
+
+def in_order(ids: set[str]) -> list[str]:
+    return sorted(ids, key=lambda name: hmac.new(KEY, name.encode(), hashlib.sha256).hexdigest())
+
+
+def test_tables_are_joined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # north and south overlap in rows and columns, but south has no ages, and visits are of other people
+    (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
+    (folder / "north.csv").write_text("age,person,visits,paid\n33,eva,7,1\n61,fay,2,0\n")
+    monkeypatch.setattr(tables_module, "CHUNK_VALUES", 8)  # two rows at a time
+    read = Tables(folder, "person", "paid", folder.parent / "key", missing="zero").read(0)
+    names = ("income", "age", "visits", "likes")
+    assert read.names == names
+    cells: dict[tuple[str, str], float] = {}
+    paid: dict[str, int] = {}
+    for path in (folder / name for name in FILES):
+        for line in csv.DictReader(path.read_text().splitlines()):
+            person = line.pop("person").strip()
+            paid |= {person: int(line.pop("paid"))} if "paid" in line else {}
+            cells |= {(person, name): float(value) for name, value in line.items()}
+    ids = in_order({person for person, _ in cells})
+    chunks = list(read.chunks())
+    assert [len(X) for X in chunks] == [2, 2, 2]
+    expected = [[cells.get((person, name), 0.0) for name in names] for person in ids]
+    assert np.concatenate(chunks).tolist() == expected
+    assert read.labels.tolist() == [paid[person] for person in ids]
+    assert read.partition is not None
+    assert read.partition.missing == len(ids) * 4 - len(cells)
+    held = {
+        (ids[row], names[column])
+        for client in range(3)
+        for rows, columns in [read.partition.of(client)] for row in rows for column in columns
+    }  # fmt: skip
+    assert held == set(cells)
+
+
+def test_order_depends_on_the_key(folder: Path) -> None:
+    def first(key: bytes | None) -> list[float]:
+        if key:
+            (folder.parent / "key").write_bytes(key)
+        source = Tables(folder, "person", "paid", folder.parent / "key" if key else None, missing="zero")
+        return next(source.read(0).chunks())[:, 0].tolist()  # type: ignore[no-any-return]
+
+    for name in ("north.csv", "south.csv"):
+        (folder / name).unlink()
+    (folder / "bank.csv").write_text("person,age,paid\n" + "".join(f"p{i},{i},{i % 2}\n" for i in range(50)))
+    assert first(KEY) == first(KEY)
+    assert first(KEY) != first(KEY[::-1])
+    assert first(None) != first(None)
+    assert sorted(first(None)) == list(range(50))
+
+
+def make(folder: Path, *words: str) -> Path:
+    out = folder.parent / "out"
+    arguments = ["tables", folder, "--id", "person", "--label", "paid", "--key", folder.parent / "key", *words]
+    result = CliRunner().invoke(
+        data, [str(word) for word in (*arguments, "--out", out)], catch_exceptions=False, standalone_mode=False
+    )
+    assert "clients  3, split by grid" in result.output
+    return out
+
+
+def join(folder: Path) -> None:
+    """Make the files fit together, with 2 x 4 cells for people of whom only some things are known."""
+    (folder / "north.csv").write_text("person,age,visits,paid\neva,33,7,1\nfay,61,2,0\n")
+    (folder / "south.csv").write_text("visits,likes,person,paid\n5,0.5,bob,0\n4,0.25,cem,1\n9,1,ann,1\n1,0,dua,0\n")
+
+
+def test_command(folder: Path) -> None:
+    join(folder)
+    federation = open_federation(make(folder, "--missing", "zero", "--scale", "unit"), verify=True)
+    assert (federation.samples, federation.features, federation.classes) == (6, 4, 2)
+    assert federation.counts.tolist() == [4, 2, 4]
+    assert federation.widths.tolist() == [2, 2, 2]
+    assert federation.provenance["missing_cells"] == 4
+    assert set(federation.provenance["files"]) == set(FILES)
+    stored = (federation.path / "federation.h5").read_bytes() + federation.file_of(0).read_bytes()
+    assert not any(name.encode() in stored for name in ("ann", "bob", "cem", "dua"))
+    bank = federation.shard(0, True)
+    X = np.empty((4, 2))
+    bank.take(np.arange(4), X)
+    ids = in_order({"ann", "bob", "cem", "dua", "eva", "fay"})
+    known = {"ann": (3, 40, 1), "bob": (1, 31, 0), "cem": (2, 50, 1), "dua": (2.5, 28, 0)}
+    for row, x, y in zip(bank.rows, X * 61, bank.y, strict=True):
+        np.testing.assert_allclose((*x, y), known[ids[row]], rtol=1e-12)
+
+
+def test_test_rows_are_held_out(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, ids, columns in (("bank", range(60), "ab"), ("north", range(60, 90), "abcd"), ("south", range(60), "c")):
+        lines = [f"person,paid,{','.join(columns)}"]
+        for i in rng.permutation(ids):
+            lines.append(f"p{i},{i % 2},{','.join(str(100 * i + ord(column)) for column in columns)}")
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+    federation = open_federation(make(folder, "--missing", "zero", "--test-fraction", "0.3"), verify=True)
+    assert (federation.samples, federation.test_samples) == (62, 28)
+    assert federation.counts[0] == federation.counts[2]
+    assert federation.provenance["missing_cells"] == federation.counts[0]  # column d of the people of bank and south
+    seen = np.zeros((62, 4))
+    for client in range(3):
+        shard = federation.shard(client, False)
+        X = np.empty((shard.samples, shard.features))
+        shard.take(np.arange(shard.samples), X)
+        seen[np.ix_(shard.rows, shard.columns)] = X
+    test = federation.test(np.float64)
+    assert test is not None
+    together = np.concatenate([seen, test[0]])
+    together = together[together[:, 0].argsort()]
+    assert together[:, 0].tolist() == [100 * i + ord("a") for i in range(90)]
+    assert together[:, 3].tolist() == [0] * 60 + [100 * i + ord("d") for i in range(60, 90)]
+
+
+def test_cells_that_nobody_holds(folder: Path) -> None:
+    join(folder)
+    with pytest.raises(DataError, match=r"'(income|likes)' of sample '(eva|fay)' is in no file; .* all 4 such cells"):
+        make(folder)
+    with pytest.raises(UsageError, match="--scale standard: columns would be shifted"):
+        make(folder, "--missing", "zero", "--scale", "standard")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: line 6: identifier 'ann', as in line 2"),
+        ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: line 6: no identifier"),
+        ("bank.csv", BANK.replace("person", "who"), r"bank.csv: line 1 names no column 'person'"),
+        ("bank.csv", "1,2,3\n", r"bank.csv: line 1 names no column 'person'"),
+        ("bank.csv", BANK.replace("income", "age"), r"bank.csv: line 1 names 2 columns 'age'"),
+        ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column beside person, paid"),
+        ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: line 5, column 2 \(income\): 'much'"),
+        ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: line 2: 3 columns"),
+        ("south.csv", SOUTH.replace("bob,0", "bob,1"), r"south.csv: sample 'bob' has the label 1, but 0 in .*bank.csv"),
+        ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
+        ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is in .*north.csv and .*south.csv; remove it"),
+    ],
+)
+def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(DataError, match=words):
+        make(folder, "--missing", "zero")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--split rows", "the files of tables say who holds what"),
+        ("--clients 3", "the files of tables say who holds what"),
+        ("--partition classes:1", "here --split columns, --map or files do"),
+        ("--features 3", "--features: tables has no such option; it has id, key, label, path, task"),
+    ],
+)
+def test_impossible_options(folder: Path, words: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(folder, *words.split())
+
+
+def test_missing_options(folder: Path) -> None:
+    for words, message in (("--id person", "--label is missing"), ("--label paid", "--id is missing")):
+        with pytest.raises(UsageError, match=f"tables: {message}"):
+            arguments = ["tables", str(folder), *words.split(), "--out", "out"]
+            CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
+
+
+def test_short_key_and_no_tables(folder: Path) -> None:
+    (folder.parent / "key").write_bytes(b"secret")
+    with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):
+        make(folder)
+    with pytest.raises(DataError, match="key"):
+        Tables(folder, "person", "paid", folder / "nowhere").read(0)
+    with pytest.raises(DataError, match="expected a folder of CSV files"):
+        Tables(folder / "nowhere", "person", "paid").read(0)
+    with pytest.raises(DataError, match=r"no file \*.csv"):
+        Tables(folder.parent, "person", "paid").read(0)
