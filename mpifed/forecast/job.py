@@ -7,6 +7,7 @@ shards.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,10 +80,12 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
     keys = _keys(job, data, now, a_round)
-    setup = [everybody.exchange(one) for one in stage.algorithm.setup]
+    turns = Counter(one.name for one in stage.algorithm.setup)
+    once = {one.name: one for one in stage.algorithm.setup}
+    setup = [{**everybody.exchange(one), "times": turns[name]} for name, one in once.items()]
     exchanges = [asked.exchange(one) for one in stage.algorithm.exchanges]
     per_round = {key: sum(one[key] for one in exchanges) for key in KEYS}
-    whole = {key: keys[key] + sum(one[key] for one in setup) + job.rounds * per_round[key] for key in KEYS}
+    whole = {key: keys[key] + sum(one["times"] * one[key] for one in setup) + job.rounds * per_round[key] for key in KEYS}
     memory = {
         "process": process_bytes,
         "data": _data_bytes(job, data, host),

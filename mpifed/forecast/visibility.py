@@ -12,7 +12,7 @@ from mpifed.comm.channel import Protection
 from mpifed.comm.groups import fewest
 from mpifed.comm.sums import Place
 from mpifed.core.exchange import Algorithm, Exchange, ToClients
-from mpifed.core.holdings import Cells
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.run.protection import one_key
 
@@ -43,21 +43,51 @@ class View(NamedTuple):
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
     """What the server and the clients learn of the answers to an exchange."""
     whole, plain = _sum(places, view), view.protection.channel == "plain" or not exchange.private
-    if exchange.stale:
-        whole = f"{whole}, and of the last ones of who is absent"
+    read = "every answer, in the clear" if view.protection.channel != "plain" else "every answer"
     if isinstance(exchange, ToClients):
         who = "clients" if exchange.hearer is None else f"client {exchange.hearer} alone"
         who = "clients who return" if exchange.returning else who
-        if any(place.field.rows is not None for place in places):
-            whole = f"of each of their rows {whole}"
-        return {"server": "every answer" if plain else "nothing", who: whole}
+        if all(place.field.rows is not None for place in places):
+            whole = _of_rows(places, view, bool(exchange.stale))
+        elif exchange.stale:
+            whole = _with_last(whole)
+        server = "nothing" if exchange.silent or not plain else read
+        return {"server": server, who: whole}
     bare = view.protection.channel == "masked" and not view.protection.max_dropouts and exchange.private
     if bare and any(fewest(place, view.cells, view.present) == 1 for place in places):
         whole += ", which are not masked"
+    if exchange.stale:
+        whole = _with_last(whole)
     return {
-        "server": "every answer" if plain else whole,
+        "server": read if plain else whole,
         "clients": "nothing, but for the one who opens it" if view.one_key and exchange.private else "nothing",
     }
+
+
+def _with_last(whole: str) -> str:
+    """What the server or clients hear where absent clients go on counting."""
+    if whole.startswith("single"):
+        return f"changes of {whole}, and their sum with the last answers of who is absent"
+    return f"{whole}, and of the last ones of who is absent"
+
+
+def _of_rows(places: Sequence[Place], view: View, stale: bool) -> str:
+    """What clients hear of sums by rows."""
+    holders = [_holders(view.cells.rows, place) for place in places]
+    least, most = min(low for low, _ in holders), max(high for _, high in holders)
+    if most <= 1:
+        return "what they told of their own rows, and nothing of others"
+    count = f"{least}" if least == most else f"{least} to {most}"
+    last = ", the last answers of who is absent among them" if stale else ""
+    two = "; with two, each learns the other's part" if least <= 2 else ""
+    return f"of each of their rows the sum over its holders ({count}){last}{two}"
+
+
+def _holders(held: Holdings, place: Place) -> tuple[int, int]:
+    """The least, above one, and the most clients who fill a row of a field."""
+    filled = held.holders if place.field.sender is None else np.ones(1, dtype=np.int64)
+    most = int(filled.max(initial=0))
+    return int(filled[filled > 1].min(initial=most)), most
 
 
 def _sum(places: Sequence[Place], view: View) -> str:
@@ -77,7 +107,7 @@ def _sum(places: Sequence[Place], view: View) -> str:
 def told(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The same of several exchanges, in words: those that are alike together."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for exchange in found:
+    for exchange in {one["name"]: one for one in found}.values():
         (_, server), (who, clients) = exchange["learns"].items()
         alike.setdefault((server, who, clients), []).append(exchange["name"])
     for (server, who, clients), names in alike.items():
@@ -93,6 +123,7 @@ def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
         return lines + list(_plain(algorithm, view, measured))
     lines += ["who takes part, how much is sent, and when, is hidden from nobody"]
     lines += _masked(view) if view.protection.channel == "masked" else _encrypted(view)
+    lines += _in_clear(algorithm, measured) + _of_shared(algorithm, view) + _kept(algorithm, view)
     lines += [f"no sum of fewer than {view.protection.min_clients} answers is opened" + _allowed(view.protection)]
     lines += ["assumed: all follow the protocol (honest but curious); the server passes on public keys unchanged"]
     return lines + list(_ranks(algorithm, view))
@@ -108,6 +139,49 @@ def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
         yield "rank 0 sees every rank's partial sum, which is an answer where one client is present"
     if measured:
         yield "measuring reveals to rank 0 every rank's sum of losses, over all rows it hosts"
+
+
+def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
+    """What no channel seals."""
+    found = [*algorithm.setup, *algorithm.exchanges]
+    found += [one for measure in algorithm.measures for one in measure.exchanges] if measured else []
+    names = dict.fromkeys(one.name for one in found if not one.private)
+    if not names:
+        return []
+    return [
+        f"in the clear by design: {', '.join(names)}; where what a client sends there is a sum over its rows, and one "
+        "row alone has moved since, the difference is that row times its step"
+    ]
+
+
+def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
+    """What holders of the same rows or columns learn of each other, and the server of who holds what."""
+    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
+    lines = []
+    if any(field.rows is not None for field in fields):
+        lines.append("the server knows the numbers of the samples that each client holds, and not whose they are")
+    columns = view.cells.columns.holders
+    told = any(exchange.told_by_columns for exchange in algorithm.exchanges)
+    if told and any(field.columns is not None for field in fields) and (columns == 2).any():
+        lines.append(
+            "columns have two holders: each sees in the next question how the sum over both has changed, so the "
+            "other's part of it"
+        )
+    return lines
+
+
+def _kept(algorithm: Algorithm, view: View) -> list[str]:
+    """How last answers stay with the server."""
+    stale = [one for one in algorithm.exchanges if one.stale and one.private]
+    if not stale:
+        return []
+    heard = "of a sum that is heard twice, who hears it learns the change: that of one client, if one alone took part"
+    if view.protection.channel == "encrypted":
+        kept = "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
+        return [kept, heard]
+    sealed = any(isinstance(one, ToClients) for one in stale)
+    how = ", where clients hear them sealed under the clients' common key" if sealed else ""
+    return [f"clients send how their answers have changed, and the server keeps the sums{how}", heard]
 
 
 def _allowed(protection: Protection) -> str:

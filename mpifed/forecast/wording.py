@@ -35,7 +35,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         for exchange in found[part]:
             who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
             who = f"the {who}" if who == "server hears" else who
-            yield f'\n{title}: "{exchange["name"]}", {who} the sum ({exchange["channel"]}, {exchange["numbers"]})'
+            times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
+            yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["channel"]}, {exchange["numbers"]})'
             for what in ("question", "answer"):
                 yield from (_field_line(what, field) for field in exchange[what])
     yield ""

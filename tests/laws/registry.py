@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpifed.algorithms import ALGORITHMS
-
 STEP = [0.5, 0.1]
 SIZES = {"batch": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 BARE = {"name": "network", "hidden": 6}

@@ -70,11 +70,29 @@ def check_bytes(found: dict[str, Any], out: Path) -> None:
     exchanges = {one["name"]: one for one in found["exchanges"]}
     times = {name: found["rounds"] for name in exchanges}
     for one in [*found["setup"], {"name": "keys", **found["keys"]}]:
-        exchanges[one["name"]], times[one["name"]] = one, 1
+        exchanges[one["name"]], times[one["name"]] = one, one.get("times", 1)
     assert exchanges.keys() == counted["exchanges"].keys()
     for name, cost in counted["exchanges"].items():
         for key in ("up_bytes", "down_bytes"):
             assert exchanges[name][key] * times[name] == cost[key], (name, key)
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+@pytest.mark.parametrize("rule", ["damped", "line-search"])
+def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any, tmp_path: Path) -> None:
+    """Set-up exchanges that are played again and again, rows that several clients hold, X'alpha in the clear."""
+    job = {
+        "name": "cells", "rounds": 3, "data": {"path": str(patchwork), "block": 2},
+        "objective": {"name": "hinge", "penalty": 5e-3}, "algorithm": {"name": "hyfdca", "rule": rule},
+        "sum": {"channel": channel}, "record": {"every": 0},
+    }  # fmt: skip
+    path = write_job(tmp_path / "job.toml", job)
+    found = forecast(path, (), ranks=1)
+    ran(path, (), tmp_path / "run")
+    check_bytes(found, tmp_path / "run")
+    assert [one["times"] for one in found["setup"]] == ([20, 20] if rule == "damped" else [1])
+    assert [one["channel"] for one in found["exchanges"]] == [channel, channel, "plain"]
+    assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
 @pytest.mark.parametrize("numbers", ["exact", "float"])

@@ -12,6 +12,10 @@ from mpifed.forecast.job import forecast, forecast_text
 
 VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'sum.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+HYBRID = (
+    'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0}',
+    'objective={name = "hinge", penalty = 5e-3}',
+)
 SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
 
 
@@ -147,3 +151,53 @@ def test_one_rank_hides_nothing(job: Path, channel: str) -> None:
     text = told(job, channel, ranks=1)
     assert "one rank: its process holds all data and keys" in text and "hides nothing" in text
     assert "rank 0 is" not in text
+
+
+# --- clients who hold some rows of some columns ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channel", ["masked", "encrypted"])
+def test_cells(job: Path, patches: Path, channel: str) -> None:
+    """2 x 3 clients: rows have three holders, columns two."""
+    given = (f"data.path={patches}", *HYBRID)
+    found, text = learns(job, channel, *given), told(job, channel, *given)
+    by_rows = {"server": "nothing", "clients": "of each of their rows the sum over its holders (3)"}
+    assert found["products"] == found["duals"] == found["all-products"] == by_rows
+    assert found["primal"] == {"server": "every answer, in the clear", "clients": "nothing"}
+    assert "in the clear by design: primal" in text and "the difference is that row times its step" in text
+    assert "the server knows the numbers of the samples that each client holds" in text
+    assert "columns have two holders: each sees in the next question how the sum over both has changed" in text
+    assert "keeps" not in text
+    assert learns(job, "plain", *given)["products"]["server"] == "every answer"
+
+
+def test_cells_whose_rows_have_two_holders(job: Path, patchwork: Path) -> None:
+    found = learns(job, "encrypted", f"data.path={patchwork}", *HYBRID)
+    whole = "of each of their rows the sum over its holders (2 to 4); with two, each learns the other's part"
+    assert found["duals"]["clients"] == whole
+
+
+def test_whole_rows_are_for_their_holder(job: Path, halves: Path) -> None:
+    found = learns(job, "masked", f"data.path={halves}", *HYBRID)
+    assert found["duals"]["clients"] == "what they told of their own rows, and nothing of others"
+
+
+@pytest.mark.parametrize("channel", ["masked", "encrypted"])
+def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) -> None:
+    given = (f"data.path={patches}", *HYBRID, "participation.clients_per_round=4", "sum.min_clients=1")
+    found, text = learns(job, channel, *given), told(job, channel, *given)
+    rows = "of each of their rows the sum over its holders (3), the last answers of who is absent among them"
+    assert found["return-duals"] == {"server": "nothing", "clients who return": rows}
+    assert found["duals"] == found["products"] == {"server": "nothing", "clients": rows}
+    assert found["return-primal"]["server"] == found["primal"]["server"] == "every answer, in the clear"
+    assert "in the clear by design: return-primal, primal" in text
+    kept = {
+        "masked": "the server keeps the sums, where clients hear them sealed under the clients' common key",
+        "encrypted": "the server keeps each client's last ciphertexts: it sees when they are renewed, never what",
+    }
+    assert kept[channel] in text
+    assert "who hears it learns the change: that of one client, if one alone took part" in text
+    sealed = learns(job, channel, *given, "algorithm.primal=sealed")["primal"]["server"]
+    assert sealed.startswith("changes of single clients' own pulled")
+    assert sealed.endswith("their sum with the last answers of who is absent")
+    assert ("not masked" in sealed) == (channel == "masked")

@@ -1,0 +1,311 @@
+"""Cutting planes for clients who hold some samples and some features: a bundle method with a line search.
+
+The mean loss R(w) = 1/N sum l_i(x_i.w) is convex: with u_i in -dl_i at any point, R(w) >= c - v.w everywhere, where
+v = X'u / N and c = -1/N sum l_i*(-u_i). The server keeps such planes, minimizes lambda/2 ||w||^2 plus the largest of
+them, and asks for the next plane. That minimum is the dual value D(alpha) of alpha = sum_k beta_k u_k, beta the weights
+of the planes: a bound from below, so the server knows the duality gap.
+
+The planes and their problem are those of C. H. Teo, S. V. N. Vishwanathan, A. Smola, Q. V. Le: "Bundle Methods for
+Regularized Risk Minimization" (JMLR 2010); the search between the best point and the planes' minimizer is that of
+V. Franc, S. Sonnenburg: "Optimized Cutting Plane Algorithm for Support Vector Machines" (ICML 2008).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from mpifed.algorithms.horizontal import model_template, power_of_two
+from mpifed.algorithms.hybrid import (
+    check_duals,
+    counted,
+    largest_pulled,
+    largest_score,
+    on_grid,
+    own_columns,
+    padded,
+    partial_scores,
+    placed_by_columns,
+    placed_by_rows,
+    pulled,
+    told_rows,
+)
+from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.simplex import least_on_simplex
+
+# how far the search may go from the best point towards the planes' minimizer
+PARTS = np.append(0.0, 2.0 ** (np.arange(-31, 1) / 4))
+
+
+class Planes(NamedTuple):
+    """R(w) >= c_k - v_k.w for the first `count` of K planes, the oldest first. Server only."""
+
+    slopes: Array  # [K, p] v
+    heights: Array  # [K] float64 c
+    gram: Array  # [K, K] float64 v_k.v_l
+    weights: Array  # [K] float64 beta
+    count: Array  # [] int64
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    best: Array  # [p] float64
+    ahead: Array  # [p] float64 where the planes and the penalty are least
+    part: Array  # [] float64, how far the best point has just moved to there
+    bound: Array  # [] float64 the largest minimum of planes and penalty so far
+    planes: Planes
+
+
+class Clients(NamedTuple):
+    """A client's; arrays over its rows are filled up with zeros to the width S of the block."""
+
+    best: Array  # [n, S] scores at the best point
+    ahead: Array  # [n, S] scores at the planes' minimizer
+
+
+class Point(NamedTuple):
+    """A question."""
+
+    w: Array  # [p] to each client its own columns
+
+
+class Part(NamedTuple):
+    """A question."""
+
+    part: Array  # [] float64
+
+
+class ByRows(NamedTuple):
+    """Numbers of samples, which their holders add up."""
+
+    value: Any  # Placed [n, N]
+
+
+class Losses(NamedTuple):
+    """What the server hears of the line between two points, each sample counted once."""
+
+    change: Any  # [n, J] the sum of the losses at `PARTS` of the way, less that at the best point
+
+
+class Plane(NamedTuple):
+    """What the server hears of a plane."""
+
+    pulled: Any  # Placed [n, p] X'u
+    height: Any  # [n] the sum of -l*(-u), each sample counted once
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Each round the clients hear scores where the planes are least, and the server hears of a search and a plane.
+
+    1. `products`: the clients hear x.w at the minimizer of the planes, unless they have whole rows.
+    2. `search`: the server hears the losses on the way there from the best point, and chooses the new best point.
+    3. `planes`: the server hears the plane at a point beyond it, `mix` of the rest of the way.
+
+    planes : how many are kept; of more the oldest is dropped that counts for nothing, or else the two of the smallest
+        weights are put together as their mean, so that the bound never falls
+    mix : where the next plane touches, from 0, the best point, to 1, the planes' minimizer
+    primal : X'u travels in the "clear", as w does, or "sealed" in the job's channel
+    """
+
+    default_channel: ClassVar[str] = "encrypted"
+    needs_everybody: ClassVar[bool] = True
+    why_everybody: ClassVar[str] = "a plane is a sum over all samples"
+    certifies_gap: ClassVar[bool] = True
+
+    problem: Problem
+    planes: Annotated[int, Gt(1)] = 30
+    mix: Annotated[float, Gt(0), Le(1)] = 0.1
+    primal: Literal["clear", "sealed"] = "clear"
+
+    @property
+    def whole(self) -> bool:
+        """Whether clients have whole rows, each of its own."""
+        return self.problem.split == "rows"
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Three; two where clients have whole rows."""
+        problem, rows = self.problem, power_of_two(float(self.problem.counts.max()))
+        products = ToClients(
+            "products", ByRows(on_grid(problem, (problem.samples,), largest_score(problem), rows=0)), self.ask,
+            self.answer_products, self.hear_products, told_by_columns=("w",),
+        )  # fmt: skip
+        search = ToServer(
+            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10)), self.ask if self.whole else _ask_nothing,
+            self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
+        )  # fmt: skip
+        summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
+        planes = ToServer(
+            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10)), self.ask_plane, self.answer_plane,
+            self.absorb_plane, private=self.primal == "sealed",
+        )  # fmt: skip
+        return (search, planes) if self.whole else (products, search, planes)
+
+    @property
+    def setup(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Losses, and the gap to the planes' bound."""
+        return measures_of_cells(self)
+
+    def check(self) -> list[str]:
+        """A loss with a conjugate, and a penalty."""
+        return check_duals(self.problem)
+
+    def start_server(self, now: Round) -> Server:
+        """Zeros, and no planes; no loss is below zero."""
+        p, K = self.problem.features, self.planes
+        empty = Planes(
+            np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0)
+        )
+        return Server(np.zeros(p), np.zeros(p), np.float64(0.0), np.float64(0.0), empty)
+
+    def start_clients(self, block: Block, now: Round) -> Clients:
+        """Scores at zero."""
+        shape = len(block.clients), int(block.counts.max())
+        return Clients(np.zeros(shape, block.dtype), np.zeros(shape, block.dtype))
+
+    def ask(self, server: Server, now: Round) -> Point:
+        """Where the planes are least."""
+        return Point(server.ahead.astype(self.problem.dtype))
+
+    def answer_products(
+        self, clients: Clients, question: Point, block: Block, now: Round
+    ) -> tuple[Clients, ByRows]:
+        """Partial scores."""
+        return clients, ByRows(placed_by_rows(self.problem, self._scores(question, block), block))
+
+    def hear_products(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
+        """x.w of the client's samples."""
+        return clients._replace(ahead=padded(told_rows(total.value, block), clients.best.shape[1]))
+
+    def answer_search(
+        self, clients: Clients, question: Point | tuple[()], block: Block, now: Round
+    ) -> tuple[Clients, Losses]:
+        """Losses on the way."""
+        if isinstance(question, Point):
+            clients = clients._replace(ahead=padded(self._scores(question, block), clients.best.shape[1]))
+        found = np.zeros((len(block.clients), len(PARTS)))
+        for i, shard in enumerate(block.shards):
+            once, own = counted(self.problem, shard.client), slice(0, shard.samples)
+            best, y = clients.best[i, own][once], shard.y[once]
+            way, start = clients.ahead[i, own][once] - best, self._loss(best, y)
+            for j in range(1, len(PARTS)):
+                change = self._loss(best + best.dtype.type(PARTS[j]) * way, y)
+                change -= start
+                found[i, j] = change.sum(dtype=np.float64)
+        return clients, Losses(found)
+
+    def absorb_search(self, server: Server, total: Losses, now: Round) -> Server:
+        """The best of the points tried: the objective there, less that at the best point so far."""
+        penalty, way = float(self.problem.objective.penalty), server.ahead - server.best
+        squares = 2 * PARTS * float(server.best @ way) + PARTS**2 * float(way @ way)
+        part = PARTS[np.argmin(total.change / self.problem.samples + penalty * squares)]
+        return server._replace(best=server.best + part * way, part=np.float64(part))
+
+    def ask_plane(self, server: Server, now: Round) -> Part:
+        """How far the best point has moved."""
+        return Part(server.part)
+
+    def answer_plane(
+        self, clients: Clients, question: Part, block: Block, now: Round
+    ) -> tuple[Clients, Plane]:
+        """X'u, for u at a point between the best one and the planes' minimizer."""
+        number, dual = clients.best.dtype.type, self.problem.objective.dual
+        best = clients.best + number(question.part) * (clients.ahead - clients.best)
+        touched = best + number(self.mix) * (clients.ahead - best)
+        sums, heights = [], np.empty(len(block.clients))
+        for i, shard in enumerate(block.shards):
+            u, once = dual.toward(touched[i, : shard.samples], shard.y), counted(self.problem, shard.client)
+            sums.append(pulled(shard, u, block.dtype))
+            heights[i] = -dual.conjugate(u[once], shard.y[once]).sum(dtype=np.float64)
+        placed = placed_by_columns(self.problem, sums, block)
+        return clients._replace(best=best), Plane(placed, heights)
+
+    def absorb_plane(self, server: Server, total: Plane, now: Round) -> Server:
+        """One plane more; the minimizer of planes and penalty, and the value there."""
+        N, double = self.problem.samples, 2 * float(self.problem.objective.penalty)
+        slope, height = total.pulled.astype(np.float64) / N, float(total.height) / N
+        planes = with_plane(server.planes, slope.astype(self.problem.dtype), height)
+        k = int(planes.count)
+        weights = least_on_simplex(planes.gram[:k, :k] / double, planes.heights[:k], planes.weights[:k])
+        ahead = (weights.astype(planes.slopes.dtype) @ planes.slopes[:k]).astype(np.float64) / double
+        bound = float(weights @ planes.heights[:k] - weights @ (planes.gram[:k, :k] @ weights) / (2 * double))
+        # every v_k is known to its dtype's precision alone, and the bound must hold for the true ones
+        sizes = weights @ np.sqrt(np.diag(planes.gram)[:k])
+        bound -= 2 * float(np.finfo(self.problem.dtype).eps * sizes * np.linalg.norm(ahead))
+        planes = planes._replace(weights=np.append(weights, np.zeros(len(planes.weights) - k)))
+        return server._replace(ahead=ahead, planes=planes, bound=np.maximum(server.bound, bound))
+
+    def model(self, server: Server) -> Parameters:
+        """The best point."""
+        return Parameters(server.best.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
+
+    def report(self, server: Server) -> dict[str, float]:
+        """The bound is the value of a dual point."""
+        return {"dual": float(server.bound)}
+
+    def _scores(self, question: Point, block: Block) -> list[Array]:
+        return [partial_scores(shard, question.w[own_columns(shard)], block.dtype) for shard in block.shards]
+
+    def _loss(self, scores: Array, y: Array) -> Array:
+        found: Array = self.problem.objective.loss((), scores[:, None], y)
+        return found
+
+
+def with_plane(planes: Planes, slope: Array, height: float) -> Planes:
+    """One plane more; where there is no room, one less before, and never a bound below that of before."""
+    if int(planes.count) == len(planes.heights):
+        planes = _with_room(planes)
+    k = int(planes.count)
+    slopes, heights, gram = planes.slopes.copy(), planes.heights.copy(), planes.gram.copy()
+    slopes[k], heights[k] = slope, height
+    wide = slope.astype(np.float64)
+    gram[k, : k + 1] = gram[: k + 1, k] = [float(one.astype(np.float64) @ wide) for one in slopes[: k + 1]]
+    weights = planes.weights.copy()
+    weights[k] = 0.0 if k else 1.0
+    return Planes(slopes, heights, gram, weights, np.int64(k + 1))
+
+
+def _with_room(planes: Planes) -> Planes:
+    """Without the oldest plane of weight 0; or with one in place of the two of least weight, their weighted mean."""
+    K, (one, other) = len(planes.heights), np.sort(np.argsort(planes.weights, kind="stable")[:2])
+    idle = np.flatnonzero(planes.weights == 0)
+    mixing = np.eye(K)
+    if len(idle):
+        gone = int(idle[0])
+    else:
+        gone, pair = int(one), planes.weights[[one, other]]
+        mixing[other, [one, other]] = pair / pair.sum()
+    kept = np.delete(np.arange(K), gone)
+    slopes, mixing, weights = np.zeros_like(planes.slopes), mixing[kept], planes.weights.copy()
+    slopes[: K - 1] = planes.slopes[kept]
+    if not len(idle):
+        at = int(np.searchsorted(kept, other))
+        slopes[at] = mixing[at].astype(slopes.dtype) @ planes.slopes
+        weights[other] += weights[one]
+    return Planes(
+        slopes=slopes,
+        heights=np.append(mixing @ planes.heights, 0.0),
+        gram=np.pad(mixing @ planes.gram @ mixing.T, (0, 1)),
+        weights=np.append(weights[kept], 0.0),
+        count=np.int64(K - 1),
+    )
+
+
+def _ask_nothing(server: Any, now: Round) -> tuple[()]:
+    """The clients know."""
+    return ()

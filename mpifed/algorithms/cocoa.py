@@ -1,0 +1,149 @@
+"""CoCoA+: dual coordinate ascent at every client on its own rows, whose results are added up.
+
+C. Ma, V. Smith, M. Jaggi, M. I. Jordan, P. Richtarik, M. Takac: "Adding vs. Averaging in Distributed Primal-Dual
+Optimization" (ICML 2015); V. Smith, S. Forte, C. Ma, M. Takac, M. I. Jordan, M. Jaggi: "CoCoA: A General Framework for
+Communication-Efficient Distributed Optimization" (JMLR 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from mpifed.algorithms.horizontal import check_rows, start_model
+from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
+from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.record import Array, Record
+from mpifed.core.round import Round
+from mpifed.maths.coordinates import ascend
+from mpifed.maths.objectives import Parameters
+
+ROWS = 256  # of one client in memory at once; fixed, because it decides the bits of what the client sends
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    w: Array  # [p] float64, X'alpha / (lambda N) as far as the clients have told
+
+
+class Clients(NamedTuple):
+    """A client's alone."""
+
+    alpha: Array  # [n, S], zeros beyond the client's rows
+
+
+class Question(NamedTuple):
+    """What the server sends."""
+
+    w: Array  # [p]
+    sigma: Array  # [] float64, sigma'
+
+
+class Change(NamedTuple):
+    """What a client sends."""
+
+    w: Array  # [n, p] gamma X'(change of alpha) / (lambda N)
+
+
+@dataclass(frozen=True)
+class CoCoA:
+    """Each client improves its own alpha on a model of the dual, (9), by passes of coordinate ascent.
+
+    K in the paper is the number of clients who are asked in a round, H is `local_epochs` passes over a client's rows,
+    each in a new random order, and n is N here. As the clients do not see each other's steps, each counts the quadratic
+    term of its own sigma' = `sigma` times; then `gamma` times its step is added. sigma' = gamma K, the default, is safe
+    whatever the data (Lemma 4): no round lowers the dual. gamma = 1 is CoCoA+, gamma = 1 / K with sigma' = 1 the older
+    CoCoA, which averages; one client alone does SDCA.
+
+    Absent clients keep their alpha, and it counts: w stays X'alpha / (lambda N) over all rows.
+    """
+
+    certifies_gap: ClassVar[bool] = True
+    problem: Problem
+    gamma: Annotated[float, Gt(0), Le(1)] = 1.0
+    sigma: Annotated[float, Gt(0)] | None = None
+    local_epochs: Annotated[int, Gt(0)] = 1
+
+    @property
+    def setup(self) -> tuple[ToServer, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        """The server hears the sum of the clients' changes of w."""
+        fields = Change(Field((self.problem.features,)))
+        return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss and objective, the dual and the gap."""
+        return measures_of_cells(self, _duals)
+
+    def check(self) -> list[str]:
+        """Data split by rows, and a dual problem."""
+        return check_rows(self.problem, 1) + check_duals(self.problem)
+
+    def start_server(self, now: Round) -> Server:
+        """w = 0."""
+        return Server(np.zeros(self.problem.features))
+
+    def start_clients(self, block: Block, now: Round) -> Clients:
+        """alpha = 0."""
+        return Clients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
+
+    def model(self, server: Server) -> Parameters:
+        """w."""
+        like = start_model(self.problem, Round(0, 0, np.ones(1, dtype=bool)))
+        return Parameters(server.w.astype(self.problem.dtype)[:, None], like.head)
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """w and sigma'."""
+        sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma
+        return Question(server.w.astype(self.problem.dtype), np.float64(sigma))
+
+    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Change]:
+        """Algorithm 1: the local problem, solved as far as the passes come, and gamma times its outcome."""
+        alphas = list[Array]()
+        changes = np.empty((len(block.clients), self.problem.features), block.dtype)
+        for i, alpha in enumerate(unpadded(clients.alpha, block)):
+            new, pulled = self._pass(alpha, question, block.only(np.array([i])), now)
+            alphas.append(new)
+            np.multiply(pulled, self.gamma / lambda_n(self.problem), out=changes[i], casting="same_kind")
+        return Clients(padded(alphas, clients.alpha.shape[1])), Change(changes)
+
+    def absorb(self, server: Server, total: Change, now: Round) -> Server:
+        """w and the clients' changes."""
+        return Server(server.w + total.w)
+
+    def _pass(self, alpha: Array, question: Question, alone: Block, now: Round) -> tuple[Array, Array]:
+        """(alpha [s], X'(change) [p] before gamma) of one client.
+
+        The scores that a step sees are those of w + sigma' X'(change so far) / (lambda N).
+        """
+        size, dual = alone.shards[0].samples, self.problem.objective.dual
+        rows = alone.draw(now, "local passes", self.local_epochs * size)[0]
+        new, w, pulled = alpha.copy(), question.w.copy(), np.zeros_like(question.w)
+        scale = float(question.sigma) / lambda_n(self.problem)
+        for epoch in range(0, len(rows), size):  # no row twice in one call of `ascend`
+            for start in range(epoch, epoch + size, ROWS):
+                at = rows[start : min(start + ROWS, epoch + size)]
+                batch = alone.take(at[None])
+                X = batch.X[0]
+                stepped, w = ascend(dual, X, batch.y[0], new[at], w, scale)
+                pulled += X.T @ (stepped - new[at])
+                new[at] = stepped
+        if self.gamma < 1:
+            new = dual.feasible(alpha + new.dtype.type(self.gamma) * (new - alpha), alone.shards[0].y)
+        return new, pulled
+
+
+def _duals(clients: Any, told: Record, block: Block) -> Sequence[Array]:
+    return unpadded(clients.alpha, block)

@@ -1,0 +1,190 @@
+"""What algorithms for cells share: clients who hold some rows of some columns, up to all of either.
+
+A sample's score is the sum of its holders' partial scores. What belongs to a sample alone, its loss and its conjugate,
+is known to all of its holders alike, and counted once: by the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from mpifed.algorithms.functions import constrains, squares_alone
+from mpifed.algorithms.horizontal import power_of_two
+from mpifed.core.block import Block, Shard
+from mpifed.core.exchange import Field, Placed, Problem
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import Array
+from mpifed.shards.layout import span
+
+# --- what a client does with its rows -------------------------------------------------------------------------------
+
+
+def own_rows(shard: Shard) -> Array | slice:
+    """Where the client's samples stand among all samples."""
+    return span(shard.rows)
+
+
+def own_columns(shard: Shard) -> Array | slice:
+    """Where the client's features stand among all features."""
+    return span(shard.columns)
+
+
+def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
+    """X w of all rows of a client, from its own columns.
+
+    Parameters
+    ----------
+    w : [p_i] or [p_i, h], of the client's columns
+    dtype : of X
+
+    Returns
+    -------
+    [s_i] or [s_i, h] in the dtype of `w`
+    """
+    found = np.empty((shard.samples, *w.shape[1:]), w.dtype)
+    for at, X in shard.pieces(dtype):
+        found[at] = X @ w
+    return found
+
+
+def pulled(shard: Shard, values: Array, dtype: str) -> Array:
+    """X' values: [p_i] from one value [s_i] of every row of a client, in the dtype of the values."""
+    found: Array | None = None
+    for at, X in shard.pieces(dtype):
+        some = X.T @ values[at]
+        found = some if found is None else found + some
+    return np.zeros(shard.features, values.dtype) if found is None else found
+
+
+def row_holdings(problem: Problem) -> Holdings:
+    """Who holds which samples."""
+    assert problem.rows is not None  # every run says so
+    return problem.rows
+
+
+@lru_cache(maxsize=1024)
+def counted(problem: Problem, client: int) -> Array | slice:
+    """Which of its samples the client is the first to hold."""
+    rows = row_holdings(problem)
+    own: Array = rows.first[rows.of(client)]
+    found = np.flatnonzero(own == client)
+    return slice(None) if len(found) == len(own) else found
+
+
+def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Array]:
+    """What all holders of a sample know alike, as their shares of a sum: the first one's counts, zero elsewhere."""
+    found = [np.zeros_like(one) for one in values]
+    for out, one, shard in zip(found, values, block.shards, strict=True):
+        once = counted(problem, shard.client)
+        out[once] = one[once]
+    return found
+
+
+def told_rows(total: Array, block: Block) -> list[Array]:
+    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples."""
+    return [total[own_rows(shard)] for shard in block.shards]
+
+
+def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
+    """Numbers of the clients' own samples [s_i, ...] among those of all samples."""
+    return Placed(values, [own_rows(shard) for shard in block.shards], problem.samples)
+
+
+def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
+    """Numbers of the clients' own features [p_i, ...] among those of all features."""
+    return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
+
+
+# --- arrays of unequal lengths in one state -------------------------------------------------------------------------
+
+
+def padded(values: Iterable[Array], width: int) -> Array:
+    """[n, width] the clients' arrays [s_i], with zeros beyond; a view where one client fills it all."""
+    values = list(values)
+    if len(values) == 1 and len(values[0]) == width:
+        return values[0][None]
+    found = np.zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
+    for row, one in zip(found, values, strict=True):
+        row[: len(one)] = one
+    return found
+
+
+def unpadded(values: Array, block: Block) -> list[Array]:
+    """n views [s_i] of what `padded` has put together."""
+    return [row[:count] for row, count in zip(values, block.counts.tolist(), strict=True)]
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_cells(problem: Problem) -> list[str]:
+    """What algorithms for cells ask of the job, one message for each thing that does not fit."""
+    wrong = squares_alone(problem)
+    if constrains(problem):
+        wrong.append(
+            "[[constraint]], [minimize]: this algorithm minimizes the mean loss and the penalty alone; leave them out, "
+            "or take ssca-horizontal or ssca-vertical"
+        )
+    if problem.measured_rows is not None:
+        wrong.append(
+            f"[record] measured_rows = {problem.measured_rows}: sums over cells are over all rows; leave the key out"
+        )
+    return wrong
+
+
+def check_duals(problem: Problem) -> list[str]:
+    """What algorithms that work on the dual problem ask besides."""
+    objective, wrong = problem.objective, check_cells(problem)
+    kind = type(objective).__name__
+    if getattr(objective, "dual", None) is None:
+        wrong.append(
+            f"[objective] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
+        )
+    if not objective.penalty > 0:
+        wrong.append(
+            f"[objective] penalty = {objective.penalty:g}: the dual problem needs a penalty above 0; the paper's "
+            "lambda is twice the penalty"
+        )
+    if problem.privacy is not None:
+        wrong.append(
+            "[privacy]: no noise is known that makes dual variables private; leave the table out, or take fedavg, "
+            "scaffold or fedpdm, for data split by rows"
+        )
+    return wrong
+
+
+# --- fields, primal and dual -----------------------------------------------------------------------------------------
+
+
+def lambda_n(problem: Problem) -> float:
+    """lambda N, of which w(alpha) = X'alpha / (lambda N)."""
+    return float(2 * problem.objective.penalty * problem.samples)
+
+
+def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: int) -> Field:
+    """A field of values up to `largest`, as fine as the sum over all clients leaves room for in one integer."""
+    return Field(shape, largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55), largest, **axis)
+
+
+def largest_score(problem: Problem) -> float:
+    """A bound of x.w: for rows of norm 1 and |alpha| <= 1 it is 1 / lambda; four times as much, and 16 at least."""
+    return power_of_two(4 * max(4.0, 1 / (2 * problem.objective.penalty)))
+
+
+def bend(problem: Problem) -> float | None:
+    """The second derivative of l*, where alpha has no bound; None where it has one, as the loss's slopes have."""
+    first, second, third = problem.objective.dual.conjugate(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist()
+    return third - 2 * second + first if np.isfinite(third) else None
+
+
+def largest_dual(problem: Problem) -> float:
+    """A bound of what one client adds to an alpha: 16 where alpha is bounded, by 1, else 1024."""
+    return 2.0**4 if bend(problem) is None else 2.0**10
+
+
+def largest_pulled(problem: Problem) -> float:
+    """A bound of X'alpha in one client's columns: its largest entry may be 4."""
+    return power_of_two(float(problem.counts.max())) * largest_dual(problem) / 4

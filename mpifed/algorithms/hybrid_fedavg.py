@@ -1,0 +1,139 @@
+"""Federated averaging for clients who hold some rows of some columns.
+
+T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning" (AAAI 2024, arXiv:2210.08106),
+section 2: "computing client weights locally, as before, then concatenating the model weights and averaging at the
+overlaps". Local SGD is that of FedAvg: B. McMahan et al. (AISTATS 2017, arXiv:1602.05629).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Gt
+
+from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
+from mpifed.algorithms.hybrid import own_columns, placed_by_columns
+from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.local import Descent, LocalSteps
+from mpifed.algorithms.own_scores import at_holders, check_own_scores, column_holdings, moved
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.schedules import ShiftedStepSize
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters  # w, which overlaps average
+    steps: Array  # [] int64, rounds done
+
+
+class Question(NamedTuple):
+    """What the server sends."""
+
+    model: Parameters  # of `first`, to each client its own columns
+    step: Array  # [] float64, this round's step size
+
+
+class Changes(NamedTuple):
+    """What a client adds."""
+
+    first: Any  # Placed [n, p, h], in its columns; times its rows relative to the mean client's
+
+
+@dataclass(frozen=True)
+class HybridFedAvg:
+    """Every round the clients present take local SGD steps in their own columns, and the server averages overlaps.
+
+    A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
+    by the mean change over the samples of those present who hold it; a column that none of them holds stays. Local work
+    is counted as in `FedAvg`. `step` = [a, 0.5, b] is the paper's a / (b + sqrt(t)); all steps of round t have that
+    size.
+
+    `combine` says what the model is. "overlaps": w. # differs from the paper: "feature-blocks": w divided by the number
+    of clients who hold a sample, on average: the number of feature blocks of a grid. Each block has been fitted to the
+    whole label, so that where all do well the sum of their scores is too large by that; their mean is not.
+
+    With data split by rows both are FedAvg.
+    """
+
+    problem: Problem
+    batch: Annotated[int, Gt(0)]
+    step: ShiftedStepSize
+    local_steps: Annotated[int, Gt(0)] | None = None
+    local_epochs: Annotated[int, Gt(0)] | None = None
+    combine: Literal["overlaps", "feature-blocks"] = "overlaps"
+
+    @property
+    def setup(self) -> tuple[ToServer, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        """The server hears the weighted sum of the clients' changes, in the columns of each."""
+        heaviest = power_of_two(float(self.problem.weights.max()))
+        shape = model_template(self.problem).first.shape
+        fields = Changes(Field(shape, 2.0**-40 * heaviest, 2.0**10 * heaviest, columns=0))
+        told = ("model.first",)
+        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=told),)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss and objective."""
+        return measures_of_cells(self)
+
+    @property
+    def local(self) -> LocalSteps:
+        """What clients do between two averages."""
+        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
+
+    @property
+    def blocks(self) -> float:
+        """How many clients hold a sample, on average."""
+        return float(self.problem.counts.sum()) / self.problem.samples
+
+    def check(self) -> list[str]:
+        """The batch must fit the data, and the objective must be one of scores alone."""
+        return check_own_scores(self.problem, self.local)
+
+    def start_server(self, now: Round) -> Server:
+        """The objective's initial model."""
+        return Server(start_model(self.problem, now), np.int64(0))
+
+    def start_clients(self, block: Block, now: Round) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """The model and the step size."""
+        return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
+
+    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Changes]:
+        """Each client's change of its columns after its local steps, weighted by its rows."""
+        step, values = float(question.step), []
+        keep = 1 - 2 * step * float(self.problem.objective.penalty)
+        for i, shard in enumerate(block.shards):
+            own = Parameters(question.model.first[own_columns(shard)], ())
+            change = moved(self.local, Descent(own, step, keep), block.only(np.array([i])), now)
+            values.append(change * change.dtype.type(self.problem.weights[shard.client]))
+        return clients, Changes(placed_by_columns(self.problem, values, block))
+
+    def absorb(self, server: Server, total: Changes, now: Round) -> Server:
+        """The mean change in each column, over the samples of those who answered."""
+        weight = at_holders(column_holdings(self.problem), np.where(now.present, self.problem.weights, 0.0))
+        held, first = weight > 0, server.model.first.copy()
+        first[held] += total.first[held] / weight[held, None].astype(first.dtype)
+        return Server(Parameters(first, ()), server.steps + 1)
+
+    def model(self, server: Server) -> Parameters:
+        """w, or the mean of the feature blocks' scores."""
+        first = server.model.first
+        if self.combine == "feature-blocks" and self.blocks != 1:
+            first = first * first.dtype.type(1 / self.blocks)
+        return Parameters(first, ())

@@ -1,0 +1,188 @@
+"""Measuring algorithms for cells, off the clock: losses, dual values and gaps over all rows, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from mpifed.algorithms.horizontal import model_template, power_of_two
+from mpifed.algorithms.hybrid import (
+    counted,
+    lambda_n,
+    own_columns,
+    padded,
+    partial_scores,
+    placed_by_columns,
+    placed_by_rows,
+    pulled,
+    told_rows,
+    unpadded,
+)
+from mpifed.core.block import Block
+from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import Array, Record
+from mpifed.core.round import Round
+from mpifed.maths.certificates import dual_value
+from mpifed.maths.objectives import Parameters, penalty
+
+# (the algorithm's client states, what they are told, their block) -> n arrays [s_i]; added up over a sample's holders
+# they are its alpha
+Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
+
+
+class Asked(NamedTuple):
+    """The model, and what the clients must know besides."""
+
+    first: Array  # [p, h] float64, to each client its own columns
+    head: Record
+    told: Record
+
+
+class Products(NamedTuple):
+    """What the holders of a sample add."""
+
+    scores: Any  # Placed [n, N, h]
+    alpha: Any  # Placed [n, N], or ()
+
+
+class Sums(NamedTuple):
+    """What the server hears, each sample counted once."""
+
+    loss: Any  # [n] sum over the samples
+    conjugate: Any  # [n] sum of l*(-alpha), or ()
+
+
+class Primal(NamedTuple):
+    """What the server hears besides."""
+
+    pulled: Any  # Placed [n, p] X'alpha
+
+
+class Rows(NamedTuple):
+    """A client's, while it is measured."""
+
+    kept: Record  # the algorithm's own states
+    scores: Array  # [n, S, h] float64
+    alpha: Array  # [n, S] float64; or ()
+
+
+class Model(NamedTuple):
+    """Server only, while it is measured."""
+
+    asked: Asked
+    sums: Record  # Sums
+    primal: Record  # Primal, or ()
+
+
+def measures_of_cells(
+    algorithm: Algorithm,
+    duals: Duals | None = None,
+    told: Callable[[Any], Record] = lambda server: (),
+    private: bool = True,
+) -> tuple[Measure, ...]:
+    """Losses over all rows, in float64; with `duals` the dual value D(alpha) and the gap P(w) - D(alpha) too.
+
+    Any alpha of all clients gives a bound below the optimum, whoever took part in finding it: so P - D is never less
+    than the distance of the model's P from the optimum.
+
+    Parameters
+    ----------
+    duals : from the algorithm's client states and what they are `told`, the clients' shares of alpha
+    told : (server) -> what the clients must hear to know their shares
+    private : whether X'alpha travels in the job's channel; if not, in the clear
+    """
+    problem = algorithm.problem
+    outputs = model_template(problem).first.shape[1]
+    rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
+    sums = Field((), 2.0**-30, rows * 2**10)
+    scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, rows=0)
+    alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ()
+    summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, columns=0)
+
+    def start(server: Any) -> Model:
+        model = algorithm.model(server)
+        return Model(Asked(model.first.astype(np.float64), model.head, told(server)), (), ())
+
+    def start_clients(block: Block, states: Record) -> Rows:
+        zeros = np.zeros((len(block.clients), width, outputs))
+        return Rows(states, zeros, zeros[..., 0] if duals is not None else ())
+
+    exchanges: tuple[Exchange, ...] = (
+        ToClients(
+            "all-products", Products(scores, alpha), lambda server, now: server.asked,
+            partial(_all_products, problem, duals), partial(_hear_products, problem), told_by_columns=("first",),
+            off_clock=True,
+        ),
+        ToServer(
+            "all-losses", Sums(sums, sums if duals is not None else ()), lambda server, now: server.asked.head,
+            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total), off_clock=True,
+        ),
+    )  # fmt: skip
+    if duals is not None:
+        exchanges += (
+            ToServer(
+                "all-primal", Primal(summed), lambda server, now: (), partial(_all_primal, problem),
+                lambda server, total, now: server._replace(primal=total), off_clock=True, private=private,
+            ),
+        )  # fmt: skip
+    return (Measure(exchanges, start, partial(_reported, algorithm), start_clients),)
+
+
+def _all_products(
+    problem: Problem, duals: Duals | None, clients: Rows, question: Asked, block: Block, now: Round
+) -> tuple[Rows, Products]:
+    scores = [partial_scores(shard, question.first[own_columns(shard)], block.dtype) for shard in block.shards]
+    alpha: Any = ()
+    if duals is not None:
+        shares = [one.astype(np.float64) for one in duals(clients.kept, question.told, block)]
+        alpha = placed_by_rows(problem, shares, block)
+    return clients, Products(placed_by_rows(problem, scores, block), alpha)
+
+
+def _hear_products(problem: Problem, clients: Rows, total: Products, block: Block, now: Round) -> Rows:
+    width = clients.scores.shape[1]
+    found = clients._replace(scores=padded(told_rows(total.scores, block), width))
+    if not len(clients.alpha):
+        return found
+    dual = problem.objective.dual
+    alpha = zip(told_rows(total.alpha, block), block.shards, strict=True)
+    return found._replace(alpha=padded((dual.feasible(one, shard.y) for one, shard in alpha), width))
+
+
+def _all_losses(
+    problem: Problem, clients: Rows, question: Record, block: Block, now: Round
+) -> tuple[Rows, Sums]:
+    losses, conjugates = np.zeros(len(block.clients)), np.zeros(len(block.clients))
+    for i, shard in enumerate(block.shards):
+        once, own, y = counted(problem, shard.client), slice(0, shard.samples), shard.y
+        losses[i] = problem.objective.loss(question, clients.scores[i, own], y)[once].sum()
+        if len(clients.alpha):
+            conjugates[i] = problem.objective.dual.conjugate(clients.alpha[i, own], y)[once].sum()
+    return clients, Sums(losses, conjugates if len(clients.alpha) else ())
+
+
+def _all_primal(
+    problem: Problem, clients: Rows, question: tuple[()], block: Block, now: Round
+) -> tuple[Rows, Primal]:
+    pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
+    found = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
+    return clients, Primal(placed_by_columns(problem, found, block))
+
+
+def _reported(algorithm: Algorithm, server: Any, measured: Model) -> dict[str, float]:
+    """Columns of the history."""
+    problem, total, primal = algorithm.problem, measured.sums, measured.primal
+    model = Parameters(measured.asked.first, measured.asked.head)
+    loss = float(total.loss) / problem.samples
+    columns = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
+    own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
+    columns |= own
+    if isinstance(primal, Primal):
+        w = primal.pulled.astype(np.float64) / lambda_n(problem)
+        columns["dual"] = dual_value(problem.objective.penalty, w, float(total.conjugate), problem.samples)
+    if "dual" in columns:
+        columns["duality_gap"] = columns["objective"] - columns["dual"]
+    return columns

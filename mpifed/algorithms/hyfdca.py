@@ -1,0 +1,384 @@
+"""HyFDCA: primal-dual learning where clients hold some samples and some features.
+
+T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning" (AAAI 2024, arXiv:2210.08106).
+Fenchel duality, with lambda = 2 penalty: P(w) = lambda/2 ||w||^2 + 1/N sum l_i(x_i.w) is bounded below by
+D(alpha) = -lambda/2 ||w(alpha)||^2 - 1/N sum l_i*(-alpha_i), w(alpha) = X'alpha / (lambda N). (1), (2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from mpifed.algorithms.horizontal import model_template, power_of_two
+from mpifed.algorithms.hybrid import (
+    by_first,
+    check_duals,
+    lambda_n,
+    largest_dual,
+    largest_pulled,
+    largest_score,
+    on_grid,
+    own_rows,
+    padded,
+    placed_by_columns,
+    placed_by_rows,
+    pulled,
+    told_rows,
+    unpadded,
+)
+from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hyfdca_local import Clients, Local, Question
+from mpifed.algorithms.hyfdca_rules import (
+    OWN_NORMS,
+    PARTS,
+    TOGETHER,
+    Along,
+    Momentum,
+    Rule,
+    best_part,
+    momentum,
+)
+from mpifed.algorithms.hyfdca_setup import Norms, Power
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import Array, Record
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.schedules import StepSize
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    w: Array  # [p] float64 X'alpha / (lambda N), of the clients' last answers
+    mean: Array  # [p] float64 of the w so far, or () without `average`
+    rounds: Array  # [] int64 done
+    sigma: Array  # [] float64, lambda_max(XX') or the job's sigma; 0 where nobody needs it
+    part: Array  # [] float64 of the last direction, which the clients have still to go; () but for line-search
+    momentum: Record  # Momentum; () but for accelerated
+    power: Array  # [p] float64 vector of the power iteration
+
+
+class ByRows(NamedTuple):
+    """Numbers of samples, which their holders add up."""
+
+    value: Any  # Placed [n, N]
+
+
+class Primal(NamedTuple):
+    """What the server hears."""
+
+    pulled: Any  # Placed [n, p]: X'alpha, or for line-search X'd
+    along: Record  # Along, each sample counted once; () but for line-search
+    turned: Any  # [n]; () but for accelerated
+
+
+@dataclass(frozen=True)
+class HyFDCA:
+    """Algorithm 1: local dual steps from secure inner products, averaged; the server hears X'alpha alone.
+
+    Before the first round the clients may hear the norms of their samples, and the server X'Xv of some vectors v.
+    In the paper lambda = 2 `penalty`, H = `inner`, gamma_t = `gamma`, c_k = 1; B_n are the holders of a sample.
+
+    The exchanges of a round: the clients hear the inner products x.w of their samples (Algorithm 2), then the sum of
+    their steps, each divided by the number of the sample's holders; the server hears X'alpha (Algorithm 4). Who holds
+    whole rows needs no inner products of others. The second inner product of Algorithm 1 is left out, as in the paper's
+    own runs.
+    Where not all clients take part in every round, those who were absent are first told their alpha, and tell X'alpha
+    of it. Absent clients keep counting with what they sent last, inner products and X'alpha.
+    # differs from the paper: the alpha they are told is that of the round before, which it numbers t, and w goes to all
+    who are present; a step is divided by all holders, present or not, which is steadier.
+
+    rule : the local steps, see `mpifed.algorithms.hyfdca_rules`; `line-search` and `accelerated` need all clients
+    inner : samples that a client draws in a round, on average; when absent all of them, but for rule `paper` as many as
+        are stable if rows have norm 1, spread over the clients by their rows
+    sigma : for `damped` and `accelerated`, and for `paper` without `inner`; by a power iteration when absent
+    gamma : for `paper` and `theory`, at most 1; 1 when absent
+    draws : "rows": the samples of a round are drawn once, and the same for all holders; "client": each client draws its
+        own, as in the paper
+    senders : "all" holders send their steps; "none": nobody does, as all holders of a sample compute the same step
+    primal : X'alpha, and X'Xv, travels in the "clear", as in the paper, or "sealed" in the job's channel
+    average : the model is the mean of the w of rounds 1 to t with weights that grow as t^average; 0: the last w
+    """
+
+    default_channel: ClassVar[str] = "encrypted"
+    why_everybody: ClassVar[str] = "its sums are of all of them"
+    why_no_gap: ClassVar[str] = (
+        'rule "paper" leaves it large while the model is good already; take rule = "damped", "line-search" or '
+        '"accelerated"'
+    )
+    problem: Problem
+    rule: Rule = "line-search"
+    inner: Annotated[int, Gt(0)] | None = None
+    sigma: Annotated[float, Gt(0)] | None = None
+    gamma: StepSize | None = None
+    draws: Literal["rows", "client"] = "rows"
+    senders: Literal["all", "none"] = "all"
+    primal: Literal["clear", "sealed"] = "clear"
+    average: Annotated[float, Ge(0)] = 0.0
+
+    # --- who takes part, and what is played --------------------------------------------------------------------------
+
+    @property
+    def some(self) -> bool:
+        """Whether not all clients take part in every round."""
+        return self.problem.clients_per_round not in (None, self.problem.clients)
+
+    @property
+    def needs_everybody(self) -> bool:
+        """Absent clients keep counting where the job says that some are absent, and the rule allows it."""
+        return not self.some or self.rule in TOGETHER
+
+    @property
+    def certifies_gap(self) -> bool:
+        """P - D is a bound with every rule, but stays large where few samples move in a round."""
+        return self.rule != "paper"
+
+    @cached_property
+    def local(self) -> Local:
+        """What the clients do."""
+        return Local(self.problem, self.rule, self.inner, self.draws, own=self.some and not self.whole)
+
+    @property
+    def whole(self) -> bool:
+        """Whether clients have whole rows, each of its own."""
+        return self.problem.split == "rows"
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Two for whole rows, else three; one less where nobody sends steps; and two before for who comes back."""
+        if self.some and not self.whole:
+            return (
+                self._duals("return-duals", returning=True, silent=True),
+                self._primal("return-primal", "primal", returning=True),
+                self._products("products"),
+                self._duals(),
+                self._primal(stale="primal"),
+            )
+        sent = () if self.senders == "none" else (self._duals(),)
+        products = () if self.whole else (self._products(),)
+        return (*products, *sent, self._primal(stale="primal" if self.some else ""))
+
+    def _products(self, stale: str = "") -> ToClients:
+        return ToClients(
+            "products", self._by_rows(largest_score(self.problem)), self.ask, self.answer_products, self.hear_products,
+            told_by_columns=("w",), stale=stale,
+        )  # fmt: skip
+
+    def _duals(self, name: str = "duals", returning: bool = False, silent: bool = False) -> ToClients:
+        return ToClients(
+            name, self._by_rows(largest_dual(self.problem)), self.ask if self.whole else _ask_nothing,
+            self.answer_duals, self.hear_again if silent else self.hear_duals,
+            told_by_columns=("w",) if self.whole else (), stale="duals" if self.some and not self.whole else "",
+            returning=returning, silent=silent,
+        )  # fmt: skip
+
+    def _primal(self, name: str = "primal", stale: str = "", returning: bool = False) -> ToServer:
+        first = self.whole and self.senders == "none"
+        rows = power_of_two(float(self.problem.counts.max()))
+        sums, values = Field((), 2.0**-30, rows * 2**10), Field((len(PARTS),), 2.0**-30, rows * 2**10)
+        along: Record = ()
+        if self.rule == "line-search":
+            along = Along(sums, sums, ()) if self.problem.objective.dual.quadratic else Along((), (), values)
+        turned = sums if self.rule == "accelerated" else ()
+        summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
+        return ToServer(
+            name, Primal(summed, along, turned), self.ask if first else _ask_nothing, self.answer_primal,
+            self.absorb_again if returning else self.absorb, told_by_columns=("w",) if first else (),
+            private=self._sealed, stale=stale, returning=returning,
+        )  # fmt: skip
+
+    def _by_rows(self, largest: float) -> ByRows:
+        return ByRows(on_grid(self.problem, (self.problem.samples,), largest, rows=0))
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        """The norms of the samples, and the largest eigenvalue of XX', where the rule needs them."""
+        found: list[Exchange] = []
+        if self.rule in OWN_NORMS:
+            found += Norms(self.problem).exchanges
+        if self._needs_sigma and self.sigma is None:
+            found += Power(self.problem, self._sealed).exchanges
+        return tuple(found)
+
+    @property
+    def _sealed(self) -> bool:
+        return self.primal == "sealed"
+
+    @property
+    def _needs_sigma(self) -> bool:
+        return self.rule not in OWN_NORMS or (self.rule == "paper" and self.inner is None)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Losses, the dual value and the gap."""
+        return measures_of_cells(self, self.shares, lambda server: server.part, private=self._sealed)
+
+    def check(self) -> list[str]:
+        """What does not fit, one message each."""
+        wrong = check_duals(self.problem)
+        if wrong:
+            return wrong
+        smallest = int(np.argmin(self.problem.counts))
+        if self.inner is not None and self.rule in TOGETHER:
+            wrong.append(f'[algorithm] inner = {self.inner}: rule "{self.rule}" moves all samples; leave it out')
+        elif self.inner is not None and self.inner > self.problem.counts[smallest]:
+            wrong.append(
+                f"[algorithm] inner = {self.inner}: the smallest shard (client {smallest}) has "
+                f"{self.problem.counts[smallest]} samples; lower inner"
+            )
+        if self.gamma is not None and self.rule not in ("paper", "theory"):
+            wrong.append(f'[algorithm] gamma: rule "{self.rule}" has no step size but its own; leave it out')
+        elif self.gamma is not None and self.gamma.at(1) > 1:
+            wrong.append(f"[algorithm] gamma = {self.gamma.scale:g}: step sizes above 1 leave the domain; lower it")
+        if self.sigma is not None and not self._needs_sigma:
+            wrong.append(f'[algorithm] sigma = {self.sigma:g}: rule "{self.rule}" has no use for it; leave it out')
+        if self.draws == "client" and self.local.count(1.0) is None:
+            wrong.append(f'[algorithm] draws = "client": rule "{self.rule}" draws nothing; leave it out, or give inner')
+        if self.senders == "none" and (self.some or self.draws == "client"):
+            wrong.append(
+                '[algorithm] senders = "none": holders of a sample know the same steps only if all clients take part, '
+                'and draws = "rows"; take senders = "all"'
+            )
+        return wrong
+
+    # --- starts ------------------------------------------------------------------------------------------------------
+
+    def start_server(self, now: Round) -> Server:
+        """Zeros."""
+        zero = np.zeros(self.problem.features)
+        return Server(
+            w=zero,
+            mean=zero if self.average else (),
+            rounds=np.int64(0),
+            sigma=np.float64(self.sigma or 0.0),
+            part=np.float64(0.0) if self.rule == "line-search" else (),
+            momentum=Momentum(zero, np.float64(1.0), np.float64(0.0)) if self.rule == "accelerated" else (),
+            power=now.rng("power").standard_normal(self.problem.features) if self._needs_sigma else (),
+        )
+
+    def start_clients(self, block: Block, now: Round) -> Clients:
+        """alpha = 0."""
+        return self.local.start(block)
+
+    # --- a round -----------------------------------------------------------------------------------------------------
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """w, or for the accelerated rule the point beyond it."""
+        w, number = server.w, server.part
+        if self.rule == "accelerated":
+            number = server.momentum.beta
+            w = w + number * (w - server.momentum.before)
+        sigma = server.sigma
+        if self.rule == "damped" and self.sigma is None:  # half of the eigenvalue is enough, and twice as fast
+            sigma = sigma / 2
+        gamma = np.float64(1.0 if self.gamma is None else self.gamma.at(int(server.rounds) + 1))
+        return Question(w.astype(self.problem.dtype), sigma, number, gamma)
+
+    def answer_products(
+        self, clients: Clients, question: Question, block: Block, now: Round
+    ) -> tuple[Clients, ByRows]:
+        """Algorithm 2: partial inner products."""
+        clients = self.local.begun(clients, question)
+        return clients, ByRows(placed_by_rows(self.problem, self.local.scores(question, block), block))
+
+    def hear_products(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
+        """x.w of the client's samples; all there is to hear where nobody sends steps."""
+        scores = told_rows(total.value, block)
+        if self.senders == "none":
+            return self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
+        return clients._replace(scores=padded(scores, clients.alpha.shape[1]))
+
+    def answer_duals(
+        self, clients: Clients, question: Question | tuple[()], block: Block, now: Round
+    ) -> tuple[Clients, ByRows]:
+        """Algorithms 3 and 5: the local steps, divided by the number of all holders."""
+        if isinstance(question, Question):
+            clients, scores = self.local.begun(clients, question), self.local.scores(question, block)
+        else:
+            scores = unpadded(clients.scores, block)
+        steps = self.local.steps(clients, scores, block, now)
+        for step, shard in zip(steps, block.shards, strict=True):
+            if not self.whole:
+                step *= self.local.share[own_rows(shard)]
+        if len(clients.own):  # what counts of an absent client are all its steps so far
+            steps = [sent + step for sent, step in zip(unpadded(clients.own, block), steps, strict=True)]
+            clients = clients._replace(own=padded(steps, clients.own.shape[1]))
+        return clients, ByRows(placed_by_rows(self.problem, steps, block))
+
+    def hear_duals(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
+        """alpha and the steps of all holders; or all steps so far, which are alpha."""
+        if len(clients.own):
+            return self.hear_again(clients, total, block, now)
+        return self.local.moved(clients, told_rows(total.value, block), block)
+
+    def hear_again(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
+        """alpha, as it is now."""
+        pairs = zip(told_rows(total.value, block), block.shards, strict=True)
+        alpha = (self.problem.objective.dual.feasible(one, shard.y) for one, shard in pairs)
+        return clients._replace(alpha=padded(alpha, clients.alpha.shape[1]))
+
+    def answer_primal(
+        self, clients: Clients, question: Question | tuple[()], block: Block, now: Round
+    ) -> tuple[Clients, Primal]:
+        """Algorithm 4: X'alpha in the client's columns; for line-search X'd."""
+        if isinstance(question, Question):
+            clients, scores = self.local.begun(clients, question), self.local.scores(question, block)
+            clients = self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
+        moved = clients.other if self.rule == "line-search" else clients.alpha
+        pairs = zip(block.shards, unpadded(moved, block), strict=True)
+        sums = placed_by_columns(self.problem, [pulled(shard, one, block.dtype) for shard, one in pairs], block)
+        along = self.local.along(clients, block) if self.rule == "line-search" else ()
+        return clients, Primal(sums, along, clients.turned)
+
+    def absorb_again(self, server: Server, total: Primal, now: Round) -> Server:
+        """w, as it was before the round, but for what those who are back have missed."""
+        return server._replace(w=self._primal_of(total))
+
+    def _primal_of(self, total: Primal) -> Array:
+        found = total.pulled.astype(np.float64)
+        found /= lambda_n(self.problem)
+        return found
+
+    def absorb(self, server: Server, total: Primal, now: Round) -> Server:
+        """w, and what the rule makes of it. (Alg. 4)"""
+        found = self._primal_of(total)
+        if self.rule == "line-search":
+            curve = lambda_n(self.problem) * float(found @ found)
+            part = best_part(total.along, lambda_n(self.problem) * float(server.w @ found), curve)
+            found *= part
+            found += server.w
+            server = server._replace(part=np.float64(part))
+        if self.rule == "accelerated":
+            theta = 1.0 if float(total.turned) > 0 else float(server.momentum.theta)
+            server = server._replace(momentum=momentum(server.w, theta))
+        t = int(server.rounds) + 1
+        if self.average:
+            weight = (self.average + 1) / (self.average + t)
+            server = server._replace(mean=server.mean + weight * (found - server.mean))
+        return server._replace(w=found, rounds=np.int64(t))
+
+    def model(self, server: Server) -> Parameters:
+        """The last w, or the mean."""
+        w = server.mean if self.average else server.w
+        return Parameters(w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
+
+    def shares(self, clients: Clients, part: Array, block: Block) -> Sequence[Array]:
+        """What the clients add to alpha, when it is measured."""
+        if len(clients.own):
+            return unpadded(clients.own, block)
+        alpha = clients.alpha
+        if self.rule == "line-search":
+            alpha = alpha + alpha.dtype.type(part) * clients.other
+        return by_first(self.problem, unpadded(alpha, block), block)
+
+
+def _ask_nothing(server: Any, now: Round) -> tuple[()]:
+    """The clients know."""
+    return ()

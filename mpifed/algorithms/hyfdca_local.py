@@ -1,0 +1,179 @@
+"""What the clients of HyFDCA keep and compute, see `mpifed.algorithms.hyfdca`: dual steps on their own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.hybrid import (
+    bend,
+    counted,
+    lambda_n,
+    own_columns,
+    padded,
+    partial_scores,
+    row_holdings,
+    unpadded,
+)
+from mpifed.algorithms.hyfdca_rules import (
+    OWN_NORMS,
+    TOGETHER,
+    Along,
+    Rule,
+    along_direction,
+    drawn_among,
+    local_step,
+    stable_samples,
+)
+from mpifed.core.block import Block, Shard
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array, map_leaves
+from mpifed.core.round import Round
+
+
+class Question(NamedTuple):
+    """What the server says in the first exchange of a round, as far as the rule needs it."""
+
+    w: Array  # [p] to each client its own columns
+    sigma: Array  # [] float64
+    number: Array  # [] float64: line-search: how much of the last direction to go; accelerated: beta
+    gamma: Array  # [] float64
+
+
+class Clients(NamedTuple):
+    """A client's; arrays over its rows are filled up with zeros to the width S of the block."""
+
+    alpha: Array  # [n, S] of its samples, as it knows them
+    scores: Array  # [n, S] x.w, as last heard; () where a client has whole rows
+    norms: Array  # [n, S] ||x||^2; () where the rule needs none
+    own: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
+    other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ()
+    said: Array  # [n, 2] float64 sigma and gamma, of the round's question
+    turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ()
+
+
+@dataclass(frozen=True)
+class Local:
+    """A client's part of HyFDCA, whose settings these are; `own` says whether it keeps what it has sent."""
+
+    problem: Problem
+    rule: Rule
+    inner: int | None
+    draws: Literal["rows", "client"]
+    own: bool
+
+    def start(self, block: Block) -> Clients:
+        """alpha = 0, which is feasible for all losses."""
+        n = len(block.clients)
+
+        def zeros(needed: bool = True) -> Array:
+            return np.zeros((n, int(block.counts.max())), block.dtype) if needed else ()
+
+        together = self.rule in TOGETHER
+        return Clients(
+            alpha=zeros(),
+            scores=zeros(self.problem.split != "rows"),
+            norms=zeros(self.rule in OWN_NORMS),
+            own=zeros(self.own),
+            other=zeros(together),
+            said=np.zeros((n, 2)),
+            turned=np.zeros(n) if self.rule == "accelerated" else (),
+        )
+
+    def begun(self, clients: Clients, question: Question) -> Clients:
+        """The part of the last direction that the server has found best; or the extrapolated point."""
+        n, alpha, number = len(clients.alpha), clients.alpha, clients.alpha.dtype.type
+        clients = clients._replace(said=np.tile([question.sigma, question.gamma], (n, 1)))
+        if self.rule == "line-search":
+            moved = number(question.number) * clients.other
+            moved += alpha
+            return clients._replace(alpha=moved)
+        if self.rule == "accelerated":
+            return clients._replace(alpha=alpha + number(question.number) * (alpha - clients.other), other=alpha)
+        return clients
+
+    def scores(self, question: Question, block: Block) -> list[Array]:
+        """n arrays [s_i] x.w in the client's columns."""
+        return [partial_scores(shard, question.w[own_columns(shard)], block.dtype) for shard in block.shards]
+
+    def steps(self, clients: Clients, scores: Sequence[Array], block: Block, now: Round) -> list[Array]:
+        """n arrays [s_i] how far each client wants its samples to move."""
+        dual, found = self.problem.objective.dual, list[Array]()
+        for i, shard in enumerate(block.shards):
+            sigma, gamma = clients.said[i].tolist()
+            alpha, y, m = clients.alpha[i, : shard.samples], shard.y, scores[i]
+            norms = clients.norms[i, : shard.samples] if len(clients.norms) else None
+            at = self._drawn(shard, sigma, now)
+            if at is None:
+                found.append(local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma))
+                continue
+            step = np.zeros_like(alpha)
+            curvature = self._curvature(None if norms is None else norms[at], sigma)
+            step[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
+            found.append(step)
+        return found
+
+    def _curvature(self, norms: Array | None, sigma: float) -> Array | float:
+        if norms is None:
+            return sigma / lambda_n(self.problem)
+        factor = 1 / lambda_n(self.problem) * (self.problem.samples if self.rule == "theory" else 1)
+        return norms * norms.dtype.type(factor)
+
+    def _drawn(self, shard: Shard, sigma: float, now: Round) -> Array | None:
+        """D: positions of the samples that move; None: all of them."""
+        count, problem = self.count(sigma), self.problem
+        if count is None or count >= problem.samples:
+            return None
+        if self.draws == "rows":
+            return drawn_among(now, shard.rows, problem.samples, count)
+        own = self.inner or max(1, round(count * shard.samples / int(problem.counts.sum())))
+        return now.draw("rows", np.array([shard.client]), np.array([shard.samples]), own)[0]
+
+    def count(self, sigma: float) -> int | None:
+        """How many distinct samples of all move in a round; None: all of them."""
+        if self.inner is not None:
+            return max(1, round(self.inner * self.problem.samples / float(self.problem.counts.mean())))
+        if self.rule != "paper":
+            return None
+        return stable_samples(lambda_n(self.problem), self.problem.samples, sigma, bend(self.problem))
+
+    def moved(self, clients: Clients, steps: Sequence[Array], block: Block) -> Clients:
+        """alpha after the steps of all holders, brought back to the domain from which rounding may have moved it."""
+        dual, width = self.problem.objective.dual, clients.alpha.shape[1]
+        before = unpadded(clients.alpha, block)
+        pairs = zip(before, steps, block.shards, strict=True)
+        found = [dual.feasible(alpha + step, shard.y) for alpha, step, shard in pairs]
+        if self.rule == "line-search":
+            return clients._replace(
+                other=padded((new - old for new, old in zip(found, before, strict=True)), width)
+            )
+        if self.rule == "accelerated":
+            clients = clients._replace(turned=self._turned(clients, before, found, block))
+        return clients._replace(alpha=padded(found, width))
+
+    def _turned(self, clients: Clients, start: list[Array], end: list[Array], block: Block) -> Array:
+        """[n] (extrapolated - new).(new - old), each sample counted once: above 0 where the step turns back."""
+        found = np.empty(len(start))
+        for i, (shard, old) in enumerate(zip(block.shards, unpadded(clients.other, block), strict=True)):
+            each = (start[i] - end[i]) * (end[i] - old)
+            found[i] = each[counted(self.problem, shard.client)].sum(dtype=np.float64)
+        return found
+
+    def along(self, clients: Clients, block: Block) -> Along:
+        """What the conjugates are along the direction."""
+        found = []
+        for i, shard in enumerate(block.shards):
+            once, own = counted(self.problem, shard.client), slice(0, shard.samples)
+            alpha, direction = clients.alpha[i, own][once], clients.other[i, own][once]
+            found.append(along_direction(self.problem.objective.dual, alpha, direction, shard.y[once]))
+        summed: Along = map_leaves(lambda *parts: np.stack(parts), *found)
+        return summed
+
+    @cached_property
+    def share(self) -> Array:
+        """[N] 1 / the number of a sample's holders."""
+        return (1 / np.maximum(row_holdings(self.problem).holders, 1)).astype(self.problem.dtype)

@@ -1,0 +1,124 @@
+"""What HyFDCA's rules must know before the first round: ||x_i||^2 of whole samples, and lambda_max(XX')."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.horizontal import power_of_two
+from mpifed.algorithms.hybrid import (
+    own_columns,
+    padded,
+    partial_scores,
+    placed_by_columns,
+    placed_by_rows,
+    pulled,
+    told_rows,
+    unpadded,
+)
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Problem, ToClients, ToServer
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+from mpifed.maths.arrays import square_norms
+
+TURNS = 20  # of the power iteration
+SAFETY = 1.1  # as it comes up to the eigenvalue from below
+
+
+class ByRows(NamedTuple):
+    """Numbers of samples, which their holders add up."""
+
+    value: Any  # Placed [n, N]
+
+
+class ByColumns(NamedTuple):
+    """Numbers of features."""
+
+    value: Any  # Placed [n, p], or a question [p]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The clients hear the sum of their parts' squared norms; client states have room for it in `norms`."""
+
+    problem: Problem
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """One."""
+        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0)
+        return (ToClients("norms", ByRows(field), lambda server, now: (), self.answer, self.hear),)
+
+    def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByRows]:
+        """||x_k,i||^2 of each client's part."""
+        found = []
+        for shard in block.shards:
+            own = np.empty(shard.samples)
+            for at, X in shard.pieces(block.dtype):
+                own[at] = square_norms((X,))[0] if shard.sparse else square_norms(X)
+            found.append(own)
+        return clients, ByRows(placed_by_rows(self.problem, found, block))
+
+    def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
+        """Those of whole samples."""
+        found = (one.astype(block.dtype) for one in told_rows(total.value, block))
+        return clients._replace(norms=padded(found, clients.norms.shape[1]))
+
+
+@dataclass(frozen=True)
+class Power:
+    """A power iteration on X'X, whose largest eigenvalue is that of XX', in the exchanges of a round of HyFDCA.
+
+    The server's state has its vector `power` and, in the end, `sigma`; the clients' their Xv in `alpha`, which is zero
+    again afterwards.
+    """
+
+    problem: Problem
+    private: bool  # whether X'Xv travels in the job's channel
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Two for each turn."""
+        rows = power_of_two(float(self.problem.counts.max()))
+        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0)
+        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0)
+        products = ToClients(
+            "power-products", ByRows(by_rows), self.ask, self.answer_products, self.hear, told_by_columns=("value",)
+        )
+        primal = ToServer(
+            "power-primal", ByColumns(by_columns), lambda server, now: (), self.answer, self.absorb,
+            private=self.private,
+        )  # fmt: skip
+        return (products, primal) * TURNS
+
+    def ask(self, server: Any, now: Round) -> ByColumns:
+        """v / ||v||."""
+        v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
+        return ByColumns(v.astype(self.problem.dtype))
+
+    def answer_products(
+        self, clients: Any, question: ByColumns, block: Block, now: Round
+    ) -> tuple[Any, ByRows]:
+        """Xv in the client's columns."""
+        found = [partial_scores(shard, question.value[own_columns(shard)], block.dtype) for shard in block.shards]
+        return clients, ByRows(placed_by_rows(self.problem, found, block))
+
+    def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
+        """Xv."""
+        return clients._replace(alpha=padded(told_rows(total.value, block), clients.alpha.shape[1]))
+
+    def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByColumns]:
+        """X'Xv."""
+        pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
+        found = [pulled(shard, one, block.dtype) for shard, one in pairs]
+        return clients._replace(alpha=np.zeros_like(clients.alpha)), ByColumns(
+            placed_by_columns(self.problem, found, block)
+        )
+
+    def absorb(self, server: Any, total: ByColumns, now: Round) -> Any:
+        """||X'Xv|| for ||v|| = 1 is never above the eigenvalue."""
+        v: Array = total.value.astype(np.float64)
+        return server._replace(power=v, sigma=np.float64(SAFETY * np.linalg.norm(v)))

@@ -1,0 +1,160 @@
+"""HyFEM: hybrid federated learning by matching features, for linear models.
+
+X. Zhang, W. Yin, M. Hong, T. Chen: "Hybrid Federated Learning: Algorithms and Implementation" (NeurIPS-SpicyFL 2020,
+arXiv:2012.12420), with which T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning"
+(AAAI 2024, arXiv:2210.08106) compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from mpifed.algorithms.horizontal import model_template, start_model
+from mpifed.algorithms.hybrid import own_columns, placed_by_columns
+from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.local import Descent, LocalSteps
+from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
+from mpifed.core.block import Block
+from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.record import Array
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.schedules import ShiftedStepSize
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters  # w_0
+    steps: Array  # [] int64, rounds done
+    known: Array  # [N] bool, whose w_k the server has ever been told
+
+
+class Clients(NamedTuple):
+    """What a client keeps: w_k in its columns, with zeros up to the largest number of columns in the block."""
+
+    first: Array  # [n, P, h]
+
+
+class Question(NamedTuple):
+    """What the server sends."""
+
+    model: Parameters  # of `first`, to each client its own columns
+    step: Array  # [] float64, this round's step size
+
+
+class Answer(NamedTuple):
+    """What a client adds."""
+
+    first: Any  # Placed [n, p, h], w_k in its columns
+
+
+@dataclass(frozen=True)
+class HyFEM:
+    """Every client keeps a model of its own columns, drawn towards the server's, which is the mean of them all.
+
+    # differs from the paper: of its formulation, which is made for networks with embeddings to be matched, this is what
+    is left for a linear model. It minimizes, over w_0 and every client's w_k,
+
+        sum over k of f_k(w_k) + mu / 2 ||w_k - w_0[M_k]||^2,
+
+    where f_k is the mean loss of client k's rows by the scores of its own columns M_k alone, plus penalty ||w_k||^2.
+    Of a round's clients each takes local SGD steps from where its w_k was; and w_0 in each column becomes the mean over
+    all who hold it of the last w_k that the server was told, with those who were never there left out. The model is
+    w_0. With mu = 0 the clients do not know of each other. Its minimum is not that of the common problem.
+
+    `step` = [a, 0.5, b] is a / (b + sqrt(t)) of round t, as for `HybridFedAvg`.
+    """
+
+    keeps_answers = True  # of those who are absent
+    problem: Problem
+    batch: Annotated[int, Gt(0)]
+    step: ShiftedStepSize
+    local_steps: Annotated[int, Gt(0)] | None = None
+    local_epochs: Annotated[int, Gt(0)] | None = None
+    mu: Annotated[float, Ge(0)] = field(kw_only=True)
+
+    @property
+    def setup(self) -> tuple[ToServer, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        """The server hears the sum of all clients' w_k, in the columns of each."""
+        fields, told = Answer(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
+        stale = "models"
+        return (ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=told, stale=stale),)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss and objective of w_0."""
+        return measures_of_cells(self)
+
+    @property
+    def local(self) -> LocalSteps:
+        """What clients do in a round."""
+        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
+
+    def check(self) -> list[str]:
+        """The batch must fit the data, the objective be one of scores alone, and the local steps be stable."""
+        wrong, step = check_own_scores(self.problem, self.local), self.step.at(1)
+        keep = self._keep(step)
+        if abs(keep) >= 1 and self.mu:
+            wrong.append(
+                f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
+                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower step or mu"
+            )
+        return wrong
+
+    def start_server(self, now: Round) -> Server:
+        """The objective's initial model; nobody has told anything."""
+        return Server(start_model(self.problem, now), np.int64(0), np.zeros(self.problem.clients, dtype=bool))
+
+    def start_clients(self, block: Block, now: Round) -> Clients:
+        """Every client at the initial model, in its columns."""
+        first = start_model(self.problem, now).first
+        widest = max(shard.features for shard in block.shards)
+        return Clients(_padded([first[own_columns(shard)] for shard in block.shards], widest))
+
+    def ask(self, server: Server, now: Round) -> Question:
+        """w_0 and the step size."""
+        return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
+
+    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Answer]:
+        """Each client's w_k after its local steps."""
+        step, values = float(question.step), []
+        for i, shard in enumerate(block.shards):
+            common = question.model.first[own_columns(shard)]
+            own = Parameters(clients.first[i, None, : shard.features], ())
+            push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
+            descent = Descent(Parameters(common, ()), step, self._keep(step), push, own)
+            values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
+        return Clients(_padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
+
+    def absorb(self, server: Server, total: Answer, now: Round) -> Server:
+        """In each column the mean over its holders of the last w_k known; a column of which none is known stays."""
+        known = server.known | now.present
+        count, first = column_holdings(self.problem).held_by(known), server.model.first.copy()
+        held = count > 0
+        first[held] = total.first[held] / count[held, None].astype(first.dtype)
+        return Server(Parameters(first, ()), server.steps + 1, known)
+
+    def model(self, server: Server) -> Parameters:
+        """w_0."""
+        return server.model
+
+    def _keep(self, step: float) -> float:
+        return 1 - step * (self.mu + 2 * float(self.problem.objective.penalty))
+
+
+def _padded(values: list[Array], width: int) -> Array:
+    """[n, width, h] the clients' arrays [p_i, h], with zeros behind."""
+    found = np.zeros((len(values), width, values[0].shape[1]), values[0].dtype)
+    for row, one in zip(found, values, strict=True):
+        row[: len(one)] = one
+    return found

@@ -1,0 +1,105 @@
+"""What the rivals of HyFDCA share: clients who take SGD steps in their own columns, on the loss of their own scores.
+
+Each client fits the labels with its own columns alone, as if it had no others: X_k w_k stands for the whole score.
+That is what averaging local models comes to where nobody holds a whole row, and it is why it falls short there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.hybrid import check_cells
+from mpifed.algorithms.local import Descent, LocalSteps
+from mpifed.core.block import Block, Shard
+from mpifed.core.exchange import Problem
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import Array, leaves
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Linear, Parameters
+
+
+def column_holdings(problem: Problem) -> Holdings:
+    """Who holds which features."""
+    assert problem.columns is not None  # every run says so
+    return problem.columns
+
+
+def at_holders(holdings: Holdings, weights: Array) -> Array:
+    """[length] the sum of `weights` [N] over the clients who hold each place, in float64."""
+    found = np.zeros(holdings.length)
+    by_group = np.bincount(holdings.groups, weights, minlength=len(holdings.members))
+    for at, weight in zip(holdings.members, by_group.tolist(), strict=True):
+        found[at] += weight
+    return found
+
+
+def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
+    """What does not fit, one message each."""
+    wrong = check_cells(problem) + local.check()
+    kind = type(problem.objective).__name__
+    if not isinstance(problem.objective, Linear) or any(True for _ in leaves(model_template(problem).head)):
+        wrong.append(
+            f"[objective] name: {kind} has parameters that belong to no column; take one without: hinge, "
+            "squared-hinge, logistic, least-squares, or softmax without bias"
+        )
+    smallest = int(np.argmin(problem.counts))
+    if local.epochs is None and local.batch > problem.counts[smallest]:
+        wrong.append(
+            f"[algorithm] batch = {local.batch}: the smallest shard (client {smallest}) has "
+            f"{problem.counts[smallest]} samples; lower batch, or make shards for fewer clients"
+        )
+    return wrong
+
+
+def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Array:
+    """[p_i, h] how far the one client of a block comes from `descent.model`, which is of its own columns.
+
+    Of sparse rows only the columns that some row drawn has are gone through step by step: in all others the steps
+    x <- keep x + push are one.
+    """
+    if not alone.sparse:
+        return local.run(descent, alone, now).first[0]
+    (shard,) = alone.shards
+    slices = local.slices(shard.samples)
+    drawn, touched = np.zeros(shard.samples, bool), np.zeros(shard.features, bool)
+    drawn[alone.draw(now, "minibatch", slices[-1].stop)] = True
+    touched[shard.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
+    at = np.flatnonzero(touched)
+    start, push, own = (None if one is None else one.first for one in (descent.model, descent.push, descent.own))
+    assert start is not None
+    found = np.array(start if own is None else own[0])
+    found *= found.dtype.type(descent.keep ** len(slices))
+    if push is not None:
+        found += push * push.dtype.type(sum(descent.keep**r for r in range(len(slices))))
+    found -= start
+    some: Any = _Near(shard, at)  # all that local steps ask of a shard
+    near = descent._replace(
+        model=Parameters(start[at], ()),
+        push=None if push is None else Parameters(push[at], ()),
+        own=None if own is None else Parameters(own[:, at], ()),
+    )
+    found[at] = local.run(near, Block((some,), alone.dtype), now).first[0]
+    return found
+
+
+class _Near:
+    """What local steps read of a sparse shard, in some columns: all those in which the rows asked for are not zero."""
+
+    sparse = True
+
+    def __init__(self, shard: Shard, at: Array) -> None:
+        self._shard, self._place = shard, np.zeros(shard.features, np.int32)
+        self._place[at] = np.arange(len(at))
+        self.client, self.samples, self.features = shard.client, shard.samples, len(at)
+        self.y = shard.y
+
+    def take_sparse(self, at: Array, dtype: Any) -> Any:
+        """The rows `at` [b] as a CSR matrix [b, p]."""
+        from scipy.sparse import csr_matrix
+
+        rows = self._shard.take_sparse(at, dtype)
+        parts = rows.data, self._place[rows.indices], rows.indptr
+        return csr_matrix(parts, shape=(len(at), self.features))

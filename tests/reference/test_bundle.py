@@ -1,0 +1,203 @@
+"""The bundle method against a loop with all data in one place, its bound, and optima known otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_columns import cells, grid, overlapping, task
+from paper import make_data
+from rounds import rounds_of
+from scipy.optimize import minimize
+
+from mpifed.algorithms.bundle import PARTS, Planes, with_plane
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.maths.simplex import least_on_simplex
+from mpifed.run.config import Job
+from mpifed.run.setup import prepare
+
+PENALTY = 1e-2
+SOFTMAX = {"name": "softmax", "penalty": 1e-2}
+
+
+def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
+    plain = {"numbers": "float", "channel": "plain"}
+    objective = {"name": loss, "penalty": penalty}
+    return task(folder, {"name": "bundle", **algorithm}, sum=plain, objective=objective, rounds=rounds)
+
+
+def together(folder: Path) -> tuple[Any, Any]:
+    """X [N, p] and signs t [N] of all cells."""
+    held = cells(folder)
+    N, p = (1 + max(int(np.max(getattr(one, name))) for one in held) for name in ("rows", "columns"))
+    X, t = np.zeros((N, p)), np.zeros(N)
+    for one in held:
+        X[np.ix_(one.rows, one.columns)] += one.X
+        t[one.rows] = one.t
+    return X, t
+
+
+def primal(X: Any, t: Any, w: Any) -> float:
+    return float(PENALTY * w @ w + np.maximum(0, 1 - t * (X @ w)).mean())
+
+
+def weights(V: Any, c: Any) -> Any:
+    """Of the planes, by scipy."""
+    K = len(c)
+    total = {"type": "eq", "fun": lambda b: b.sum() - 1, "jac": lambda b: np.ones(K)}
+    G = V @ V.T / (2 * PENALTY)
+    best = minimize(
+        lambda b: b @ G @ b / 2 - c @ b, np.full(K, 1 / K), jac=lambda b: G @ b - c, bounds=[(0, 1)] * K,
+        constraints=[total], method="SLSQP", options={"ftol": 1e-15, "maxiter": 500},
+    )  # fmt: skip
+    return best.x
+
+
+@pytest.mark.parametrize("shape", ["overlapping", "2x3"])
+def test_the_loop(shared_path: Path, shape: str) -> None:
+    folder = overlapping(shared_path) if shape == "overlapping" else grid(shared_path, shape)
+    X, t = together(folder)
+    N, p = X.shape
+    best = ahead = np.zeros(p)
+    V, c = np.zeros((0, p)), np.zeros(0)
+    for one in rounds_of(job_of(folder, 7)):
+        part = PARTS[np.argmin([primal(X, t, best + s * (ahead - best)) for s in PARTS])]
+        best = best + part * (ahead - best)
+        m = X @ (best + 0.1 * (ahead - best))
+        u = np.where(t * m < 1, t, 0.0)
+        V, c = np.vstack([V, X.T @ u / N]), np.append(c, (t * u).sum() / N)
+        beta = weights(V, c)
+        ahead = V.T @ beta / (2 * PENALTY)
+        np.testing.assert_allclose(one.w, best, rtol=0, atol=2e-5)  # as well as scipy solves
+        assert one.columns["dual"] == pytest.approx(c @ beta - PENALTY * ahead @ ahead, abs=1e-8)
+        assert one.columns["objective"] == pytest.approx(primal(X, t, best), abs=1e-6)
+
+
+@pytest.mark.parametrize("planes", [2, 3, 30])
+def test_the_bound_never_falls_and_never_passes_the_optimum(shared_path: Path, planes: int) -> None:
+    folder = overlapping(shared_path)
+    X, t = together(folder)
+    course = [one.columns for one in rounds_of(job_of(folder, 25, planes=planes))]
+    bounds, values = ([one[name] for one in course] for name in ("dual", "objective"))
+    assert (np.diff(bounds) >= 0).all()
+    assert (np.diff(values) <= 1e-12).all()
+    assert bounds[-1] - 1e-10 <= optimum(X, t) <= values[-1] + 1e-10  # as far as that is known
+    assert [one["duality_gap"] for one in course] == [v - b for v, b in zip(values, bounds, strict=True)]
+    assert values[-1] - bounds[-1] < (1e-4 if planes == 30 else 0.1)
+
+
+def optimum(X: Any, t: Any) -> float:
+    from sklearn.svm import LinearSVC
+
+    svc = LinearSVC(C=1 / (2 * PENALTY * len(t)), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=10**6)
+    return primal(X, t, svc.fit(X, t).coef_[0])
+
+
+def test_the_optimum(shared_path: Path) -> None:
+    folder = grid(shared_path, "2x3")
+    (*_, last) = rounds_of(job_of(folder, 45), measured=45)
+    assert last.columns["objective"] == pytest.approx(optimum(*together(folder)), rel=1e-6)
+    assert last.columns["duality_gap"] < 1e-6
+
+
+@pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
+def test_smooth_losses(shared_path: Path, loss: str) -> None:
+    folder = grid(shared_path, "1x4")
+    X, t = together(folder)
+
+    def P(w: Any) -> float:
+        m = t * (X @ w)
+        each = np.maximum(0, 1 - m) ** 2 if loss == "squared-hinge" else np.logaddexp(0, -m)
+        return float(PENALTY * w @ w + each.mean())
+
+    found = minimize(P, np.zeros(64), method="L-BFGS-B", options={"ftol": 1e-13, "maxfun": 10**5})
+    least = float(found.fun)  # to 1e-7, without its gradient
+
+    (*_, last) = rounds_of(job_of(folder, 50, loss), measured=50)
+    assert last.columns["dual"] <= least
+    assert last.columns["objective"] == pytest.approx(least, rel=1e-5 if loss == "squared-hinge" else 1e-3)
+
+
+def test_least_squares(shared_path: Path) -> None:
+    """Ridge regression, whose optimum has a formula."""
+    folder = make_data(
+        shared_path / "ridge", "synthetic", "--split", "columns", "--clients", 3, "--samples", 60, "--features", 8
+    )
+    job = job_of(folder, 40, "least-squares", 0.1)
+    held = prepare(job, Alone()).federation.blocks
+    shards = [shard for block in held for shard in block.shards]
+    X, y = np.zeros((60, 8)), shards[0].y
+    for shard in shards:
+        X[:, shard.columns] = np.vstack([part for _, part in shard.pieces("float64")])
+    w = np.linalg.solve(X.T @ X / 60 + 0.2 * np.eye(8), X.T @ y / 60)
+    (*_, last) = rounds_of(job, measured=40)
+    expected = 0.1 * w @ w + ((X @ w - y) ** 2).mean() / 2
+    assert last.columns["dual"] <= expected * (1 + 1e-9)
+    assert last.columns["objective"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_whole_rows_need_one_exchange_less(shared_path: Path) -> None:
+    def made(how: str, *size: Any) -> Path:
+        return make_data(
+            shared_path / f"whole-{how}", "digits", "--split", how, *size, "--labels", "even-odd", "--scale",
+            "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+        )  # fmt: skip
+
+    rows, one = job_of(made("rows", "--clients", 3), 8), job_of(made("grid", "--grid", "3x1"), 8)
+    assert [e.name for e in prepare(rows, Alone()).algorithm.exchanges] == ["search", "planes"]
+    (*_, found), (*_, expected) = rounds_of(rows, measured=0), rounds_of(one, measured=0)
+    np.testing.assert_allclose(found.w, expected.w, rtol=0, atol=1e-10)
+
+
+def test_refusals(shared_path: Path) -> None:
+    folder = grid(shared_path, "2x3")
+    with pytest.raises(UsageError, match="needs all 6 clients"):
+        prepare(
+            task(folder, {"name": "bundle"}, sum={"channel": "plain"}, participation={"clients_per_round": 2}), Alone()
+        )
+    with pytest.raises(UsageError, match="no dual problem"):
+        prepare(task(folder, {"name": "bundle"}, sum={"channel": "plain"}, objective=SOFTMAX), Alone())
+
+
+# --- its pieces ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("K", "rank"), [(1, 3), (2, 2), (6, 3), (20, 10), (40, 60), (60, 5)])
+def test_weights_on_the_simplex(K: int, rank: int) -> None:
+    """By the conditions that the solution alone fulfils: no weight could be moved to a place of less slope."""
+    rng = np.random.default_rng(K)
+    for scale in (0.0, 0.1, 5.0, 50.0):
+        V, c = rng.standard_normal((K, rank)) + 3 * rng.standard_normal(rank), scale * rng.standard_normal(K)
+        Q = V @ V.T
+        beta = least_on_simplex(Q, c, np.eye(K)[0])
+        slope = Q @ beta - c
+        assert beta.min() >= 0
+        assert beta.sum() == pytest.approx(1, abs=1e-12)
+        assert beta @ slope - slope.min() <= 1e-9 * max(1, abs(slope).max())
+
+
+def test_planes_that_are_alike() -> None:
+    V = np.ones((5, 3))
+    beta = least_on_simplex(V @ V.T, np.array([0.0, 1.0, 1.0, 1.0, 0.0]), np.eye(5)[0])
+    assert beta[[0, 4]].max() <= 1e-9
+
+
+def test_a_full_bundle_keeps_its_bound() -> None:
+    """Whatever is dropped or put together, the weights that are left give the same bound."""
+    rng = np.random.default_rng(3)
+    planes, value = Planes(np.zeros((4, 6)), np.zeros(4), np.zeros((4, 4)), np.zeros(4), np.int64(0)), 0.0
+    for turn in range(30):
+        planes = with_plane(planes, rng.standard_normal(6), float(rng.standard_normal()))
+        k = int(planes.count)
+        V, c = planes.slopes[:k], planes.heights[:k]
+        assert k == min(turn + 1, 4)
+        np.testing.assert_allclose(planes.gram[:k, :k], V @ V.T, rtol=0, atol=1e-12)
+        beta = planes.weights[:k]
+        if turn:
+            assert c @ beta - beta @ V @ V.T @ beta / 2 == pytest.approx(value, rel=1e-10)
+        weights = least_on_simplex(V @ V.T, c, beta) if turn % 3 else np.full(k, 1 / k)
+        value = c @ weights - weights @ V @ V.T @ weights / 2
+        planes = planes._replace(weights=np.append(weights, np.zeros(4 - k)))

@@ -1,0 +1,195 @@
+"""CoCoA+ against a plain loop, against scikit-learn's optimum, and by what the paper promises of the dual."""
+
+from __future__ import annotations
+
+import csv
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loops import played, present, rows_of
+from own_columns import PENALTY, close, task
+from paper import make_data
+from scipy.optimize import brentq
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+import mpifed.algorithms.cocoa
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.round import Round
+from mpifed.run.loop import run
+from mpifed.run.setup import prepare
+
+COCOA = {"name": "cocoa"}
+
+
+def shards(folder: Path, clients: int, *more: object) -> Path:
+    """Even digits against odd ones, rows of norm 1."""
+    return make_data(
+        folder / f"cocoa-{clients}{''.join(map(str, more))}", "digits", "--split", "rows", "--clients", clients,
+        "--labels", "even-odd", "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4, *more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unequal(shared_path: Path) -> Path:
+    """5 clients with shards of different sizes."""
+    return shards(shared_path, 5, "--partition", "dirichlet:1", "--pack", 5)
+
+
+def exact(loss: str, a: float, m: float, y: float, c: float) -> float:
+    """delta that maximizes -l*(-(a + delta)) - m delta - c/2 delta^2, case by case."""
+    t = 2 * y - 1
+    if loss == "hinge":
+        return t * min(1.0, max(0.0, t * a + (1 - t * m) / c)) - a
+    if loss == "squared-hinge":
+        return t * max(0.0, (2 * (1 - t * m) + 2 * c * t * a) / (1 + 2 * c)) - a
+    q = brentq(lambda q: q + t * m + c * (expit(q) - t * a), -abs(m) - c - 1, abs(m) + c + 1, xtol=1e-14)
+    return t * float(expit(q)) - a
+
+
+def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None = None, epochs: int = 1) -> Any:
+    """(w [p], alphas) by Algorithm 1 of the paper, sample by sample."""
+    data, loss = rows_of(folder), job.objective["name"]
+    n, lam = sum(len(y) for _, y in data), 2 * PENALTY
+    w, alphas = np.zeros(data[0][0].shape[1]), [np.zeros(len(y)) for _, y in data]
+    for t in range(1, job.rounds + 1):
+        who = present(job, len(data), t)
+        safe = gamma * len(who) if sigma is None else sigma
+        total = np.zeros_like(w)
+        for k in who:
+            X, y = data[k]
+            now, delta = Round(t - 1, job.seed, np.ones(1, dtype=bool)), np.zeros(len(y))
+            for i in now.draw("local passes", np.array([k]), np.array([len(y)]), epochs * len(y))[0]:
+                # (9): by delta_i, the terms with w have the derivative x_i . (w + sigma' A delta / (lambda n))
+                m = X[i] @ (w + safe / (lam * n) * (X.T @ delta))
+                delta[i] += exact(loss, alphas[k][i] + delta[i], m, y[i], safe * (X[i] @ X[i]) / (lam * n))
+            alphas[k] = alphas[k] + gamma * delta
+            total += gamma * (X.T @ delta) / (lam * n)
+        w = w + total
+    return w, alphas
+
+
+def kept(found: Any) -> list[Any]:
+    """alpha of every client."""
+    alphas: list[Any] = [None] * found.ready.federation.clients
+    for block, state in zip(found.ready.federation.blocks, found.clients, strict=True):
+        for i, shard in enumerate(block.shards):
+            assert not state.alpha[i, shard.samples :].any()
+            alphas[shard.client] = state.alpha[i, : shard.samples]
+    return alphas
+
+
+@pytest.mark.parametrize("objective", ["hinge", "squared-hinge", "logistic"])
+@pytest.mark.parametrize(
+    ("hyper", "per_round"),
+    [({}, None), ({"gamma": 0.5, "local_epochs": 2}, 2), ({"gamma": 0.4, "sigma": 3.0}, 3)],
+    ids=["plus", "part", "own sigma"],
+)  # fmt: skip
+def test_the_rounds_of_the_paper(unequal: Path, objective: str, hyper: dict[str, Any], per_round: int | None) -> None:
+    part = {} if per_round is None else {"clients_per_round": per_round}
+    job = task(unequal, COCOA | hyper, participation=part, objective={"name": objective, "penalty": PENALTY})
+    found = played(job)
+    w, alphas = plain_loop(
+        job, unequal, hyper.get("gamma", 1.0), hyper.get("sigma"), hyper.get("local_epochs", 1)
+    )  # fmt: skip
+    close(found.model, w)
+    for one, expected in zip(kept(found), alphas, strict=True):
+        close(one, expected)
+    data = rows_of(unequal)
+    pulled = sum(X.T @ a for (X, _), a in zip(data, kept(found), strict=True))
+    close(found.model, pulled / (2 * PENALTY * sum(len(y) for _, y in data)))  # absent clients' alpha counts
+
+
+@pytest.mark.parametrize("together", [256, 89])
+def test_one_client_does_plain_coordinate_ascent(
+    shared_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """On all 179 rows, in the order drawn, each step on w as it is, however many rows are read at once."""
+    monkeypatch.setattr(mpifed.algorithms.cocoa, "ROWS", together)
+    folder = shards(shared_path, 1)
+    (X, y), lam = rows_of(folder)[0], 2 * PENALTY
+    job = task(folder, COCOA, rounds=3)
+    w, alpha, n = np.zeros(X.shape[1]), np.zeros(len(y)), len(y)
+    for t in range(3):
+        order = Round(t, job.seed, np.ones(1, dtype=bool)).draw("local passes", np.array([0]), np.array([n]), n)[0]
+        for i in order:
+            step = exact("hinge", alpha[i], X[i] @ w, y[i], X[i] @ X[i] / (lam * n))
+            alpha[i] += step
+            w += step * X[i] / (lam * n)
+    found = played(job)
+    close(found.model, w)
+    close(kept(found)[0], alpha)
+
+
+def rows(out: Path) -> list[dict[str, float]]:
+    with open(out / "history.csv", encoding="utf-8") as file:
+        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def best_of(X: Any, y: Any, objective: str) -> float:
+    """The minimum by scikit-learn, whose C is 1 / (lambda N)."""
+    t, C = 2 * y - 1, 1 / (2 * PENALTY * len(y))
+    if objective == "hinge":
+        machine = LinearSVC(loss="hinge", C=C, fit_intercept=False, tol=1e-9, max_iter=10**6, random_state=0)
+    else:
+        machine = LogisticRegression(C=C, fit_intercept=False, tol=1e-12, solver="newton-cholesky")
+    w = machine.fit(X, y).coef_[0]
+    margins = t * (X @ w)
+    losses = np.maximum(0, 1 - margins) if objective == "hinge" else np.logaddexp(0, -margins)
+    return float(losses.mean() + PENALTY * (w @ w))
+
+
+@pytest.mark.parametrize(
+    ("hyper", "per_round", "objective", "gap"),
+    [
+        ({}, None, "hinge", 6e-3),
+        ({"gamma": 0.2, "sigma": 1.0}, None, "hinge", 6e-3),
+        ({}, 2, "hinge", 6e-3),
+        ({}, None, "logistic", 1e-6),
+    ],
+    ids=["adding", "averaging", "part", "logistic"],
+)
+def test_it_nears_the_optimum_and_the_dual_never_falls(
+    unequal: Path, tmp_path: Path, hyper: dict[str, Any], per_round: int | None, objective: str, gap: float
+) -> None:
+    best = best_of(*(np.concatenate(part) for part in zip(*rows_of(unequal), strict=True)), objective)
+    part = {} if per_round is None else {"clients_per_round": per_round}
+    job = task(
+        unequal, COCOA | hyper | {"local_epochs": 4}, participation=part, rounds=60,
+        record={"every": 1, "checkpoint_every": 0}, objective={"name": objective, "penalty": PENALTY},
+    )  # fmt: skip
+    run(job, Alone(), tmp_path / "run")
+    found = rows(tmp_path / "run")
+    assert found[-1]["duality_gap"] < gap * best
+    for before, after in pairwise(found):
+        assert after["dual"] >= before["dual"] - 1e-13
+    for row in found:
+        assert row["dual"] <= best * (1 + 1e-9)  # scikit-learn's tolerance
+        assert row["objective"] >= best * (1 - 1e-7)
+        assert row["duality_gap"] == pytest.approx(row["objective"] - row["dual"], abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": {"name": "softmax", "penalty": 0.1}}, "no dual problem"),
+        ({"objective": {"name": "hinge"}}, "penalty above 0"),
+        ({"algorithm": {"name": "cocoa", "gamma": 1.5}}, "gamma"),
+    ],
+)
+def test_what_does_not_fit(unequal: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        prepare(task(unequal, changes.pop("algorithm", COCOA), **changes), Alone())
+
+
+def test_columns_do_not_fit(shared_path: Path) -> None:
+    folder = make_data(
+        shared_path / "cocoa-columns", "digits", "--split", "columns", "--clients", 2, "--labels", "even-odd",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="split by rows"):
+        prepare(task(folder, COCOA), Alone())

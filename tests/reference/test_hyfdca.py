@@ -1,0 +1,345 @@
+"""HyFDCA against loops written from the paper, as corrected, and against optima known otherwise.
+
+T. Overman, G. Blum, D. Klabjan (AAAI 2024, arXiv:2210.08106), whose algorithm numbers these are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_columns import cells, grid, overlapping, task
+from paper import make_data
+from rounds import rounds_of
+from scipy.optimize import minimize_scalar
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.setup import prepare
+
+PENALTY = 1e-2
+CLOSE = {"rtol": 0, "atol": 1e-11}  # sums over some hundred rows in float64
+
+
+def job_of(folder: Path, **algorithm: Any) -> Job:
+    more = {key: algorithm.pop(key) for key in ("objective", "participation", "rounds", "sum") if key in algorithm}
+    plain = {"numbers": "float", "channel": "plain"}
+    return task(folder, {"name": "hyfdca", **algorithm}, **{"sum": plain, "objective": {
+        "name": "hinge", "penalty": PENALTY}, **more})  # fmt: skip
+
+
+class Data:
+    """All that anybody holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cells = cells(folder)
+        self.N, self.p = (1 + max(int(np.max(getattr(c, name))) for c in self.cells) for name in ("rows", "columns"))
+        self.X, self.t, self.holders = np.zeros((self.N, self.p)), np.zeros(self.N), np.zeros(self.N)
+        for cell in self.cells:
+            self.X[np.ix_(cell.rows, cell.columns)] += cell.X
+            self.t[cell.rows] = cell.t
+            self.holders[cell.rows] += 1
+        self.norms, self.largest = (self.X**2).sum(axis=1), float(np.linalg.eigvalsh(self.X @ self.X.T)[-1])
+
+
+def hinge_step(t: float, alpha: float, m: float, curvature: float) -> float:
+    """Line 6 of Algorithm 5, by hand, with y and any norm."""
+    if curvature == 0:
+        return t - alpha
+    return float(t * min(1.0, max(0.0, t * alpha + (1 - t * m) / curvature)) - alpha)
+
+
+def conjugate(loss: str, t: float, alpha: float) -> float:
+    """l*(-alpha)."""
+    b = t * alpha
+    if loss == "hinge":
+        return -b if -1e-12 <= b <= 1 + 1e-12 else np.inf
+    if loss == "squared-hinge":
+        return -b + b * b / 4 if b >= -1e-12 else np.inf
+    assert loss == "logistic"
+    if not -1e-12 <= b <= 1 + 1e-12:
+        return np.inf
+    return sum(v * np.log(v) for v in (b, 1 - b) if v > 0)
+
+
+def best_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> float:
+    """The maximizer of -l*(-(alpha + delta)) - m delta - curvature/2 delta^2, by bisection of its slope in b."""
+    if loss == "hinge":
+        return hinge_step(t, alpha, m, curvature)
+    if loss == "squared-hinge":
+        b = max(0.0, t * alpha + (1 - t * m - t * alpha / 2) / (curvature + 0.5))
+        return t * b - alpha
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        b = (low + high) / 2
+        down = np.log(b / (1 - b)) + t * m + curvature * (b - t * alpha)
+        low, high = (low, b) if down > 0 else (b, high)
+    return t * b - alpha
+
+
+def drawn(job: Job, data: Data, k: int, r: int, count: int | None) -> Any:
+    """D of client k in round r = 0, 1, ..., as numbers of samples."""
+    rows, inner, now = data.cells[k].rows, job.algorithm.get("inner"), Round(r, job.seed, np.zeros(0, dtype=bool))
+    if job.algorithm.get("draws") == "client":
+        return rows[now.draw("rows", np.array([k]), np.array([len(rows)]), inner)[0]]
+    if inner is not None:
+        count = round(inner * data.N / np.mean([len(cell.rows) for cell in data.cells]))
+    if count is None:
+        return rows
+    return np.intersect1d(rows, now.draw("rows", np.array([0]), np.array([data.N]), count)[0])
+
+
+def who(job: Job, clients: int, r: int) -> set[int]:
+    some, now = job.participation.clients_per_round, Round(r, job.seed, np.zeros(0, dtype=bool))
+    if some is None:
+        return set(range(clients))
+    return set(now.rng("participation").choice(clients, some, replace=False).tolist())
+
+
+def plain_loop(job: Job, data: Data, count: int | None = None) -> tuple[Any, Any]:
+    """([T, p] w, [T, N] alpha) of Algorithm 1 with rules `paper`, `theory`, `damped`, for the hinge loss."""
+    rule, lam, N = job.algorithm["rule"], 2 * PENALTY, data.N
+    products, w_hat = np.zeros((len(data.cells), N)), np.zeros((len(data.cells), data.p))
+    alpha, before, course = np.zeros(N), set(range(len(data.cells))), []
+    scale, decay = job.algorithm.get("gamma", [1.0, 0.0])
+
+    def aggregate(k: int) -> None:  # Algorithm 4
+        cell = data.cells[k]
+        w_hat[k, cell.columns] = cell.X.T @ alpha[cell.rows]
+
+    for r in range(job.rounds):
+        here, gamma = who(job, len(data.cells), r), scale / (r + 1) ** decay
+        for k in here - before if r else ():
+            aggregate(k)
+        w = w_hat.sum(axis=0) / (lam * N)
+        for k in here:  # Algorithm 2
+            cell = data.cells[k]
+            products[k, cell.rows] = cell.X @ w[cell.columns]
+        scores, change = products.sum(axis=0), np.zeros(N)
+        for k in here:
+            for i in drawn(job, data, k, r, count):
+                t, m = data.t[i], scores[i]
+                if rule == "theory":  # Algorithm 3
+                    d = (t if t * m < 1 else 0.0) - alpha[i]
+                    rate = 0.0 if d == 0 else (t - m) * lam / (data.norms[i] * gamma * d)
+                    delta = min(1.0, max(0.0, rate)) * d
+                else:  # Algorithm 5
+                    curvature = data.norms[i] if rule == "paper" else job.algorithm["sigma"]
+                    delta = hinge_step(t, alpha[i], m, curvature / (lam * N))
+                change[i] += gamma * delta / data.holders[i]
+        alpha = alpha + change
+        for k in here:
+            aggregate(k)
+        before = here
+        course.append((w_hat.sum(axis=0) / (lam * N), alpha))
+    w, alphas = zip(*course, strict=True)
+    return np.array(w), np.array(alphas)
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "paper": {"rule": "paper", "inner": 7},
+    "paper, own draws": {"rule": "paper", "inner": 9, "draws": "client", "gamma": [0.9, 0.3]},
+    "theory": {"rule": "theory"},
+    "theory, decaying": {"rule": "theory", "gamma": [1.0, 0.5]},
+    "damped": {"rule": "damped", "sigma": 40.0},
+}
+
+
+@pytest.mark.parametrize("per_round", [None, 3])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", ["overlapping", "2x3"])
+def test_the_loop(shared_path: Path, shape: str, rule: str, per_round: int | None) -> None:
+    folder = overlapping(shared_path) if shape == "overlapping" else grid(shared_path, shape)
+    some = {} if per_round is None else {"clients_per_round": per_round}
+    job = job_of(folder, participation=some, rounds=8, **RULES[rule])
+    found, (w, alpha) = rounds_of(job, measured=0), plain_loop(job, Data(folder))
+    np.testing.assert_allclose([one.w for one in found], w, **CLOSE)
+    np.testing.assert_allclose([one.alpha for one in found], alpha, **CLOSE)
+
+
+@pytest.mark.parametrize("per_round", [None, 2])
+def test_whole_rows(shared_path: Path, per_round: int | None) -> None:
+    """Who holds whole rows needs no inner products of others, and no alpha when it comes back."""
+    folder = split(shared_path, "rows")
+    some = {} if per_round is None else {"clients_per_round": per_round}
+    job = job_of(folder, participation=some, rounds=6, **RULES["paper"])
+    assert [one.name for one in exchanges(job)] == ["duals", "primal"]
+    w, _ = plain_loop(job, Data(folder))
+    np.testing.assert_allclose([one.w for one in rounds_of(job, measured=0)], w, **CLOSE)
+
+
+def split(folder: Path, how: str) -> Path:
+    return make_data(
+        folder / f"even-odd-{how}", "digits", "--split", how, "--clients", 4, "--labels", "even-odd", "--scale",
+        "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+    )  # fmt: skip
+
+
+def exchanges(job: Job) -> Any:
+    return prepare(job, Alone()).algorithm.exchanges
+
+
+def test_exchanges_of_a_round(shared_path: Path) -> None:
+    """Section 3.1, and one less where all holders of a sample compute the same step and nobody sends it."""
+    folder, rows = grid(shared_path, "2x3"), split(shared_path, "rows")
+
+    def names(data: Path, **algorithm: Any) -> list[str]:
+        return [one.name for one in exchanges(job_of(data, rule="damped", **algorithm))]
+
+    assert names(folder) == ["products", "duals", "primal"]
+    assert names(folder, senders="none") == ["products", "primal"]
+    assert names(rows) == ["duals", "primal"]
+    assert names(rows, senders="none") == ["primal"]
+    back = ["return-duals", "return-primal"]
+    assert names(folder, participation={"clients_per_round": 3}) == [*back, "products", "duals", "primal"]
+
+
+@pytest.mark.parametrize("rule", ["paper", "damped", "theory", "line-search", "accelerated"])
+def test_nobody_needs_to_send_steps(shared_path: Path, rule: str) -> None:
+    folder = overlapping(shared_path)
+    inner = {"inner": 9} if rule == "paper" else {}
+    sent, unsent = (
+        rounds_of(job_of(folder, rule=rule, senders=senders, rounds=5, **inner), measured=0)[-1].w
+        for senders in ("all", "none")
+    )
+    np.testing.assert_allclose(unsent, sent, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
+def test_line_search(shared_path: Path, loss: str) -> None:
+    """The direction of `paper` with all samples, and the best part of it, by a search that knows all samples."""
+    folder = overlapping(shared_path)
+    data, lam = Data(folder), 2 * PENALTY
+    N = data.N
+    job = job_of(folder, rule="line-search", rounds=6, objective={"name": loss, "penalty": PENALTY})
+    alpha = np.zeros(N)
+    for one in rounds_of(job, measured=0):
+        m = data.X @ (data.X.T @ alpha) / (lam * N)
+        each = zip(data.t, alpha, m, data.norms / (lam * N), strict=True)
+        d = np.array([best_step(loss, *numbers) for numbers in each])
+
+        def down(s: float, alpha: Any = alpha, d: Any = d) -> float:
+            inside = alpha + s * d
+            pulled = data.X.T @ inside
+            return sum(conjugate(loss, *pair) for pair in zip(data.t, inside, strict=True)) + pulled @ pulled / (
+                2 * lam * N
+            )
+
+        parts = np.append(0.0, 2.0 ** (np.arange(-15, 1) / 2))
+        s = parts[np.argmin([down(part) for part in parts])] if loss == "logistic" else None
+        if s is None:
+            s = minimize_scalar(down, bounds=(0, 1), method="bounded", options={"xatol": 1e-12}).x
+        assert float(one.server.part) == pytest.approx(s, abs=1e-6)
+        alpha = alpha + float(one.server.part) * d
+        np.testing.assert_allclose(one.alpha, alpha, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(one.w, data.X.T @ alpha / (lam * N), rtol=0, atol=1e-9)
+
+
+def test_accelerated(shared_path: Path) -> None:
+    """FISTA on the dual, begun anew when a step turns back."""
+    folder = grid(shared_path, "2x3")
+    data, lam = Data(folder), 2 * PENALTY
+    N, sigma = data.N, 1.05 * data.largest
+    old = alpha = np.zeros(N)
+    theta, beta, restarts = 1.0, 0.0, 0
+    for one in rounds_of(job_of(folder, rule="accelerated", sigma=sigma, rounds=80), measured=0):
+        beyond = alpha + beta * (alpha - old)
+        m = data.X @ (data.X.T @ beyond) / (lam * N)
+        new = data.t * np.clip(data.t * beyond + (1 - data.t * m) * lam * N / sigma, 0, 1)
+        if (beyond - new) @ (new - alpha) > 0:
+            theta, restarts = 1.0, restarts + 1
+        following = (1 + np.sqrt(1 + 4 * theta**2)) / 2
+        beta, theta = (theta - 1) / following, following
+        old, alpha = alpha, new
+        np.testing.assert_allclose(one.alpha, alpha, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(one.w, data.X.T @ alpha / (lam * N), rtol=0, atol=1e-8)
+    assert restarts
+
+
+def test_power_iteration_and_what_follows_from_it(shared_path: Path) -> None:
+    folder = overlapping(shared_path)
+    data, lam = Data(folder), 2 * PENALTY
+    (one,) = rounds_of(job_of(folder, rule="damped", rounds=1), measured=0)
+    assert 1.0 <= float(one.server.sigma) / data.largest <= 1.1 + 1e-9
+    job = job_of(folder, rule="paper", rounds=5)
+    found = rounds_of(job, measured=0)
+    count = int(max(2.0, 4 * lam * data.N) * data.N / float(found[-1].server.sigma))
+    assert 1 < count < data.N
+    np.testing.assert_allclose([one.w for one in found], plain_loop(job, data, count)[0], **CLOSE)
+
+
+def test_the_mean_of_the_course(shared_path: Path) -> None:
+    """Weights (t + 1) ... (t + eta - 1): those of w_t grow as t^eta."""
+    folder = grid(shared_path, "2x3")
+    plain, mean = (
+        rounds_of(job_of(folder, rounds=7, **RULES["paper"], **more), measured=0) for more in ({}, {"average": 2.0})
+    )
+    expected = np.zeros(64)
+    for t, one in enumerate(plain, 1):
+        expected = expected * (1 - 3 / (t + 2)) + one.w * 3 / (t + 2)  # Shamir, Zhang (ICML 2013)
+    np.testing.assert_allclose(mean[-1].model, expected, **CLOSE)
+    np.testing.assert_array_equal(mean[-1].w, plain[-1].w)
+
+
+def optimum(loss: str, data: Data) -> float:
+    """P at its least, by scikit-learn or scipy."""
+    from scipy.optimize import minimize
+    from sklearn.svm import LinearSVC
+
+    if loss in ("hinge", "squared-hinge"):
+        svc = LinearSVC(
+            C=1 / (2 * PENALTY * data.N), loss=loss.replace("-", "_"), fit_intercept=False, tol=1e-10, max_iter=10**6
+        )
+        w = svc.fit(data.X, data.t).coef_[0]
+        short = np.maximum(0, 1 - data.t * (data.X @ w))
+        return PENALTY * w @ w + np.mean(short if loss == "hinge" else short**2)
+
+    def P(w: Any) -> tuple[float, Any]:
+        m = data.t * (data.X @ w)
+        slope = -data.t / (1 + np.exp(m)) / data.N
+        return PENALTY * w @ w + np.mean(np.logaddexp(0, -m)), 2 * PENALTY * w + data.X.T @ slope
+
+    return float(minimize(P, np.zeros(data.p), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10}).fun)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
+def test_the_optimum(shared_path: Path, loss: str) -> None:
+    """Found by the accelerated rule, and certified by its gap."""
+    folder = grid(shared_path, "2x3")
+    objective = {"name": loss, "penalty": PENALTY}
+    rounds = 400 if loss == "hinge" else 120
+    job = job_of(folder, rule="accelerated", rounds=rounds, objective=objective)
+    found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, Data(folder))
+    assert found["objective"] == pytest.approx(expected, rel=1e-5)
+    assert found["dual"] <= expected * (1 + 1e-9)
+    assert found["duality_gap"] < 1e-4 * expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tables", "message"),
+    [
+        ({"rule": "line-search", "inner": 5}, {}, "moves all samples"),
+        ({"rule": "paper", "inner": 10**6}, {}, "lower inner"),
+        ({"rule": "damped", "gamma": [0.5]}, {}, "no step size"),
+        ({"rule": "paper", "gamma": [2.0]}, {}, "above 1"),
+        ({"rule": "theory", "sigma": 3.0}, {}, "no use"),
+        ({"rule": "damped", "draws": "client"}, {}, "draws nothing"),
+        ({"rule": "paper", "senders": "none"}, {"participation": {"clients_per_round": 2}}, "know the same steps"),
+        ({"rule": "accelerated"}, {"participation": {"clients_per_round": 2}}, "needs all 6 clients"),
+        ({"rule": "paper"}, {"stop": {"duality_gap": 1e-3}}, "stays large|leaves it large"),
+        ({}, {"objective": {"name": "softmax", "penalty": 1e-3}}, "no dual problem"),
+        ({}, {"objective": {"name": "hinge", "penalty": 0.0}}, "needs a penalty"),
+        ({}, {"regularizer": {"name": "l1", "weight": 0.1}}, "no prox"),
+        ({}, {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}, "constraint"),
+        ({}, {"record": {"rows": 20}}, "all rows"),
+    ],
+)  # fmt: skip
+def test_refusals(shared_path: Path, algorithm: Any, tables: Any, message: str) -> None:
+    folder = grid(shared_path, "2x3")
+    table = {"sum": {"channel": "plain"}, "objective": {"name": "hinge", "penalty": PENALTY}, **tables}
+    with pytest.raises(UsageError, match=message):
+        prepare(task(folder, {"name": "hyfdca", **algorithm}, **table), Alone())
