@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MEMBERSHIP = (
-    "reconstruction", "inversion", "linear-system", "inner-products", "membership",
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP = (
+    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership",
 )  # fmt: skip
 
 

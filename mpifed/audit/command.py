@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.audit.attempts import attempts
 from mpifed.audit.conditions import Condition, conditions
+from mpifed.audit.duals import trust
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.plays import filled
 from mpifed.audit.report import Audit, as_json, as_text, write
@@ -97,7 +98,7 @@ def _audit(
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
         conditions=heard, attempts=tried, uniform=uniform, clear=found.clear, control=control,
         findings=findings(stage, single(stage, messages, plain), heard, tried, uniform),
-        remarks=tuple(_remarks(job)),
+        remarks=(*_remarks(job), *trust(stage)),
     )  # fmt: skip
 
 

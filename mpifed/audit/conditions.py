@@ -20,6 +20,7 @@ import numpy as np
 from mpifed.audit.counts import Side, heard_numbers, paper_count, pool_of, rows_of, sides_of, single, sizes, sum_of
 from mpifed.audit.jacobian import MOST, Bench
 from mpifed.audit.stage import Scene, Stage, rehearse
+from mpifed.comm.channel import answering
 from mpifed.core.exchange import Exchange, ToServer
 from mpifed.core.record import leaves
 from mpifed.core.round import SETUP
@@ -89,7 +90,8 @@ def conditions(stage: Stage, client: int = 0) -> list[Condition]:
     for exchange in stage.exchanges:
         found += _of_server(stage, bench, scene, exchange)
         found += _of_client(stage, bench, scene, exchange, client)
-    for one in (*stage.algorithm.setup, *_measured(stage)):
+    beside = {one.name: one for one in (*stage.algorithm.setup, *_measured(stage))}
+    for one in beside.values():
         found += _counted(stage, one)
     return found
 
@@ -102,20 +104,21 @@ def _measured(stage: Stage) -> list[Exchange]:
 
 def _of_server(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange) -> Iterator[Condition]:
     name, now = exchange.name, scene.now
-    sides = sides_of(stage, exchange, now.index)
+    sides = _answering(stage, exchange, scene)
     if not sides:
         return
-    if stage.transcript.channel == "plain" and not single(exchange):
+    clear = stage.in_clear(exchange)
+    if clear and not single(stage, exchange):
         one = min(sides, key=lambda side: side.unknowns)
         numbers = sum(sizes(stage, exchange, one.client))
         yield _condition(
             stage, bench, exchange, now.index, "server", "each client's answer", [one], [one.client], numbers,
             about=f"client {one.client}",
         )  # fmt: skip
-    elif isinstance(exchange, ToServer) or stage.transcript.channel == "plain":
+    elif isinstance(exchange, ToServer) or clear:
         numbers = heard_numbers(stage, exchange, [side.client for side in sides])
         yield _condition(
-            stage, bench, exchange, now.index, "server", sum_of(exchange, len(sides)), sides,
+            stage, bench, exchange, now.index, "server", sum_of(stage, exchange, len(sides)), sides,
             [side.client for side in sides], numbers, about="all who answered",
         )  # fmt: skip
     else:
@@ -123,6 +126,13 @@ def _of_server(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange) -> 
         yield Condition(
             name, now.index, "server", NOTHING, "all who answered", rows, unknowns, 0, 0, False, pool_of(stage, sides)
         )
+
+
+def _answering(stage: Stage, exchange: Exchange, scene: Scene, hidden_model: bool = False) -> list[Side]:
+    """Of those who answer an exchange of this round."""
+    here = scene.now.back if exchange.returning else scene.now
+    there = answering(exchange, here)
+    return [side for side in sides_of(stage, exchange, scene.now.index, hidden_model) if there[side.client]]
 
 
 def _of_client(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange, client: int) -> Iterator[Condition]:
@@ -133,15 +143,17 @@ def _of_client(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange, cli
         return
     if exchange.hearer is not None:
         client = exchange.hearer
-    others = [side for side in sides_of(stage, exchange, now.index, hidden_model=True) if side.client != client]
-    if not others:
+    others = [side for side in _answering(stage, exchange, scene, hidden_model=True) if side.client != client]
+    numbers = heard_numbers(stage, exchange, [side.client for side in others], client) if others else 0
+    if not numbers:
         return
-    numbers = heard_numbers(stage, exchange, [side.client for side in others])
+    if any(field.rows is not None for _, field in leaves(exchange.fields)):
+        others = [side for side in others if heard_numbers(stage, exchange, [side.client], client)]
     senders = {leaf.sender for _, leaf in leaves(exchange.fields)}
     about = f"all but client {client}"
     if client in senders:
         return  # it knows what it tells
-    whom = f"what client {min(senders)} tells" if None not in senders else sum_of(exchange, len(others) + 1)
+    whom = f"what client {min(senders)} tells" if None not in senders else sum_of(stage, exchange, len(others) + 1)
     yield _condition(
         stage, bench, exchange, now.index, f"client {client}", whom, others, [side.client for side in others],
         numbers, about=about,
@@ -153,12 +165,14 @@ def _of_next_question(stage: Stage, scene: Scene, exchange: Exchange, client: in
     others = [side for side in sides_of(stage, exchange, scene.now.index) if side.client != client]
     if not others or exchange.name != stage.exchanges[-1].name:
         return
-    first = stage.exchanges[0]
+    first = next(one for one in stage.exchanges if leaves(one.ask(stage.server, scene.now.at(0))))
     question = first.ask(stage.server, scene.now.at(0))
-    told = sum(  # its own columns of the model follow from what it knows of its own rows
-        np.size(leaf)
+    columns = stage.cells.columns
+    others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
+    told = sum(  # columns that it alone holds follow from what it knows of its own rows
+        np.size(leaf) if name not in first.told_by_columns else np.size(leaf[0]) * int(others_too.sum())
         for name, leaf in leaves(question)
-        if name not in first.told_by_columns and np.asarray(leaf).dtype.kind == "f" and np.ndim(leaf)
+        if np.asarray(leaf).dtype.kind == "f" and np.ndim(leaf)
     )
     rows, unknowns = rows_of(stage, others), sum(side.unknowns for side in others)
     numbers = min(told, heard_numbers(stage, exchange, [side.client for side in others]))
@@ -174,7 +188,7 @@ def _condition(
 ) -> Condition:  # fmt: skip
     """The rank of what is heard, where it can be had in a moment; else a count."""
     unknowns = sum(side.unknowns for side in sides)
-    counted = unknowns > MOST or numbers < unknowns // 4
+    counted = unknowns > MOST or numbers < unknowns // 4 or any(one.stale for one in stage.exchanges)
     equations = min(numbers, unknowns)
     if not counted:
         equations = bench.rank(exchange.name, [side.private for side in sides], heard_from).equations
@@ -191,14 +205,15 @@ def _counted(stage: Stage, exchange: Exchange) -> Iterator[Condition]:
     sides = sides_of(stage, exchange, SETUP)
     if not sides:
         return
-    plain = stage.transcript.channel == "plain" and not single(exchange)
+    clear = stage.in_clear(exchange)
+    plain = clear and not single(stage, exchange)
     if plain:
         sides = [min(sides, key=lambda side: side.unknowns)]
     numbers = sum(sizes(stage, exchange, sides[0].client)) if plain else 0
-    if not plain and (isinstance(exchange, ToServer) or stage.transcript.channel == "plain"):
+    if not plain and (isinstance(exchange, ToServer) or clear):
         numbers = heard_numbers(stage, exchange, [side.client for side in sides])
     rows, unknowns = rows_of(stage, sides), sum(side.unknowns for side in sides)
-    hears = "each client's answer" if plain else sum_of(exchange, len(sides)) if numbers else NOTHING
+    hears = "each client's answer" if plain else sum_of(stage, exchange, len(sides)) if numbers else NOTHING
     about = f"client {sides[0].client}" if plain else "all who answered"
     yield Condition(
         exchange.name, SETUP, "server", hears, about, rows, unknowns, numbers, min(numbers, unknowns), True,

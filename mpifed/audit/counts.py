@@ -32,6 +32,7 @@ def sides_of(stage: Stage, exchange: Exchange, round: int, hidden_model: bool = 
     found = []
     names = [one.name for one in stage.exchanges]
     before = names[: names.index(exchange.name) + 1] if exchange.name in names else [exchange.name]
+    hidden_model = hidden_model and stage.algorithm.problem.split == "columns"  # elsewhere others hold the same columns
     for client, shard in stage.shards.items():
         rows = np.unique(np.concatenate([stage.rows(round, one, client) for one in before]))
         if len(rows):
@@ -52,9 +53,8 @@ def _told_numbers(stage: Stage, client: int) -> int:
 
 
 def rows_of(stage: Stage, sides: list[Side]) -> int:
-    """How many rows entered; those of one sample are one where data are split by columns."""
-    counts = [len(side.rows) for side in sides]
-    return max(counts) if stage.algorithm.problem.split == "columns" else sum(counts)
+    """How many samples entered, in whole or in part."""
+    return len(np.unique(np.concatenate([stage.shards[side.client].rows[side.rows] for side in sides])))
 
 
 def pool_of(stage: Stage, sides: list[Side]) -> int:
@@ -65,36 +65,44 @@ def pool_of(stage: Stage, sides: list[Side]) -> int:
     return sum(shard.samples * len(shard.columns) for shard in shards)
 
 
-def single(exchange: Exchange) -> bool:
+def single(stage: Stage, exchange: Exchange) -> bool:
     """Whether every value that travels is one client's own."""
-    return all(field.in_parts for _, field in leaves(exchange.fields))
+
+    def own(field: Field) -> bool:
+        held = stage.cells.along(field)
+        return field.sender is not None or (held is not None and bool((held.holders <= 1).all()))
+
+    return all(own(field) for _, field in leaves(exchange.fields))
 
 
-def sum_of(exchange: Exchange, clients: int) -> str:
+def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
     """What whoever hears a sum of so many answers hears, in words."""
-    return "each client's own values" if single(exchange) else f"the sum of {clients} answers"
+    return "each client's own values" if single(stage, exchange) else f"the sum of {clients} answers"
 
 
 def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
     """How many numbers a client sends in each field."""
-    problem, width = stage.algorithm.problem, len(stage.shards[client].columns)
     for _, field in leaves(exchange.fields):
         one: Field = field
-        if one.columns is not None:
-            yield one.size // problem.features * width
+        held = stage.cells.along(one)
+        if held is not None:
+            yield one.size // held.length * int(held.widths[client])
         else:
             yield one.size if one.sender in (None, client) else 0
 
 
-def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int]) -> int:
-    """How many numbers the sum of these clients' answers has."""
+def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
+    """How many numbers the sum of these clients' answers has; of rows, a client hears its own alone."""
     total = 0
     for _, field in leaves(exchange.fields):
-        if field.columns is None:
+        held = stage.cells.along(field)
+        if held is None:
             total += field.size
-        else:
-            columns = np.unique(np.concatenate([stage.shards[client].columns for client in clients]))
-            total += field.size // stage.algorithm.problem.features * len(columns)
+            continue
+        filled = held.held_by(np.isin(np.arange(len(held.groups)), clients)) > 0
+        if field.rows is not None and hearer is not None:
+            filled &= held.held_by(np.arange(len(held.groups)) == hearer) > 0
+        total += field.size // held.length * int(filled.sum())
     return total
 
 

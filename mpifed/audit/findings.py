@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit.attempt import INVERSION, LINEAR, MEMBERSHIP, PRODUCTS, RECONSTRUCTION, Attempt
+from mpifed.audit.attempt import INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, Attempt
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Verdict
 from mpifed.core.errors import UsageError
+from mpifed.core.record import leaves
+from mpifed.run.setup import measures_of
 
-ANSWERS, SINGLE, DETERMINED, NOT_UNIFORM = "answers", "single-holder", "determined", "not-uniform"
+ANSWERS, CLEAR, SINGLE, DETERMINED, NOT_UNIFORM = (
+    "answers", "in-the-clear", "single-holder", "determined", "not-uniform",
+)  # fmt: skip
 NAMES = {
     ANSWERS: "the server reads what single clients answer",
+    CLEAR: "the server reads what single clients answer to an exchange that no channel seals",
     SINGLE: "a sum that is opened has values of one client alone",
     DETERMINED: "somebody hears as many independent equations as there are private numbers in them",
     NOT_UNIFORM: "what a channel has sealed can be told from random numbers",
@@ -21,6 +26,7 @@ NAMES = {
     INVERSION: "rows were computed from the gradient of a few",
     PRODUCTS: "rows were computed from their inner products with known weights",
     LINEAR: "rows were computed from linear equations between what was sent",
+    MOVED: "a row was computed from how a sum over dual variables changed when one alone moved",
     MEMBERSHIP: "the final model tells rows that were trained on from others",
 }
 
@@ -58,6 +64,8 @@ def findings(
     if plain:
         found[ANSWERS] = ['channel "plain" hides nothing from the server']
     else:
+        clear = _in_clear(stage)
+        found |= {CLEAR: [f"by design, of every client {', '.join(clear)}"]} if clear else {}
         found |= {SINGLE: list(single)} if single else {}
         if verdict.uniform is False:
             worst = verdict.rejected[0]
@@ -70,6 +78,15 @@ def findings(
             found.setdefault(one.attack, []).append(f"{one.seen}: {one.text}")
     accepted = stage.job.audit.accept
     return [Finding(name, "; ".join(found[name]), name in accepted) for name in NAMES if name in found]
+
+
+def _in_clear(stage: Stage) -> list[str]:
+    """Exchanges that travel in the clear in whatever channel."""
+    measures = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    measured = [one for measure in measures for one in measure.exchanges]
+    played = (*stage.algorithm.setup, *stage.exchanges, *measured)
+    known = {one.name: one for one in played if not one.private}
+    return [f"{name} ({', '.join(leaf for leaf, _ in leaves(one.fields))})" for name, one in known.items()]
 
 
 def _determines(one: Condition) -> bool:

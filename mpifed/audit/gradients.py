@@ -67,9 +67,8 @@ def _reconstruction(stage: Stage, some: Sequence[Target], known: bool) -> Attemp
     good = recovered(matches)
     text = f"{good} of {_count(some)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     truth = [one.rows[matched.at] for one, matched in zip(some, matches, strict=True)]
-    return Attempt(
-        RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), np.stack(rows), np.stack(truth)
-    )  # fmt: skip
+    pictures = _stacked(rows, truth)
+    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), *pictures)
 
 
 def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
@@ -99,9 +98,16 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
     text += "; whose they are is not told" if good and seen == SUM and not by_columns(stage) else ""
-    pictures = (np.stack(rows), np.stack(truth)) if rows else (np.zeros((0, 0)), np.zeros((0, 0)))
+    pictures = _stacked(rows, truth)
     success = good > 0 or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike by chance, too
     return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures)
+
+
+def _stacked(rows: Sequence[Floats], truth: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """For pictures, where rows are of one width."""
+    if len({len(row) for row in rows}) != 1:
+        return np.zeros((0, 0)), np.zeros((0, 0))
+    return np.stack(rows), np.stack(truth)
 
 
 def _lengths(matches: Sequence[Match]) -> str:
@@ -115,7 +121,7 @@ def _strangers(stage: Stage, target: Target) -> Floats:
     if by_columns(stage):
         inside = stage.rows(target.round, exchange, 0)
         return stage.whole(np.setdiff1d(np.arange(stage.algorithm.problem.samples), inside)[: target.batch])
-    whom = sorted(stage.shards) if target.client < 0 else [target.client]
+    whom = list(target.whom) or (sorted(stage.shards) if target.client < 0 else [target.client])
     found = []
     for client in whom:
         inside = stage.rows(target.round, exchange, client)

@@ -49,6 +49,12 @@ class Probe:
             i = self._position.get(row)
             target[...] = dense_rows(self._shard, np.array([row]))[0] if i is None else self.values[i]
 
+    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Array]]:
+        """All rows, moved or not."""
+        X = np.empty((self._shard.samples, self._shard.features))
+        self.take(np.arange(len(X)), X)
+        yield slice(0, len(X)), X.astype(dtype)
+
 
 class _Replay:
     """A `Summation` of blocks of one client each, which keeps everybody's answers."""

@@ -11,6 +11,7 @@ from mpifed.core.record import Array
 from mpifed.maths.objectives import Parameters
 
 MEMBERS = 2000  # rows whose losses are compared
+LARGEST = 2**26  # numbers in them
 
 
 def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
@@ -19,7 +20,7 @@ def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
     if stage.test is None:
         return none(MEMBERSHIP, "no test rows to compare with; make the data with --test-fraction", "anybody", seen)
     members, strangers = _members(stage), stage.test.shards[0]
-    count = min(strangers.samples, MEMBERS)
+    count = min(strangers.samples, _most(stage))
     losses = [
         _losses(stage, model, X, y)
         for X, y in (members, (dense_rows(strangers, np.arange(count)), strangers.y[:count]))
@@ -36,17 +37,25 @@ def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
     return Attempt(MEMBERSHIP, "anybody", seen, True, bool(found.leak), text)
 
 
+def _most(stage: Stage) -> int:
+    """How many rows are compared: fewer where they are wide."""
+    return max(1, min(MEMBERS, LARGEST // stage.algorithm.problem.features))
+
+
 def _members(stage: Stage) -> tuple[Floats, Array]:
     """Rows that were trained on, with all their columns, and their labels."""
     rng, problem = np.random.default_rng(stage.job.seed), stage.algorithm.problem
     shards = [stage.shards[client] for client in sorted(stage.shards)]
     if problem.split == "rows":
-        each = max(1, MEMBERS // len(shards))
+        each = max(1, _most(stage) // len(shards))
         chosen = [np.sort(rng.permutation(shard.samples)[:each]) for shard in shards]
         X = [dense_rows(shard, rows) for shard, rows in zip(shards, chosen, strict=True)]
         return np.concatenate(X), np.concatenate([shard.y[rows] for shard, rows in zip(shards, chosen, strict=True)])
-    rows = np.sort(rng.permutation(shards[0].samples)[:MEMBERS])
-    return stage.whole(rows), shards[0].y[rows]
+    rows = np.sort(rng.permutation(problem.samples)[: _most(stage)])
+    y = np.zeros(problem.samples, shards[0].y.dtype)
+    for shard in shards:
+        y[shard.rows] = shard.y
+    return stage.whole(rows), y[rows]
 
 
 def _losses(stage: Stage, model: Parameters, X: Floats, y: Array) -> Floats:

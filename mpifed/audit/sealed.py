@@ -1,4 +1,8 @@
-"""What of an upload is sealed, as numbers that should look uniform; and what travels in the clear beside it."""
+"""What of an upload is sealed, as numbers that should look uniform; and what travels in the clear beside it.
+
+Where two clients alone add to a place of a sum for the server, what the second of them sends is the sum less what the
+first one sends, and so tells nothing new: only the first one's is looked at.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ from mpifed.comm.channel import Line
 from mpifed.comm.sums import Place
 from mpifed.core.exchange import ToClients
 from mpifed.core.holdings import Cells
-from mpifed.run.setup import all_exchanges, cells_of
-from mpifed.run.transcript import Message
-from mpifed.shards import store
+from mpifed.run.setup import all_exchanges
+from mpifed.run.transcript import Message, client_of
 
 MOST_CLIENTS = 16  # whose uploads are tested, in every exchange
+KEPT = "sum so far, sealed"  # the note by which the server is handed what it keeps
 
 
 class Sealed(NamedTuple):
@@ -31,50 +35,77 @@ class Sealed(NamedTuple):
 
 
 def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
-    """What should be uniform in the uploads; of the plain channel, everything, although it seals nothing."""
-    cells = cells_of(store.open_federation(stage.job.data.path))
+    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing."""
+    cells, plain = stage.cells, stage.transcript.channel == "plain"
     samples: list[Sample] = []
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
-    for exchange in all_exchanges(stage.algorithm):
+    for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
         line = Line(exchange, partial(exact_sum, stage.job, exchange, len(cells.rows.groups)), cells)
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
             for client, upload in list(play.uploads.items())[:MOST_CLIENTS]:
-                if opener is not None:
+                if opener is not None and exchange.private:
                     samples += [of_residues(exchange.name, play.round, client, *one) for one in opener(upload)]
                     continue
-                at = _hidden(line, cells, client, present, stage.transcript.channel == "plain", clear)
+                at, open_to_all = hidden(line, cells, client, present, plain)
                 if len(at):
                     samples.append(of_integers(exchange.name, play.round, client, upload[0].data[at]))
+                for name, count in open_to_all.items():
+                    clear[name] = clear.get(name, 0) + count
+        kind = line.sum.message.dtype
+        samples += [_kept(one, kind) for one in messages if (one.exchange, one.what) == (exchange.name, KEPT)]
     return Sealed(samples, clear)
 
 
-def _hidden(
-    line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool, clear: dict[str, int]
-) -> NDArray[np.int64]:
-    """The positions of what a client sends, in its message, that a mask should hide."""
-    found = [np.zeros(0, dtype=np.int64)]
+def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
+    """What the server keeps of clients' last answers, sealed by one of them."""
+    client, name = client_of(message), f"{message.exchange}, sum so far"
+    assert client is not None
+    return of_integers(name, message.round, client, message.data.view(kind))
+
+
+def hidden(
+    line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
+) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """The positions of what a client sends, in its message, that a mask hides; and by field, how much none hides.
+
+    Parameters
+    ----------
+    present : [N] who answers
+    plain : whether to give the positions of all that another channel would carry
+    """
+    found, clear = [np.zeros(0, dtype=np.int64)], dict[str, int]()
     for place in line.sum.places:
         at = line.positions(place, client)
         if at is None:
             continue
         positions = np.arange(place.stop)[at]
-        if plain or isinstance(line.exchange, ToClients) or _of_several(place, cells, client, present):
-            found.append(positions)
-        elif len(positions):
-            clear[place.name] = clear.get(place.name, 0) + len(positions)
-    return np.concatenate(found)
+        alone, doubled = _fillers(place, cells, client, present, positions)
+        if not line.exchange.private:
+            alone = np.ones_like(alone)
+        elif plain or isinstance(line.exchange, ToClients):  # these are under a key stream of the client's own
+            alone, doubled = np.zeros_like(alone), np.zeros_like(doubled)
+        if alone.any():
+            clear[place.name] = int(alone.sum())
+        found.append(positions[~alone & ~doubled])
+    return np.concatenate(found), clear
 
 
-def _of_several(place: Place, cells: Cells, client: int, present: NDArray[np.bool_]) -> bool:
-    """Whether others add to the same places."""
-    if place.field.sender is not None:
-        return False
+def _fillers(
+    place: Place, cells: Cells, client: int, present: NDArray[np.bool_], positions: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each of the client's positions [m]: whether nobody else fills it, and whether one before it does alone."""
     held = cells.along(place.field)
     if held is None:
-        return int(present.sum()) > 1
-    return int((held.groups[present] == held.groups[client]).sum()) > 1
+        alone = place.field.sender is not None or int(present.sum()) == 1
+        return np.full(len(positions), alone), np.zeros(len(positions), dtype=bool)
+    axis = int(place.field.axis or 0)
+    numbers = np.arange(held.length).reshape(-1, *[1] * (len(place.field.shape) - axis - 1))
+    along = np.broadcast_to(numbers, (place.form.limbs, *place.field.shape)).ravel()[positions - place.start]
+    before = present & (np.arange(len(present)) < client)
+    count, earlier = held.held_by(present)[along], held.held_by(before)[along]
+    return count == 1, (count == 2) & (earlier == 1)
 
 
 def _ciphertexts(stage: Stage) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpifed.audit.plays import Play, exact_sum, plays
 from mpifed.audit.stage import Stage
@@ -29,10 +30,10 @@ def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[st
     plain : the same rounds in the plain channel
     """
     found: list[str] = []
-    for exchange in all_exchanges(stage.algorithm):
+    for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
         to = "clients" if isinstance(exchange, ToClients) else "the server"
         opened = [play for play in plays(messages, exchange.name) if play.opened_for]
-        if opened:
+        if opened and exchange.private:
             texts = [*_declared(stage, exchange, opened), *_in_fact(stage, exchange, plain)]
             found += [f"{text}, to {to}" for text in texts]
     return found
@@ -41,18 +42,24 @@ def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[st
 def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
     for name, field in leaves(exchange.fields):
         whole = f"{exchange.name}.{name}".rstrip(".")
+        held = stage.cells.along(field)
         if field.sender is not None:
             yield f"{whole}: client {field.sender}'s alone"
-        elif field.columns is not None and _alone(stage):
-            yield f"{whole}: each client's own columns"
+        elif held is not None and isinstance(exchange, ToClients) and field.rows is not None:
+            continue  # who fills a row alone is the only one to hear it
+        elif held is not None:
+            most = max(int((held.held_by(_answered(stage, play)) == 1).sum()) for play in opened)
+            if most:
+                what = "columns" if field.rows is None else "rows"
+                change = "how the last answers changed, " if exchange.stale else ""
+                yield f"{whole}: {change}{most} of {held.length} {what} of one client each"
         elif any(len(play.uploads) == 1 for play in opened):
             yield f"{whole}: of a round with one client"
 
 
-def _alone(stage: Stage) -> bool:
-    """Whether some columns have one holder."""
-    groups = [tuple(shard.columns) for shard in stage.shards.values()]
-    return any(groups.count(one) == 1 for one in groups)
+def _answered(stage: Stage, play: Play) -> NDArray[np.bool_]:
+    """[N]"""
+    return np.isin(np.arange(stage.algorithm.problem.clients), list(play.uploads))
 
 
 def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:

@@ -21,11 +21,12 @@ from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Algorithm, Exchange, Measure, States, ToClients, ToServer, play
+from mpifed.core.holdings import Cells
 from mpifed.core.record import Array, Record
 from mpifed.core.round import SETUP, Round
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import leaving, round_of
+from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.setup import Ready, measures_of, prepare
 from mpifed.run.transcript import Transcript
 
@@ -133,11 +134,24 @@ class Stage:
         return dense_rows(self.shards[client], rows)
 
     def whole(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[b, p] these rows of data that are split by columns, put together from all clients."""
+        """[b, p] these samples, put together from all clients who hold parts of them."""
         found = np.zeros((len(rows), self.algorithm.problem.features))
         for shard in self.shards.values():
-            found[:, shard.columns] = dense_rows(shard, rows)
+            _, here, own = np.intersect1d(rows, shard.rows, return_indices=True)
+            order = np.argsort(own)  # files are read in order
+            found[np.ix_(here[order], shard.columns)] = dense_rows(shard, own[order])
         return found
+
+    def in_clear(self, exchange: Exchange) -> bool:
+        """Whether the server reads every client's own answer."""
+        return self.transcript.channel == "plain" or not exchange.private
+
+    @property
+    def cells(self) -> Cells:
+        """Who holds what."""
+        problem = self.algorithm.problem
+        assert problem.rows is not None and problem.columns is not None  # those of a run
+        return Cells(problem.rows, problem.columns)
 
 
 def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -177,7 +191,7 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
         if index < len(stage.scenes):
             continue  # an attempt at this round was not void
         now = round_of(stage.job, federation.clients, index, ready.key)
-        now = leaving(stage.job, now, len(exchanges), attempt)
+        now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
         server, clients = play(exchanges, server, clients, now, federation)
         if not now.at(len(exchanges) - 1).void:

@@ -1,4 +1,4 @@
-"""Attacks by linear equations, where data are split by columns: what the server has collected of each client."""
+"""Attacks by linear equations between what the server has collected of each client."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mpifed.algorithms.vertical_sgd import VerticalSGD
 from mpifed.audit.attacks.linear import Solved, rows_from_scores, rows_from_slopes
 from mpifed.audit.attacks.matching import Match, match, recovered
 from mpifed.audit.attempt import LINEAR, PRODUCTS, Attempt, Floats, none
+from mpifed.audit.duals import on_duals, works_on_duals
 from mpifed.audit.plays import Decoder, plays
 from mpifed.audit.stage import Stage, dense_rows
 from mpifed.core.exchange import Exchange
@@ -25,6 +26,9 @@ HIDDEN = "the server hears no scores in this channel"
 
 def systems(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Attempt]:
     """Systems of linear equations that the server has collected over the recorded rounds."""
+    if works_on_duals(stage):
+        yield from on_duals(stage, messages)
+        return
     if not isinstance(stage.algorithm, (SSCAVertical, VerticalSGD)):
         yield none(PRODUCTS, "no client sends inner products of its rows with what the server knows")
         yield none(LINEAR, "no client sends dual variables, or derivatives by scores, beside what follows from them")

@@ -8,8 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.bundle import Bundle
+from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedpdm import FedPDM
+from mpifed.algorithms.hybrid_fedavg import HybridFedAvg
+from mpifed.algorithms.hyfdca import HyFDCA
+from mpifed.algorithms.hyfem import HyFEM
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
@@ -34,13 +39,16 @@ class Target(NamedTuple):
     gradient: Parameters  # mean over `batch` rows
     batch: int
     rows: NDArray[np.float64]  # [b, p] the rows that entered, or may have; nothing an attacker has
+    whom: tuple[int, ...] = ()  # of which clients they are, where not of the one or all
 
 
 def no_targets(stage: Stage) -> str:
     """Why there is no gradient to attack; "" where there are some."""
     algorithm: Any = stage.algorithm
-    if by_columns(stage):
+    if by_columns(stage) or isinstance(algorithm, (HybridFedAvg, HyFEM)):
         return ""
+    if isinstance(algorithm, (Bundle, CoCoA, HyFDCA)):
+        return "clients send sums over their dual variables, and no gradients"
     if not isinstance(algorithm, (FedAvg, FedPDM, Scaffold, SSCAHorizontal)):
         return f"how uploads of {type(algorithm).__name__} follow from gradients is not known here"
     if isinstance(algorithm, SSCAHorizontal) and algorithm.local_steps > 1:
@@ -60,6 +68,9 @@ def targets(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterat
     """
     if by_columns(stage):
         yield from _put_together(stage, messages)
+        return
+    if isinstance(stage.algorithm, (HybridFedAvg, HyFEM)):
+        yield from _of_own_columns(stage, messages, clients)
         return
     exchange = stage.exchanges[0]
     decoder = Decoder(stage.job, exchange, stage.algorithm.problem.clients)
@@ -88,6 +99,57 @@ def _put_together(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Targe
         gradient = of_statistics(heard.statistics.gradient, 1.0)
         rows = np.asarray(question.rows)
         yield Target(SUM, begun.round, -1, question.model, gradient, len(rows), stage.whole(rows))
+
+
+def _of_own_columns(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterator[Target]:
+    """First gradients of clients who fit labels with their own columns alone: of each, and of all with the same ones.
+
+    Of sums those in the first client's columns are looked at, where all who hold any of these hold the same.
+    """
+    algorithm: Any = stage.algorithm
+    exchange, problem = stage.exchanges[0], algorithm.problem
+    decoder = Decoder(stage.job, exchange, problem.clients)
+    asked = exchange.ask(stage.scenes[0].server, stage.scenes[0].now.at(0))
+    found = [play for play in plays(messages, exchange.name) if complete(asked, play.question) and play.uploads]
+    seen = EACH if stage.in_clear(exchange) else SEALED
+    for play in found[:1]:
+        question: Any = filled(asked, play.question)
+        for client, upload in list(play.uploads.items())[:clients]:
+            answer: Any = decoder(upload)
+            if answer is not None:
+                yield _of_columns(stage, play, question, answer.first, [client], seen)
+        holders = _same_columns(stage, sorted(play.uploads))
+        if holders and play.opened_for == "server" and complete(exchange.fields, play.opened):
+            heard: Any = filled(exchange.fields, play.opened)
+            yield _of_columns(stage, play, question, heard.first, holders, SUM)
+
+
+def _same_columns(stage: Stage, present: list[int]) -> list[int]:
+    """Those present who hold the columns of the first of them; nobody where others hold some of these."""
+    columns = stage.cells.columns
+    own = [client for client in present if columns.groups[client] == columns.groups[present[0]]]
+    who = np.isin(np.arange(len(columns.groups)), present)
+    alone = bool((columns.held_by(who)[columns.of(present[0])] == len(own)).all())
+    return own if alone else []
+
+
+def _of_columns(stage: Stage, play: Play, question: Any, value: Any, whom: list[int], seen: str) -> Target:
+    """From the sum of what some clients with the same columns have sent in their first round."""
+    algorithm: Any = stage.algorithm
+    columns, problem = stage.shards[whom[0]].columns, algorithm.problem
+    own = Parameters(np.asarray(question.model.first, dtype=np.float64)[columns], ())
+    moved = np.asarray(value, dtype=np.float64)[columns]
+    if isinstance(algorithm, HyFEM):  # its clients send where they have come to, from the common start
+        moved = moved / len(whom) - own.first
+    else:
+        moved = moved / float(problem.weights[whom].sum())
+    steps = algorithm.local.count
+    found: Parameters = map_leaves(
+        lambda g: g / steps, of_step(problem.objective, own, Parameters(moved, ()), float(question.step))
+    )
+    rows = np.concatenate([stage.features(one, stage.rows(play.round, stage.exchanges[0].name, one)) for one in whom])
+    client = whom[0] if seen != SUM else -1
+    return Target(seen, play.round, client, own, found, len(rows), rows, tuple(whom))
 
 
 def _of(stage: Stage, play: Play, question: Any, answer: Any, seen: str, client: int) -> Target:

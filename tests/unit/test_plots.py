@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from mpifed.cli import main, plot
 from mpifed.core.errors import DataError, UsageError
-from mpifed.plots import convergence, figure, terminal
+from mpifed.plots import HORIZONTAL, convergence, figure, terminal
 from mpifed.run.history import History, write_json
 
 ROUNDS = (0, 10, 20, 30)
@@ -185,3 +187,56 @@ def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
 def test_a_certificate_of_the_end_alone_gets_no_panel(tmp_path: Path) -> None:
     picture = figure([write_constrained(tmp_path / "run", 0.1, [30])], x=["round"])
     assert "KKT residual" not in [axes.get_ylabel() for axes in picture.axes]
+
+
+# --- simulated time, and the distance from the optimum -----------------------------------------------------------
+
+
+def write_certified(run: Path, name: str, optimum: float, network: bool = True) -> Path:
+    """A run whose objective is (1 + 10^-t) times an optimum in measured round t, and not above it in the last."""
+    run.mkdir()
+    (run / "job.toml").write_text(f'name = "{name}"\n[algorithm]\nname = "hyfdca"\n')
+    write_json(run / "run.json", {"name": name})
+    history = History(run)
+    for t in range(4):
+        objective = optimum * (1 + 10.0**-t if t < 3 else 1 - 1e-16)
+        row = {"round": t, "elapsed_s": t / 10, "train_loss": 0.5, "objective": objective, "duality_gap": 4.0**-t}
+        row |= {"simulated_s": 3000.0 * t} if network else {}
+        history.append(row | {"up_bytes": t, "down_bytes": t})
+    return run
+
+
+def test_simulated_time_stands_beside_real_time(tmp_path: Path) -> None:
+    runs = [write_certified(tmp_path / "a", "a", 0.2), write_certified(tmp_path / "b", "b", 0.2, network=False)]
+    loss = figure(runs).axes[:4]
+    simulated = lines(loss[2])
+    np.testing.assert_allclose(simulated["a"][0], [0, 3000, 6000, 9000])
+    assert simulated["b"].shape == (2, 0)
+    last = figure(runs, x=["elapsed_s", "simulated_s"]).axes[-1]
+    assert last.get_xlabel() == "simulated time of a deployment"
+    assert last.get_xticklabels()[0].get_text() == "0 h"
+    with pytest.raises(DataError, match="nothing was measured"):
+        figure(runs[1:], x=["simulated_s"])
+
+
+def test_the_objective_relative_to_the_optimum(tmp_path: Path) -> None:
+    run = write_certified(tmp_path / "run", "a", 0.2)
+    relative, gap = figure([run], ["round"], relative_to=0.2).axes
+    assert relative.get_ylabel() == "objective above the optimum, relative" and relative.get_yscale() == "log"
+    np.testing.assert_allclose(lines(relative)["a"], [[0, 1, 2], [1, 0.1, 0.01]])  # below the optimum there is no log
+    assert gap.get_ylabel() == "duality gap"
+    np.testing.assert_allclose(lines(gap)["a"][1], [1, 0.25, 0.0625, 0.015625])
+    with pytest.raises(DataError, match="no column objective"):
+        figure([write_run(tmp_path / "plain")], ["round"], relative_to=0.2)
+
+
+def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (option,) = [one for one in plot.params if one.name == "across"]
+    assert option.type.choices == tuple(HORIZONTAL)  # type: ignore[attr-defined]
+    run, out, drawn = write_certified(tmp_path / "run", "a", 0.2), tmp_path / "f.png", []
+    monkeypatch.setattr("mpifed.plots.figure", lambda *given: drawn.append(given) or figure(*given))
+    arguments = ["plot", str(run), "--out", str(out), "--x", "round", "--x", "simulated_s", "--relative-to", "0.2"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert drawn == [((run,), ("round", "simulated_s"), 0.2)] and out.exists()
+    assert CliRunner().invoke(main, ["plot", str(run), "--terminal", "--x", "round"]).exit_code == 2
+    assert CliRunner().invoke(main, ["plot", str(run), "--out", str(out), "--relative-to", "0"]).exit_code == 2

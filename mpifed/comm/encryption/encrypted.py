@@ -173,7 +173,8 @@ class Encrypted(Channel):
             there = line.memory.answered
             for _, upload in sorted(line.memory.sealed.items()):
                 self._sum(line, upload)
-        if not there.any():  # nothing was encrypted, and the sum of nobody's answers is known to all
+        absent = self.setting.rehearsed and not (now.staying & (self._homes >= 0)).any()  # they are not there at all
+        if not there.any() or absent:  # nothing was encrypted, and the sum of nobody's answers is known to all
             line.reduced[:-1] = 0
             return True
         self._opening.able(now)

@@ -216,7 +216,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedpdm": {"batch": 7, "step_size": [0.5], "rho": 2.0},
     "ssca-vertical": VERTICAL,
     "vertical-sgd": {"batch": 7, "step": [0.5]},
+    "hybrid-fedavg": {"batch": 7, "step": [0.5, 0.5, 1.0]},
+    "hyfdca": {"rule": "damped"},
+    "bundle": {},
+    "hyfem": {"batch": 7, "step": [0.5], "mu": 0.4},
+    "cocoa": {},
 }
+COLUMNS, CELLS = ("ssca-vertical", "vertical-sgd"), ("hybrid-fedavg", "hyfdca", "bundle", "hyfem")
 
 
 def test_every_algorithm_is_here() -> None:
@@ -226,14 +232,17 @@ def test_every_algorithm_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(name: str, digits: Path, sides: Path) -> None:
-    vertical = name in ("ssca-vertical", "vertical-sgd")
-    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if vertical else {}
+def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(
+    name: str, digits: Path, sides: Path, patches: Path, halves: Path
+) -> None:
+    folder = {**dict.fromkeys(COLUMNS, sides), **dict.fromkeys(CELLS, patches), "cocoa": halves}.get(name, digits)
+    own = {} if folder in (digits, sides) else {"objective": {"name": "logistic", "penalty": 1e-3}}
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name in COLUMNS else {}
     for channel in ("plain", "masked"):
         job = Job.check(
             table(
-                sides if vertical else digits, algorithm=ALGORITHMS[name] | {"name": name},
-                sum={"channel": channel} | (allow if channel == "masked" else {}),
+                folder, algorithm=ALGORITHMS[name] | {"name": name},
+                sum={"channel": channel} | (allow if channel == "masked" else {}), **own,
             )
         )  # fmt: skip
         stage = rehearse(job, 2)
@@ -241,7 +250,7 @@ def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(name: str, 
         assert verdict.uniform is (channel == "masked"), verdict.rejected[:3]
         if channel == "plain":
             seen = {one.what.split(",")[0] for one in verdict.rejected}
-            assert seen == {exchange.name for exchange in stage.exchanges}
+            assert seen == {one.name for one in (*stage.algorithm.setup, *stage.exchanges) if one.private}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -267,7 +276,7 @@ def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[...
     assert ended.stderr.rstrip().endswith("accept: reconstruction")
     ended = invoke(job, *some, "--set", 'audit.accept=["anwsers"]')
     assert ended.exit_code == 2
-    assert "anwsers not known; findings are answers, single-holder" in ended.stderr
+    assert "anwsers not known; findings are answers, in-the-clear, single-holder" in ended.stderr
     assert invoke(job, *some, "--set", "sum.channel=masked").exit_code == 0
 
 

@@ -17,6 +17,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJ
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
 }
+ONE_SCORE = ("logistic", "hinge", "squared-hinge")  # of two classes
 
 
 def digits() -> tuple[Any, Any]:
@@ -32,11 +33,11 @@ def objective_of(case: str, **settings: Any) -> Any:
 
 
 def targets_of(case: str, y: Any) -> Any:
-    return {"logistic": y % 2, "least-squares": 0.1 * y + 1}.get(case, y)
+    return y % 2 if case in ONE_SCORE else 0.1 * y + 1 if case == "least-squares" else y
 
 
 def outputs_of(case: str) -> int:
-    return {"logistic": 2, "least-squares": 1}.get(case, 10)
+    return 2 if case in ONE_SCORE else 1 if case == "least-squares" else 10
 
 
 def model_of(case: str, features: int, seed: int = 0, away: float = 0.2, dtype: str = "float32") -> Parameters:
@@ -78,4 +79,8 @@ def _loss(case: str, model: Parameters, x: Any, y: Any) -> Any:
         return np.log(1 + np.exp(-signs * z)).sum()
     if case == "true-class-logistic":
         return np.log(1 + np.exp(-z[y]))
-    return np.log(1 + np.exp(-(2 * y - 1) * z[0])) if case == "logistic" else (z[0] - y) ** 2 / 2
+    if case in ONE_SCORE:
+        margin = (2 * y - 1) * z[0]
+        short = max(0.0, 1 - margin)
+        return {"hinge": short, "squared-hinge": short**2}.get(case, np.log(1 + np.exp(-margin)))
+    return (z[0] - y) ** 2 / 2

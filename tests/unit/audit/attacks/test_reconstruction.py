@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attacked import CASES, digits, mean_gradient, model_of, numeric_gradient, objective_of, targets_of
+from attacked import CASES, ONE_SCORE, digits, mean_gradient, model_of, numeric_gradient, objective_of, targets_of
 
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
@@ -12,7 +12,7 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.objectives import Parameters
 
 X, Y = digits()
-TELL = [case for case in CASES if case not in ("logistic", "least-squares", "true-class-logistic")]
+TELL = [case for case in CASES if case not in (*ONE_SCORE, "least-squares", "true-class-logistic")]
 every_case = pytest.mark.parametrize("case", list(CASES))
 
 
@@ -22,7 +22,11 @@ def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
     """float32 as in a run; two-class models and regressions leave the length or the sign open, and say so."""
     for i in range(10):
         model = model_of(case, 64, seed=i, away=away)
-        tried = reconstruct(objective_of(case), model, mean_gradient(case, model, X[[i]], Y[[i]]))
+        seen = mean_gradient(case, model, X[[i]], Y[[i]])
+        tried = reconstruct(objective_of(case), model, seen)
+        if case in ("hinge", "squared-hinge") and not seen.first.any():  # its margin is above 1: it tells nothing
+            assert not tried.claimed
+            continue
         found = match(tried.row, X)
         assert found.at == i
         assert found.scaled_error < 1e-4

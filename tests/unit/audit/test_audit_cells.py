@@ -1,0 +1,277 @@
+"""The audit of clients who hold some rows of some columns: what duals and inner products give away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mpifed.audit.command import audited
+from mpifed.audit.conditions import UNDERDETERMINED, conditions
+from mpifed.audit.plays import exact_sum, plays
+from mpifed.audit.report import Audit, as_text
+from mpifed.audit.sealed import hidden, sealed
+from mpifed.audit.stage import Stage, rehearse
+from mpifed.audit.uniform import examine
+from mpifed.cli import main
+from mpifed.comm.channel import Line
+from mpifed.run.config import Job
+
+ONE = {"name": "hyfdca", "rule": "paper", "inner": 1}
+ALL = {"name": "hyfdca"}
+HINGE = {"name": "hinge", "penalty": 5e-3}
+SOFTMAX = {"name": "softmax", "penalty": 1e-3}
+
+
+def table(folder: Path, algorithm: dict[str, Any], channel: str, **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "name": "audit", "rounds": 60, "data": {"path": str(folder)}, "objective": HINGE, "algorithm": algorithm,
+        "record": {"every": 0}, "sum": {"channel": channel},
+    }  # fmt: skip
+    return base | changes
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
+    out = tmp_path_factory.mktemp("squares") / "data"
+    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
+    done = CliRunner().invoke(main, ["data", "synthetic", *asked, "--split", "grid", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture
+def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit]:
+    """audit(folder, algorithm, channel, rounds, **tables): of a job, in this process."""
+
+    def audit(folder: Path, algorithm: dict[str, Any], channel: str, rounds: int, **changes: Any) -> Audit:
+        job = write_job(tmp_path / "job.toml", table(folder, algorithm, channel, **changes))
+        return audited(job, (), rounds)
+
+    return audit
+
+
+@pytest.fixture(scope="module")
+def masked(squares: Path, write_job: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """Twelve rounds in which about one sample of each group of rows moves."""
+    accepted = {"accept": ["in-the-clear", "moved-row"]}
+    path = tmp_path_factory.mktemp("masked") / "job.toml"
+    return audited(write_job(path, table(squares, ONE, "masked", audit=accepted)), (), 12)
+
+
+def names(found: Audit) -> list[str]:
+    return [one.name for one in found.findings]
+
+
+def attack(found: Audit, name: str, seen: str) -> Any:
+    (one,) = [one for one in found.attempts if one.attack == name and seen in one.seen]
+    return one
+
+
+def held(folder: Path) -> Any:
+    """[24, 6] all rows, from the clients' shards."""
+    found = np.zeros((24, 6))
+    for shard in rehearse(Job.check(table(folder, ALL, "plain")), 1).shards.values():
+        for i in range(shard.samples):
+            out = np.empty((1, shard.features))
+            shard.take(np.array([i]), out)
+            found[shard.rows[i], shard.columns] = out[0]
+    return found
+
+
+# --- duals and inner products ----------------------------------------------------------------------------------------
+
+
+def test_who_sees_duals_and_products_solves_for_the_rows(squares: Path, audit: Callable[..., Audit]) -> None:
+    """What HyFDCA's paper says of a server without encryption, section 3.2."""
+    found = audit(squares, ONE, "plain", 30)
+    assert names(found) == ["answers", "inner-products", "linear-system", "moved-row"]
+    products, duals = (attack(found, name, "each client's") for name in ("inner-products", "linear-system"))
+    assert (products.recovered, products.of) == (48, 48)  # 12 rows of each of four clients, from three weights each
+    assert "3 equations a row, 3 needed" in products.text
+    assert duals.recovered >= 24
+    data = held(squares)
+    parts = [data[:12, :3], data[:12, 3:], data[12:, :3], data[12:, 3:]]
+    for one in (products, duals):
+        assert all(min(np.abs(part - row).max(axis=1).min() for part in parts) < 1e-3 for row in one.found)
+
+
+@pytest.mark.parametrize("algorithm", [ALL, {"name": "hyfdca", "rule": "accelerated"}])
+def test_duals_of_every_rule_follow_from_the_steps(
+    squares: Path, audit: Callable[..., Audit], algorithm: dict[str, Any]
+) -> None:
+    found = audit(squares, algorithm, "plain", 20)
+    assert attack(found, "linear-system", "each client's").recovered >= 12
+    assert not attack(found, "moved-row", "each client's").success  # all move in every round
+
+
+def test_absent_clients_do_not_confuse_who_listens(squares: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(squares, ONE, "plain", 30, participation={"clients_per_round": 3})
+    assert attack(found, "linear-system", "each client's").recovered >= 12
+    assert attack(found, "inner-products", "each client's").recovered == 48
+
+
+def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
+    """The same attacks on what is sealed are the control; X'alpha of each client is in the clear all the same."""
+    found = masked
+    assert names(found) == ["in-the-clear", "moved-row"]
+    for name in ("inner-products", "linear-system"):
+        one = attack(found, name, "sealed uploads")
+        assert one.applies and not one.success and one.recovered == 0
+    assert found.uniform.uniform is True and found.control.uniform is False
+    assert found.clear["primal.pulled"] == 12 * 4 * 3
+    text = as_text(found)
+    assert "the server knows w, and X'alpha, of every client; dual variables and inner products are for" in text
+    assert "24 samples have two holders: each of them learns what the other one told of them" in text
+
+
+def test_neither_do_ciphertexts(squares: Path, audit: Callable[..., Audit]) -> None:
+    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    found = audit(squares, ONE, "encrypted", 1, participation={"clients_per_round": 3}, sum={"min_clients": 1})
+    assert found.channel == "encrypted"  # by default
+    assert "in-the-clear" in names(found) and "answers" not in names(found)
+    assert not any(attack(found, name, "sealed").applies for name in ("inner-products", "linear-system"))
+    assert found.uniform.uniform is True
+
+
+# --- X'alpha in the clear --------------------------------------------------------------------------------------------
+
+
+def test_a_sample_that_moves_alone_is_seen(squares: Path, masked: Audit) -> None:
+    """Clients of the same rows have moved the same one, so that their parts of it fit together."""
+    one, data = attack(masked, "moved-row", "each client's"), held(squares)
+    assert one.recovered >= 6
+    for row in one.found:
+        assert len(row) == 6
+        cosines = np.abs(data @ row) / np.linalg.norm(data, axis=1) / np.linalg.norm(row)
+        assert cosines.max() > 1 - 1e-6
+    assert not masked.leaks  # since the job accepts them by name
+
+
+def test_sealing_does_not_hide_what_w_tells(squares: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(squares, ONE | {"primal": "sealed"}, "masked", 12)
+    assert "in-the-clear" not in names(found) and "moved-row" in names(found)
+    assert not attack(found, "moved-row", "sealed uploads").success
+    assert attack(found, "moved-row", "the opened sum").recovered >= 1
+    many = audit(squares, ONE | {"primal": "sealed", "inner": 6}, "masked", 4)
+    assert "moved-row" not in names(many)
+
+
+def test_a_plane_that_changes_by_a_row(squares: Path, audit: Callable[..., Audit]) -> None:
+    one = attack(audit(squares, {"name": "bundle"}, "masked", 12), "moved-row", "each client's")
+    assert one.success
+    lengths = np.linalg.norm(one.found, axis=1) / np.linalg.norm(one.truth, axis=1)
+    assert np.isclose(lengths, 1, atol=1e-3).any()  # u is 0 or the sign of a row
+
+
+def test_many_samples_that_move_are_not_told_apart(patches: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(patches, ALL, "masked", 2)
+    assert names(found) == ["in-the-clear"]
+    assert "0 of 4 changes are one row" in attack(found, "moved-row", "each client's").text
+    assert "22 needed" in attack(found, "inner-products", "sealed uploads").text
+
+
+# --- sums by rows, and last answers that go on counting --------------------------------------------------------------
+
+SOME = {"participation": {"clients_per_round": 4}}
+
+
+def test_kept_totals_look_random(patches: Path) -> None:
+    """Of two rounds: units of two groups of rows, which somebody seals anew in each sum for clients."""
+    job = Job.check(table(patches, ONE | {"inner": 40}, "masked", **SOME))
+    stage = rehearse(job, 2)
+    messages = tuple(stage.transcript.messages)
+    samples = sealed(stage, messages).samples
+    kept = [one for one in samples if one.exchange.endswith("sum so far")]
+    told = sum(len(plays(messages, name)) for name in ("return-duals", "products", "duals"))
+    assert told == 5  # who returns in round 1 is told the duals first
+    assert 2 * (told - 1) <= len(kept) <= 2 * told and {len(one.words) for one in kept} == {719}
+    assert examine(samples).uniform is True
+
+
+def test_a_kept_total_that_is_open_is_found(
+    patches: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums and bits are right, since what is not added is not taken away either."""
+    from mpifed.comm.masking.masked import Masked
+
+    class Nothing:
+        def into(self, zeros: memoryview, out: memoryview) -> None:
+            out[: len(zeros)] = zeros
+
+    monkeypatch.setattr(Masked, "_keeping", lambda *arguments: Nothing())
+    found = audit(patches, ONE | {"inner": 40}, "masked", 2, **SOME)
+    assert "not-uniform" in names(found)
+    assert {one.what.split(",")[1] for one in found.uniform.rejected} == {" sum so far"}
+
+
+def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[..., Audit]) -> None:
+    """Columns have two holders, of whom one is absent in some round."""
+    hyfem = {"name": "hyfem", "batch": 7, "step": [0.5, 0.1], "local_steps": 2, "mu": 0.4}
+    alone = SOME | {"sum": {"channel": "masked", "min_clients": 1}, "objective": SOFTMAX}
+    found = audit(patches, hyfem, "masked", 2, **alone)
+    assert names(found) == ["single-holder"]
+    assert "models.first: how the last answers changed, " in found.findings[0].text
+    assert "of 64 columns of one client each, to the server" in found.findings[0].text
+    assert found.uniform.uniform is True and set(found.clear) == {"models.first"}
+    assert names(audit(patches, hyfem, "masked", 1, objective=SOFTMAX)) == []
+
+
+def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None:
+    """What the second one sends is the sum less what the first one sends."""
+    stage = rehearse(Job.check(table(squares, ONE | {"primal": "sealed"}, "masked")), 1)
+    lines = {one.name: line_of(stage, one) for one in stage.exchanges}
+    everybody = np.ones(4, dtype=bool)
+    looked_at = [len(hidden(lines["primal"], stage.cells, client, everybody)[0]) for client in range(4)]
+    limbs = lines["primal"].sum.places[0].form.limbs
+    assert looked_at == [3 * limbs, 3 * limbs, 0, 0]
+    assert [len(hidden(lines["duals"], stage.cells, client, everybody)[0]) for client in range(4)] == [12 * limbs] * 4
+    at, clear = hidden(lines["primal"], stage.cells, 2, np.array([False, True, True, True]))
+    assert len(at) == 0 and clear == {"primal.pulled": 3 * limbs}
+
+
+def line_of(stage: Stage, exchange: Any) -> Line:
+    return Line(exchange, partial(exact_sum, stage.job, exchange, 4), stage.cells)
+
+
+def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
+    """Twelve inner products in three columns that it does not have; of one round, one equation a row."""
+    stage = rehearse(Job.check(table(squares, ALL, "masked")), 2)
+    found = {(one.exchange, one.party): one for one in conditions(stage)}
+    one = found["products", "client 0"]
+    assert (one.rows, one.unknowns, one.numbers, one.equations) == (12, 36, 12, 12)
+    assert one.verdict == UNDERDETERMINED and one.rounds_until == 3
+    assert found["products", "server"].numbers == found["duals", "server"].numbers == 0
+    own = found["primal", "server"]
+    assert (own.hears, own.unknowns) == ("each client's answer", 36)
+    after = found["primal", "client 0"]
+    assert (after.hears, after.numbers) == ("the next question", 3)  # of the columns that it shares
+
+
+def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
+    stage = rehearse(Job.check(table(squares, ALL, "plain")), 1)
+    np.testing.assert_array_equal(stage.whole(np.array([20, 3])), held(squares)[[20, 3]])
+    stage = rehearse(Job.check(table(patchwork, ONE, "plain")), 1)
+    some = np.array([1700, 3, 700])
+    rows = stage.whole(some)
+    for shard in stage.shards.values():
+        for i, row in enumerate(some):
+            if row in shard.rows:
+                own = stage.features(shard.client, np.flatnonzero(shard.rows == row))[0]
+                np.testing.assert_array_equal(rows[i, shard.columns], own)
+
+
+def test_gradients_in_own_columns(patches: Path, audit: Callable[..., Audit]) -> None:
+    """Clients of hybrid FedAvg fit labels with their columns alone: one row's gradient gives these columns away."""
+    average = {"name": "hybrid-fedavg", "batch": 1, "step": [0.5, 0.5, 1.0]}
+    found = audit(patches, average, "plain", 1, objective={"name": "logistic", "penalty": 1e-3})
+    one = attack(found, "reconstruction", "each client's upload")
+    assert (one.recovered, one.of) == (6, 6)
+    hidden_ = audit(patches, average, "masked", 1, objective={"name": "logistic", "penalty": 1e-3})
+    assert not attack(hidden_, "reconstruction", "sealed uploads").success

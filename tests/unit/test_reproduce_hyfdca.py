@@ -1,0 +1,178 @@
+"""`make reproduce-hyfdca`: settings are counted from the curves, and a small whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.run.config import Job, read_table
+from mpifed.run.history import read_json
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = (0, 100, 200, 300)
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`jobs` is imported from there."""
+    monkeypatch.syspath_prepend(ROOT)
+    yield
+
+
+def curve(
+    method: str, relative: Sequence[float], round_s: float = 1.0, encryption_s: float = 0.0, grid: str = "4x4"
+) -> Any:
+    """One seed of a9a, all clients present; a round takes so long over the network, published encryption added."""
+    from jobs.hyfdca.names import Setting
+    from jobs.hyfdca.results import Curve
+
+    rounds, loss = np.array(ROUNDS), np.array(relative)[None]
+    kinds = dict.fromkeys(("compute", "encryption", "latency", "transfer", "server"), 0.0) | {"latency": round_s}
+    time = round_s * rounds[None]
+    return Curve(
+        Setting("a9a", grid, 1.0), method, rounds, loss, 1 - loss / 10, 2 * time, time, time + encryption_s * rounds,
+        kinds, kinds | {"encryption": encryption_s},
+    )  # fmt: skip
+
+
+def named(*curves: Any) -> dict[str, Any]:
+    from jobs.hyfdca.names import label
+
+    return {label(one.setting, one.method): one for one in curves}
+
+
+OWN, RIVAL = (9.0, 0.5, 0.3, 0.1), (9.0, 0.6, 0.4, 0.2)
+
+
+def test_by_rounds_the_last_ones_count() -> None:
+    from jobs.hyfdca.claims import count
+
+    curves = named(curve("hyfdca", OWN), curve("fedavg", RIVAL), curve("hyfem", OWN))
+    assert count(curves, "fedavg", "rounds") == (1, 1, 1, 1, ())
+    assert count(curves, "hyfem", "rounds") == (0, 1, 0, 1, ("a9a-4x4-1",))
+    assert count(curves, "fedavg-blocks", "rounds").of == 0
+
+
+@pytest.mark.parametrize(
+    ("slower", "won"),
+    [(1.0, 1), (1.5, 0), (2.9, 0), (0.5, 1)],  # 1.5 times as slow: 200 rounds with 0.3, when the rival ends with 0.2
+)
+def test_by_time_whoever_ends_first_sets_the_end(slower: float, won: int) -> None:
+    from jobs.hyfdca.claims import count
+
+    curves = named(curve("hyfdca", OWN, slower), curve("fedavg", RIVAL))
+    for axis in ("simulated", "real", "published"):
+        assert count(curves, "fedavg", axis).loss == won
+    assert count(curves, "fedavg", "rounds").loss == 1
+
+
+def test_published_times_of_encryption_are_counted_apart() -> None:
+    from jobs.hyfdca.claims import claims, count
+
+    curves = named(curve("hyfdca", OWN, 1.0, 20.0), curve("fedavg", RIVAL), curve("hyfem", RIVAL))
+    assert count(curves, "fedavg", "simulated").both == 1
+    assert count(curves, "fedavg", "published").both == 0
+    found = {one.says: (one.measured, one.verdict) for one in claims(curves)}
+    assert found["lower loss and higher accuracy after the same number of rounds in 36 of 36"][1] == "yes"
+    published = "lower loss and higher accuracy at the same simulated time, encryption at the published times of"
+    assert found[f"{published} Paillier in 33 of 36"] == (
+        "FedAvg: loss 0 of 1, both 0 of 1<br>HyFEM: loss 0 of 1, both 0 of 1",
+        "no",
+    )
+    dearest = "encryption is the dearest part of a round of HyFDCA"
+    assert found[f"{dearest}; by Paillier's published times"][1] == "yes"
+    assert found[f"{dearest}; as fast as here"][1] == "no"
+
+
+def test_the_nearest_of_our_rules() -> None:
+    from jobs.hyfdca.claims import Goal, nearest
+
+    curves = named(curve("hyfdca", OWN), curve("bundle", (9.0, 0.1, 0.01, 0.2)))
+    assert nearest(curves, Goal("a9a", 1.0, 200, 0.05)) == ("bundle", 0.01)
+    assert nearest(curves, Goal("a9a", 1.0, 300, 0.05)) == ("hyfdca", 0.1)
+    assert nearest(curves, Goal("mnist", 1.0, 300, 0.05)) is None
+
+
+def test_every_setting_is_a_change_of_a_job() -> None:
+    from jobs.hyfdca.names import JOBS, job_of, label, settings
+    from jobs.hyfdca.reproduce import Plan, _assigned, tuned_in
+
+    every, plan, tuned = list(settings()), Plan(Path("out"), 300, 1), read_json(JOBS / "tuned.json")
+    assert len(every) == 36 and {one.clients for one in every} == {4, 16, 64}
+    assert sorted({one.present for one in every}) == [1, 2, 4, 6, 8, 16, 32, 64]
+    names = {job_of(setting.data, method) for setting in every for method in setting.methods}
+    assert {path.stem for path in JOBS.glob("*-*.toml")} == names
+    lambdas = {"mnist": 1e-3, "newsgroups": 1e-5, "covtype": 5e-5, "a9a": 1e-4}
+    for setting in every[::4]:
+        for method in setting.methods:
+            changes = [
+                *plan.setting_changes(setting, method),
+                *_assigned(tuned.get(label(tuned_in(setting, method), method), {})),
+            ]
+            job = Job.check(read_table(JOBS / f"{job_of(setting.data, method)}.toml", changes))
+            assert (job.seed, job.rounds, job.sum.channel, job.network.name) == (1, 300, "plain", "lte")
+            assert job.participation.clients_per_round == setting.present
+            assert job.objective == {"name": "hinge", "penalty": lambdas[setting.data] / 2}
+            assert job.network.encryption == ("none" if method in ("fedavg", "fedavg-blocks", "hyfem") else "published")
+            assert job.data.path.endswith(f"hyfdca-{setting.data}-{setting.grid}")
+
+
+@pytest.mark.parametrize("kind", ["--dense", "--sparse"])
+def test_rows_are_put_together_from_cells(tmp_path: Path, kind: str) -> None:
+    from click.testing import CliRunner
+
+    from jobs.hyfdca.results import best_of, whole
+    from mpifed.cli import main
+
+    rng = np.random.default_rng(3)
+    X, y = rng.integers(1, 9, (30, 7)) * (rng.random((30, 7)) < 0.5), rng.integers(0, 2, 30)
+    X[:, 0] = np.arange(1, 31)  # rows are known by it
+    lines = (f"{t} " + " ".join(f"{j}:{x}" for j, x in enumerate(row, 1) if x) for t, row in zip(y, X, strict=True))
+    (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "data"
+    arguments = ["svmlight", tmp_path / "rows.svm", "--split", "grid", "--grid", "3x2", kind, "--out", out]
+    done = CliRunner().invoke(main, ["data", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    found, classes = whole(out)
+    dense = found.toarray() if kind == "--sparse" else found
+    order = dense[:, 0].astype(int) - 1
+    assert sorted(order) == list(range(30))
+    assert (dense == X[order]).all() and (classes == y[order]).all()
+    best = best_of(out, 0.01, tmp_path / "optimum.json")
+    assert 0 < best < 1
+    assert best == best_of(tmp_path / "nothing", 0.01, tmp_path / "optimum.json")  # as it was kept
+
+
+def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, sweeps, runs, tables and figures; and what has run is not run again."""
+    from jobs.hyfdca import data, figures
+    from jobs.hyfdca.names import Setting, label
+    from jobs.hyfdca.reproduce import Plan, finish, play, search
+
+    monkeypatch.setattr(data, "FOLDER", tmp_path / "data")
+    monkeypatch.setattr(figures, "AXES", ("simulated",))  # all of them take seconds to draw
+    setting = Setting("digits", "2x2", 1.0)
+    data.prepare(setting.data, setting.grid)
+    searched = {"fedavg": {"algorithm.local_steps": [2, 5]}}
+    plan = Plan(tmp_path / "out", 6, 1, settings=(setting,), tuned=tmp_path / "tuned.json", searched=searched)
+    (chosen,) = search(replace(plan, only=("digits-2x2-1-fedavg$",)))
+    assert chosen.name == "digits-2x2-0.5-fedavg" and chosen.tried == 2  # for all fractions
+    assert read_json(plan.tuned) == {chosen.name: dict(chosen.settings)}
+    names = [label(setting, method) for method in ("hyfdca", "fedavg")]
+    plan = replace(plan, only=tuple(f"{name}$" for name in names))
+    table, pictures = finish(plan)
+    assert (plan.out / "table.md").read_text(encoding="utf-8") == table
+    assert "**Reduced**" in table and "1 of 36" not in table.splitlines()[0]
+    assert "| digits-2x2-0.5-fedavg | 2 |" in table and "Not run yet" not in table
+    tuned = read_table(plan.out / names[1] / "point-0000" / "job.toml", ())["algorithm"]
+    assert tuned["local_steps"] == chosen.settings["algorithm.local_steps"]
+    assert sorted({path.stem.partition("-")[0] for path in pictures}) == ["fig3", "fig4"]
+    before = {path: path.stat().st_mtime_ns for path in plan.out.rglob("history.csv")}
+    assert len(before) == 2 + 2
+    assert play(plan)[1] == []
+    assert before == {path: path.stat().st_mtime_ns for path in plan.out.rglob("history.csv")}
