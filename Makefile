@@ -20,7 +20,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi check smoke format bench reproduce-ssca reproduce-fedpdm clean
+.PHONY: help run test serial mpi check smoke format bench reproduce-ssca reproduce-fedpdm reproduce-hyfdca clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -83,6 +83,12 @@ reproduce-fedpdm: .venv/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and
 	MPIEXEC= $(BIN)/python -m jobs.fedpdm.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
+
+# QUICK=1: on the digits; FULL=1: 3 seeds; or SEEDS, ROUNDS, ONLY='a9a-4x4', TUNE=1; MINUTES=30
+reproduce-hyfdca: .venv/data,plot.done ## Figures 3-4 of the HyFDCA paper and what reproduces; QUICK=1 on the digits
+	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
+	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv data/digits runs

@@ -77,8 +77,12 @@ def run(
 @click.argument("what", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of a job.")
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Forecast for so many.")
-@click.option("--select", type=click.Choice(["best"]), help="Of a sweep: the best setting, and its numbers.")
-@click.option("--by", metavar="COLUMN", help="The best has the least of this.  [default: objective, limits met first]")
+@click.option("--select", type=click.Choice(["best", "gra"]), help="Of a sweep: the best by one column, or several.")
+@click.option(
+    "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
+    help="best: what there is least of, by default the objective, limits met first. gra: several, weighted or not, by "
+    "default the objective, test accuracy, simulated or training seconds, and bytes up.",
+)  # fmt: skip
 @click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep, the list of its points.")
 def show(
@@ -90,10 +94,22 @@ def show(
     maximize: bool,
     as_json: bool,
 ) -> None:
-    """What a job will send, to whom, in how much time and memory; or how a run or the points of a sweep ended."""
-    if (by or maximize) and not select:
-        raise click.UsageError("--by and --max go with --select best")
-    if select:
+    """What a job will send, to whom, in how much time and memory; or how a run or the points of a sweep ended.
+
+    --select gra recommends, of the settings that no other beats by every criterion, the one closest to the best values
+    of all: Grey Relational Analysis.
+    """
+    if by and not select:
+        raise click.UsageError("--by goes with --select best or --select gra")
+    if maximize and select != "best":
+        raise click.UsageError("--max goes with --select best; of several criteria, accuracies alone are maximized")
+    if select == "gra":
+        from mpifed.run import gra
+        from mpifed.run.show import gra_text
+
+        criteria = gra.criteria_of(by) if by else None
+        click.echo(json.dumps(gra.select(what, criteria), indent=2) if as_json else gra_text(what, criteria))
+    elif select:
         from mpifed.run.best import select as best
         from mpifed.run.show import best_text
 
@@ -114,17 +130,32 @@ def show(
 @click.argument("runs", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
 @click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
-def plot(runs: tuple[Path, ...], out: Path | None, terminal: bool) -> None:
-    """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread."""
+@click.option(
+    "--x", "across", multiple=True, help="Against this alone; may be repeated.",
+    type=click.Choice(["round", "elapsed_s", "simulated_s", "bytes", "epsilon"]),
+)  # fmt: skip
+@click.option(
+    "--relative-to", type=click.FloatRange(min=0, min_open=True), metavar="OPTIMUM",
+    help="Draw (objective - OPTIMUM) / OPTIMUM in the place of the loss.",
+)  # fmt: skip
+def plot(
+    runs: tuple[Path, ...], out: Path | None, terminal: bool, across: tuple[str, ...], relative_to: float | None
+) -> None:
+    """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
+
+    Seconds are those of the training here and, of jobs with [network], those of the simulated deployment.
+    """
     from mpifed import plots
 
     if out is None and not terminal:
         raise click.UsageError("give --out FIGURE, or --terminal")
+    if out is None and (across or relative_to):
+        raise click.UsageError("--x and --relative-to go with --out FIGURE")
     if terminal:
         for run_dir in runs:
             click.echo(plots.terminal(run_dir))
     if out is not None:
-        plots.convergence(runs, out)
+        plots.convergence(runs, out, across or tuple(plots.HORIZONTAL), relative_to)
         click.echo(f"figure: {out}")
 
 

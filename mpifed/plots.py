@@ -31,14 +31,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 PANELS = {  # from top to bottom
+    "relative": "objective above the optimum, relative",
     "train_loss": "training loss",
     "excess": "largest excess over a limit",
     "kkt_residual": "KKT residual",
+    "duality_gap": "duality gap",
     "test_accuracy": "test accuracy",
 }
 HORIZONTAL = {
     "round": "round",
     "elapsed_s": "training time",
+    "simulated_s": "simulated time of a deployment",
     "bytes": "sent, up and down",
     "epsilon": "epsilon of the client who has spent most",
 }
@@ -69,7 +72,8 @@ class Run(NamedTuple):
 
     name: str
     job: dict[str, Any]  # by dotted key, without the seed
-    history: dict[str, Floats]  # by column, [measured rounds]; `bytes` is up + down, `excess` max(F_m - limit_m)
+    # by column, [measured rounds]; `bytes` is up + down, `excess` max(F_m - limit_m), `relative` the objective's
+    history: dict[str, Floats]
 
 
 class Curve(NamedTuple):
@@ -82,14 +86,17 @@ class Curve(NamedTuple):
 
 
 def convergence(
-    run_dirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], x: Sequence[str] = tuple(HORIZONTAL)
+    run_dirs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    x: Sequence[str] = tuple(HORIZONTAL),
+    relative_to: float | None = None,
 ) -> None:
     """Draws `figure` of the runs to the file `out`, in the format of its suffix (.pdf, .svg, .png)."""
     import matplotlib
 
     path = Path(out)
     with matplotlib.rc_context(STYLE):
-        picture = figure(run_dirs, x)
+        picture = figure(run_dirs, x, relative_to)
         formats = picture.canvas.get_supported_filetypes()
         if (suffix := path.suffix[1:].lower()) not in formats:
             known = ", ".join(f".{name}" for name in sorted(formats))
@@ -98,8 +105,12 @@ def convergence(
             picture.savefig(temporary, format=suffix)
 
 
-def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(HORIZONTAL)) -> Figure:
-    """Loss and accuracy against rounds, time and bytes; of private runs, against epsilon too.
+def figure(
+    run_dirs: Sequence[str | os.PathLike[str]],
+    x: Sequence[str] = tuple(HORIZONTAL),
+    relative_to: float | None = None,
+) -> Figure:
+    """Loss and accuracy against rounds, time and bytes; against simulated time and epsilon where runs have them.
 
     Runs that differ in nothing but their seed are one line, their mean, with a band from their least to their largest
     value. What no run has measured gets no panel.
@@ -110,6 +121,8 @@ def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(
         Directories of runs.
     x
         Some of `HORIZONTAL`, from left to right.
+    relative_to
+        The least objective P*, positive: then (P - P*) / P* is drawn in the place of the loss, where it is positive.
 
     Returns
     -------
@@ -121,13 +134,14 @@ def figure(run_dirs: Sequence[str | os.PathLike[str]], x: Sequence[str] = tuple(
     DataError
         No run has measured anything, or one is not a run.
     """
-    groups = _grouped([_read(Path(run_dir)) for run_dir in run_dirs])
+    groups = _grouped([_read(Path(run_dir), relative_to) for run_dir in run_dirs])
     drawn = {
         (row, column): {label: _curve(runs, column, row) for label, runs in groups.items()}
         for row in PANELS
         for column in x
+        if relative_to is None or row != "train_loss"
     }
-    least = {"kkt_residual": 2}  # points that a panel needs: a certificate of the end alone is none
+    least = {"kkt_residual": 2, "duality_gap": 2}  # points that a panel needs: a certificate of the end alone is none
     drawn = {
         panel: curves
         for panel, curves in drawn.items()
@@ -175,7 +189,7 @@ def terminal(run_dir: str | os.PathLike[str]) -> str:
     return "\n".join(line.rstrip() for line in plotext.uncolorize(plotext.build()).splitlines())
 
 
-def _read(run_dir: Path) -> Run:
+def _read(run_dir: Path, relative_to: float | None = None) -> Run:
     try:
         job = tomllib.loads((run_dir / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -185,10 +199,15 @@ def _read(run_dir: Path) -> Run:
     if not history:
         raise DataError(f"{run_dir / 'history.csv'}: the run ended before its first measured round; resume it")
     history["bytes"] = history["up_bytes"] + history["down_bytes"]
+    if relative_to is not None:
+        if "objective" not in history:
+            raise DataError(f"{run_dir / 'history.csv'}: no column objective; draw it without --relative-to")
+        above = (history["objective"] - relative_to) / relative_to
+        history["relative"] = np.where(above > 0, above, np.nan)
     constraints = {str(m): one for m, one in enumerate(job.get("constraint", []), 1)}
     if constraints:
-        above = [history[f"constraint_{m}"] - float(one["limit"]) for m, one in constraints.items()]
-        history["excess"] = np.max(above, axis=0)
+        excess = [history[f"constraint_{m}"] - float(one["limit"]) for m, one in constraints.items()]
+        history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
     return Run(read_json(run_dir / "run.json")["name"], dict(dotted(job)), history)
 
@@ -213,7 +232,7 @@ def _curve(runs: Sequence[Run], x: str, y: str) -> Curve:
     """The mean and range of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
     rounds = functools.reduce(np.intersect1d, [run.history["round"] for run in runs])
     at = [np.isin(run.history["round"], rounds) for run in runs]
-    if not all(y in run.history for run in runs):
+    if not all({x, y} <= run.history.keys() for run in runs):
         return Curve(*np.empty((4, 0)))
     xs, ys = (np.stack([run.history[name][here] for run, here in zip(runs, at, strict=True)]) for name in (x, y))
     finite = np.isfinite(xs).all(axis=0) & np.isfinite(ys).all(axis=0)
@@ -239,6 +258,8 @@ def _finish_vertical(axes: Axes, quantity: str, values: Sequence[Floats]) -> Non
         axes.set_yscale("symlog", linthresh=0.01)
     elif quantity == "test_accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    elif quantity == "relative":
+        axes.set_yscale("log")
     elif _log_helps(shown):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if shown.max() < 300 * shown.min() else (1,)))
@@ -254,7 +275,7 @@ def _finish_horizontal(axes: Axes, quantity: str) -> None:
     if quantity == "bytes":
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    elif quantity == "elapsed_s":
+    elif quantity in ("elapsed_s", "simulated_s"):
         _, most = axes.get_xlim()
         seconds, unit = next((seconds, unit) for seconds, unit in CLOCK if most >= 2 * seconds or unit == "s")
         ticks = [tick for tick in MaxNLocator(5).tick_values(0, most / seconds) if tick * seconds <= most]

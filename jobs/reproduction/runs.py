@@ -96,13 +96,18 @@ def prepare_mnist(folder: Path, split: str, clients: int) -> None:
     subprocess.run([sys.executable, "-m", "mpifed", "data", "mnist", *given, *options], check=True)
 
 
-def options(about: str | None, full: str, rounds: str, out: str) -> argparse.ArgumentParser:
-    """The command line of a reproduction; the texts tell of its defaults."""
+def options(
+    about: str | None, full: str, rounds: str, out: str, seeds: tuple[int, int] = (3, 10), grid: bool = True
+) -> argparse.ArgumentParser:
+    """The command line of a reproduction; the texts tell of its defaults, `seeds` are those without --full and with."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument("--rounds", type=int, help=f"of every run  [default: {rounds}]")
-    parser.add_argument("--seeds", type=int, help="of every curve  [default: 3, with --full 10]")
-    parser.add_argument("--grid", choices=["small", "large"], help="of the steps  [default: small, with --full large]")
+    default = "{}, with --full {}".format(*seeds)
+    parser.add_argument("--seeds", type=int, help=f"of every curve  [default: {default}]")
+    if grid:
+        sizes = ["small", "large"]
+        parser.add_argument("--grid", choices=sizes, help="of the steps  [default: small, with --full large]")
     parser.add_argument("--out", type=Path, help=f"[default: {out}]")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a change of every job")
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only jobs whose names begin so")
@@ -110,11 +115,11 @@ def options(about: str | None, full: str, rounds: str, out: str) -> argparse.Arg
     return parser
 
 
-def common(given: argparse.Namespace) -> dict[str, Any]:
+def common(given: argparse.Namespace, seeds: tuple[int, int] = (3, 10)) -> dict[str, Any]:
     """What every plan takes from its command line, and from the environment: MPIEXEC and RANKS."""
     mpiexec, ranks = os.environ.get("MPIEXEC", ""), os.environ.get("RANKS", "2")
     return {
-        "seeds": given.seeds or (10 if given.full else 3),
+        "seeds": given.seeds or seeds[given.full],
         "changes": tuple(given.changes),
         "only": tuple(given.only),
         "dry": given.dry,

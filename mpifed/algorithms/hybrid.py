@@ -84,8 +84,12 @@ def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Ar
 
 
 def told_rows(total: Array, block: Block) -> list[Array]:
-    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples."""
-    return [total[own_rows(shard)] for shard in block.shards]
+    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples, to be read only."""
+    found: list[Array] = []
+    for i, shard in enumerate(block.shards):
+        alike = i > 0 and shard.rows is block.shards[i - 1].rows
+        found.append(found[-1] if alike else total[own_rows(shard)])
+    return found
 
 
 def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:

@@ -24,7 +24,6 @@ from mpifed.algorithms.hybrid import (
     largest_pulled,
     largest_score,
     on_grid,
-    own_rows,
     padded,
     placed_by_columns,
     placed_by_rows,
@@ -306,7 +305,7 @@ class HyFDCA:
         steps = self.local.steps(clients, scores, block, now)
         for step, shard in zip(steps, block.shards, strict=True):
             if not self.whole:
-                step *= self.local.share[own_rows(shard)]
+                step *= self.local.share(shard.client)
         if len(clients.own):  # what counts of an absent client are all its steps so far
             steps = [sent + step for sent, step in zip(unpadded(clients.own, block), steps, strict=True)]
             clients = clients._replace(own=padded(steps, clients.own.shape[1]))
@@ -342,8 +341,7 @@ class HyFDCA:
         return server._replace(w=self._primal_of(total))
 
     def _primal_of(self, total: Primal) -> Array:
-        found = total.pulled.astype(np.float64)
-        found /= lambda_n(self.problem)
+        found: Array = np.multiply(total.pulled, 1 / lambda_n(self.problem), dtype=np.float64)
         return found
 
     def absorb(self, server: Server, total: Primal, now: Round) -> Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -173,7 +173,13 @@ class Local:
         summed: Along = map_leaves(lambda *parts: np.stack(parts), *found)
         return summed
 
-    @cached_property
-    def share(self) -> Array:
-        """[N] 1 / the number of a sample's holders."""
-        return (1 / np.maximum(row_holdings(self.problem).holders, 1)).astype(self.problem.dtype)
+    def share(self, client: int) -> Array:
+        """[s_i] or [] 1 / the number of holders of a client's samples."""
+        return _share(self.problem, client)
+
+
+@lru_cache(maxsize=1024)
+def _share(problem: Problem, client: int) -> Array:
+    rows = row_holdings(problem)
+    found: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
+    return found[0] if (found == found[0]).all() else found

@@ -262,6 +262,7 @@ class Channel:
         message, reduced = line.sum.message, line.reduced
         if line.memory is not None:
             line.add_last()
+        line.sum.check(self.setting.hosted[answering(line.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
         if isinstance(line.exchange, ToClients):

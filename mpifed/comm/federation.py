@@ -257,7 +257,7 @@ class Federation:
         who = np.flatnonzero(now.present[self._all.clients])
         if len(who):
             block = self._all.only(who)
-            adder.set_fused(fused(question, block, now), block.clients)  # type: ignore[operator]
+            adder.set_fused(fused(question, block, now))  # type: ignore[operator]
         else:
             adder.begin(0)
 
@@ -270,7 +270,8 @@ class Federation:
         clients = list(clients)
         for i, who, block in self._among(answering(exchange, now)):
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
-                before = take(clients[i], who[some])
+                alone = len(some) == len(self.blocks[i].clients)
+                before = clients[i] if alone else take(clients[i], who[some])
                 start = time.perf_counter()
                 states, answer = exchange.answer(before, question, block.only(some), now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(some))
@@ -316,7 +317,8 @@ class Federation:
                     slowest = time.perf_counter() - start
                 heard = _repeated(alike, len(who))
             else:
-                heard = exchange.absorb(take(clients[i], who), total, block, now)
+                before = clients[i] if len(who) == len(self.blocks[i].clients) else take(clients[i], who)
+                heard = exchange.absorb(before, total, block, now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
             clients[i] = self._put(i, clients[i], who, heard, exchange, now)
         self._line(exchange).account.answer_s += slowest

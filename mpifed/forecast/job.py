@@ -85,7 +85,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     setup = [{**everybody.exchange(one), "times": turns[name]} for name, one in once.items()]
     exchanges = [asked.exchange(one) for one in stage.algorithm.exchanges]
     per_round = {key: sum(one[key] for one in exchanges) for key in KEYS}
-    whole = {key: keys[key] + sum(one["times"] * one[key] for one in setup) + job.rounds * per_round[key] for key in KEYS}
+    before = {key: keys[key] + sum(one["times"] * one[key] for one in setup) for key in KEYS}
+    whole = {key: before[key] + job.rounds * per_round[key] for key in KEYS}
     memory = {
         "process": process_bytes,
         "data": _data_bytes(job, data, host),

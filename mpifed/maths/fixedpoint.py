@@ -87,6 +87,7 @@ class Encoder:
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
         self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
         self._shifted = np.empty((self._together, size), real)
+        self._piece = np.empty(min(size, _TOGETHER), real)
         self._rest = np.empty((self._together if form.limbs == 2 else 0, size))
 
     def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> None:
@@ -100,6 +101,19 @@ class Encoder:
         for start in range(0, len(values), self._together):
             self._add(values[start : start + self._together], before, sums)
             before = sums
+
+    def add_piecewise(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> None:
+        """Add as many `values` [m] as there are in `accumulator` [m], of one limb, so that little leaves the cache."""
+        shifted, constant, bits = self._piece, self._constants[0], self._integer(self._bits[0])
+        for start in range(0, len(values), len(shifted)):
+            some = values[start : start + len(shifted)]
+            piece = shifted[: len(some)]
+            np.copyto(piece, some, casting="same_kind")
+            piece += constant
+            coded = piece.view(self._integer)
+            coded -= bits
+            target = accumulator[start : start + len(some)]
+            target += coded
 
     def _add(self, values: Any, before: Sequence[Any], sums: list[NDArray[np.signedinteger]]) -> None:
         """Put `before` and the rows of `values`, few enough for one call, into `sums`, limb by limb."""

@@ -180,8 +180,9 @@ def test_float_sums_that_are_not_finite(bad: float) -> None:
     adder, found = float_sum(exchange(), 5, "float32"), answers(3, 0)
     found.v[1, 2] = bad
     adder.begin(3)
+    adder.add(found, np.array([3, 7, 9]))
     with pytest.raises(NumericalError, match=r"^up\.v: the sum over clients 3, 7, 9 is not finite"):
-        adder.add(found, np.array([3, 7, 9]))
+        adder.check(np.array([3, 7, 9]))
 
 
 def test_large_but_finite_float_sums_are_no_error() -> None:
@@ -189,6 +190,7 @@ def test_large_but_finite_float_sums_are_no_error() -> None:
     found.v[0] = 1e30  # whose square is not finite in float32
     adder.begin(1)
     adder.add(found, np.array([3]))
+    adder.check(np.array([3]))
     assert adder.total(adder.message).v[0] == np.float32(1e30)
 
 
@@ -422,8 +424,9 @@ def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
     adder, each = float_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
     each[1].placed.values[0][0, 0, 0] = bad
     adder.begin(5)
-    with pytest.raises(NumericalError, match=r"^up\.placed: the sum over clients 1 is not finite"):
-        adder.add(together(each), np.arange(5))
+    adder.add(together(each), np.arange(5))
+    with pytest.raises(NumericalError, match=r"^up\.placed: the sum over clients 0, 1, 2, 3, 4 is not finite"):
+        adder.check(np.arange(5))
 
 
 @pytest.mark.parametrize("kind", [exact_sum, float_sum])
@@ -486,3 +489,23 @@ def test_a_single_number_of_one_client(kind: Any, grid: Any) -> None:
         adder.add(Answer(np.array([1.5, 2.5]), np.array([3.5, np.nan]), ()), np.array([0, 1]))
     total = adder.total(adder.message)
     assert (float(total.v), float(total.count)) == (2.5, 3.5)
+
+
+@pytest.mark.parametrize("grid", [{}, {"scale": 2.0**-20, "bound": WIDE}])
+def test_places_that_several_clients_fill(grid: Any) -> None:
+    """Side by side or scattered, alike one after the other or not: always the sum of what each would be by itself."""
+    rng, size = np.random.default_rng(3), 40_000  # more than is encoded at once
+    scattered = np.sort(rng.choice(size, 300, replace=False))
+    at = [slice(5, 20_005), scattered, scattered, slice(0, size), scattered[:7], scattered]
+    values = [rng.uniform(-9, 9, np.arange(size)[one].shape).astype("f4") for one in at]
+    adder = exact_sum(exchange(Answer(Field((size,), rows=0, **grid), (), ())), 6, "float32")
+    adder.begin(6)
+    adder.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
+    expected = np.zeros(size)
+    for one, where in zip(values, at, strict=True):
+        expected[where] += np.rint(one.astype("f8") / grid.get("scale", 2.0**-40)) * grid.get("scale", 2.0**-40)
+    np.testing.assert_array_equal(adder.total(adder.message).v, expected.astype("f4"))
+    floats = float_sum(exchange(Answer(Field((size,), rows=0), (), ())), 6, "float32")
+    floats.begin(6)
+    floats.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
+    np.testing.assert_allclose(floats.total(floats.message).v, expected, rtol=0, atol=1e-5)

@@ -1,0 +1,142 @@
+"""The tables of `make reproduce-hyfdca`, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jobs.hyfdca.claims import BY, COMPARED, GOALS, Curves, claims, count, nearest
+from jobs.hyfdca.names import DATA_TITLES, METHODS, OWN, QUICK, RIVALS, ROUNDS, TITLES, Setting, label, settings
+from jobs.hyfdca.results import Curve
+from jobs.reproduction.tables import claims_table, row, rule, seeds_text
+from mpifed.run.best import toml_text
+from mpifed.run.network import KINDS
+
+COUNTED = ("hyfdca", "hyfdca-accelerated", "bundle")
+SINGLE = "One seed a curve: nothing here is an interval."
+
+
+class Search(NamedTuple):
+    """What a sweep has given for one method in one setting."""
+
+    name: str
+    tried: int
+    front: int  # settings that no other beats
+    settings: Mapping[str, Any]
+    grade: float
+    edges: Sequence[str]
+
+
+def text(
+    curves: Curves, missing: Sequence[str], optima: Mapping[str, float], searches: Sequence[Search], rounds: int
+) -> str:
+    """All of them; `missing`: the curves that were asked for and of which no run has come to the end."""
+    lines = ["# HyFDCA: what the paper says, and what we measure", ""]
+    counts = {curve.seeds for curve in curves.values()} or {0}
+    here = len({curve.setting for curve in curves.values()})
+    lines.append(
+        f"{rounds} rounds, {seeds_text(counts)} seeds a curve, {here} of {len(list(settings()))} settings run so far."
+    )
+    lines += [SINGLE] if max(counts) == 1 else []
+    lines += [f"**Reduced**: `make reproduce-hyfdca` plays {ROUNDS} rounds."] if rounds < ROUNDS else []
+    lines += ["", "## Claims of section 5.2", "", *claims_table(claims(curves))]
+    lines += ["", "## Against each rival, setting by setting", "", *_counts(curves)]
+    lines += ["", "## How near the optimum our rules come, 4 x 4 clients", "", *_goals(curves)]
+    lines += ["", "## All rules and rivals, 4 x 4 clients, all of them in every round", "", *_everybody(curves)]
+    lines += ["", f"## (P - P*) / P* after {rounds} rounds, and accuracy", "", *_measured(curves)]
+    lines += ["", "## Seconds of a round over the network, by kind", "", *_costs(curves)]
+    lines += ["", "## P*", "", *(f"- {DATA_TITLES[data]}: {best:.12g}" for data, best in optima.items())]
+    if searches:
+        lines += ["", "## Hyper-parameters by Grey Relational Analysis", "", *_searches(searches)]
+    if missing:
+        lines += ["", "## Not run yet, or failed", "", ", ".join(missing)]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(curves: Curves) -> Iterator[str]:
+    """Methods of ours that need all clients are counted where all take part, and in two ways alone."""
+    yield row(("method", "against", "compared", "loss", "accuracy", "both", "loss not lower in"))
+    yield rule(7)
+    for own in COUNTED:
+        for rival in RIVALS:
+            for axis, how in BY.items():
+                found = count(curves, rival, axis, own)
+                if found.of and (own == "hyfdca" or axis in ("rounds", "simulated")):
+                    cells = (f"{one} of {found.of}" for one in found[:3])
+                    yield row((TITLES[own], TITLES[rival], how, *cells, ", ".join(found.lost)))
+
+
+def _goals(curves: Curves) -> Iterator[str]:
+    yield row(("data", "present", "rounds", "wanted", "reached", "by"))
+    yield rule(6)
+    for goal in GOALS:
+        found = nearest(curves, goal)
+        reached = ("not run", "") if found is None else (f"{found[1]:.2g}", TITLES[found[0]])
+        yield row((DATA_TITLES[goal.data], f"{goal.fraction:g}", str(goal.rounds), f"{goal.relative:g}", *reached))
+
+
+def _data(curves: Curves) -> list[str]:
+    """The data sets of which anything was run."""
+    return [data for data in DATA_TITLES if any(curve.setting.data == data for curve in curves.values())]
+
+
+def _everybody(curves: Curves) -> Iterator[str]:
+    """At a third of the rounds and at the end."""
+    here = _data(curves)
+    yield row(("method", *(DATA_TITLES[data] for data in here)))
+    yield rule(1 + len(here))
+    for method in (*OWN, *RIVALS):
+        found = [curves.get(label(Setting(data, "4x4", 1.0), method)) for data in here]
+        if any(found):
+            yield row((TITLES[method], *(_both(one) for one in found)))
+
+
+def _both(curve: Curve | None) -> str:
+    if curve is None:
+        return ""
+    last = int(curve.rounds[-1])
+    early = curve.at("rounds", last / 3)
+    loss = curve.relative.mean(axis=0)
+    accuracy = 100 * curve.accuracy[:, -1].mean()
+    return f"{loss[early]:.2g} at {curve.rounds[early]}, {loss[-1]:.2g} at {last}; {accuracy:.1f} %"
+
+
+def _measured(curves: Curves) -> Iterator[str]:
+    yield row(("data", "clients", "a round", *(TITLES[method] for method in METHODS)))
+    yield rule(3 + len(METHODS))
+    for setting in (*settings(), *QUICK):
+        found = [curves.get(label(setting, method)) for method in METHODS]
+        if any(found):
+            cells = (DATA_TITLES[setting.data], str(setting.clients), str(setting.present))
+            yield row((*cells, *(_end(one) for one in found)))
+
+
+def _end(curve: Curve | None) -> str:
+    if curve is None:
+        return "not run"
+    return f"{curve.relative[:, -1].mean():.3g}; {100 * curve.accuracy[:, -1].mean():.1f} %"
+
+
+def _costs(curves: Curves) -> Iterator[str]:
+    """Of 4 x 4 clients, all present."""
+    yield row(("data", "method", *KINDS, "together", "with published times", "here, s"))
+    yield rule(len(KINDS) + 5)
+    for data in DATA_TITLES:
+        for method in ("hyfdca", *COMPARED):
+            curve = curves.get(label(Setting(data, "4x4", 1.0), method))
+            if curve is not None:
+                kinds = [curve.kinds[kind] for kind in KINDS]
+                real = curve.elapsed[:, -1].mean() / curve.rounds[-1]
+                sums = (sum(kinds), sum(curve.kinds_published.values()), real)
+                yield row((DATA_TITLES[data], TITLES[method], *(f"{one:.3g}" for one in (*kinds, *sums))))
+
+
+def _searches(searches: Sequence[Search]) -> Iterator[str]:
+    yield row(("setting and method", "tried", "not beaten", "chosen", "grade", "at the edge of the grid"))
+    yield rule(6)
+    for one in searches:
+        parts = ((key.removeprefix("algorithm."), toml_text(value)) for key, value in one.settings.items())
+        chosen = ", ".join(f"{key} = {value}" for key, value in parts)
+        edges = (edge.partition(" = ")[0].removeprefix("algorithm.") for edge in one.edges)
+        cells = (str(one.tried), str(one.front), chosen, f"{one.grade:.3f}", ", ".join(edges) or "no")
+        yield row((one.name, *cells))

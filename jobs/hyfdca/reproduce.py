@@ -1,0 +1,191 @@
+"""Figures 3 and 4 of the HyFDCA paper, and what of its section 5.2 reproduces: `make reproduce-hyfdca`.
+
+Every curve is a job beside this file, changed to the data, the clients and the hyper-parameters of its setting; what
+has finished is not run again. With `--tune` hyper-parameters are searched first, by Grey Relational Analysis as in the
+paper, and written into `tuned.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.hyfdca import data, figures, report
+from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
+from jobs.hyfdca.results import Curve, best_of, read_curve
+from jobs.reproduction import runs
+from mpifed.run import gra
+from mpifed.run.best import toml_text
+from mpifed.run.config import read_table
+from mpifed.run.history import aside, read_json
+
+SEEDS = (1, 3)  # of a curve, without --full and with
+MEASURED = 30  # times in a run
+SEARCHED_AT = 0.5  # the fraction of clients for whom the rivals' hyper-parameters are searched
+TUNE_ROUNDS = 100
+CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and their weights
+
+# what a sweep tries, by method
+STEPS = [[1.0, 0.5, 1.0], [10.0, 0.5, 1.0], [100.0, 0.5, 10.0], [1000.0, 0.5, 100.0]]
+AVERAGED = {"algorithm.step": STEPS, "algorithm.local_steps": [3, 10, 50]}
+SEARCHED: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "hyfdca": {"algorithm.inner": [1, 3, 10, 30, 100, 300, 1000]},
+    "fedavg": AVERAGED,
+    "fedavg-blocks": AVERAGED,
+    "hyfem": {**AVERAGED, "algorithm.mu": [0.01, 0.1]},
+}
+
+
+@dataclass(frozen=True)
+class Plan(runs.Plan):
+    """With the settings, and what is known of their hyper-parameters."""
+
+    jobs: Path = JOBS
+    settings: tuple[Setting, ...] = field(default_factory=lambda: tuple(settings()))
+    tuned: Path = JOBS / "tuned.json"
+    searched: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=lambda: SEARCHED)
+    deadline: float = float("inf")  # of time.monotonic(): no run begins after it
+
+    def setting_changes(self, setting: Setting, method: str) -> list[str]:
+        """What a setting makes of a method's job, but for what was tuned."""
+        place = [f'data.path="{data.folder_of(setting.data, setting.grid)}"']
+        return [*place, f"participation.clients_per_round={setting.present}", *change_of(method)]
+
+    def known(self) -> dict[str, dict[str, Any]]:
+        """What was tuned: changes by the name of a curve."""
+        return read_json(self.tuned) if self.tuned.exists() else {}
+
+    def curve(self, setting: Setting, method: str) -> Path:
+        """The folder of a method's runs in a setting."""
+        folder, tuned = (
+            self.out / label(setting, method),
+            self.known().get(label(tuned_in(setting, method), method), {}),
+        )
+        if time.monotonic() < self.deadline:
+            job, every = job_of(setting.data, method), max(1, self.rounds // MEASURED)
+            changes = [*self.setting_changes(setting, method), *_assigned(tuned)]
+            self.run(job, folder, self.rounds, every, changes, self.seeds)
+        return folder
+
+    def tune(self, setting: Setting, method: str) -> Path:
+        """The folder of a sweep over a method's hyper-parameters in a setting, one seed that is not reported."""
+        folder = self.out / "tune" / label(setting, method)
+        if time.monotonic() < self.deadline:
+            grid = [f'sweep."{key}"={toml_text(list(values))}' for key, values in self.searched[method].items()]
+            rounds = min(self.rounds, TUNE_ROUNDS)
+            changes = [*self.setting_changes(setting, method), f"seed={runs.GRID_SEED}", *grid]
+            self.run(job_of(setting.data, method), folder, rounds, rounds, changes, 1)
+        return folder
+
+    def asked(self) -> list[tuple[Setting, str]]:
+        """The curves that are to be run, those of 4 x 4 clients first."""
+        first = sorted(self.settings, key=lambda one: one.grid != "4x4")
+        both = [(setting, method) for setting in first for method in setting.methods]
+        return [one for one in both if self.some([label(*one)])]
+
+
+def _assigned(changes: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={toml_text(value)}" for key, value in changes.items()]
+
+
+def tuned_in(setting: Setting, method: str) -> Setting:
+    """Where a method's hyper-parameters are searched: what is stable depends on who is there for HyFDCA most of all."""
+    return setting if method == "hyfdca" else setting._replace(fraction=SEARCHED_AT)
+
+
+def search(plan: Plan) -> list[report.Search]:
+    """Plays the sweeps, and writes what they recommend into the file of what is tuned."""
+    for setting, method in _sweeps(plan.asked()):
+        plan.tune(setting, method)
+    found = searches(plan)
+    known = plan.known() | {one.name: dict(one.settings) for one in found}
+    with aside(plan.tuned) as temporary:
+        temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return found
+
+
+def _sweeps(asked: Iterable[tuple[Setting, str]]) -> list[tuple[Setting, str]]:
+    """Those that the curves need, each once."""
+    return list(dict.fromkeys((tuned_in(*one), one[1]) for one in asked if one[1] in METHODS))
+
+
+def searches(plan: Plan) -> list[report.Search]:
+    """What the sweeps that are there recommend."""
+    found = []
+    for setting, method in _sweeps((one, method) for one in plan.settings for method in one.methods):
+        name = label(setting, method)
+        folder = plan.out / "tune" / name
+        if (folder / "sweep.csv").exists():
+            best = gra.select(folder, CRITERIA)
+            chosen = {key: value for key, value in best["settings"].items() if key != "seed"}
+            tried, front = len(list(folder.glob("point-*"))), len(best["front"])
+            found.append(report.Search(name, tried, front, chosen, best["grade"], best["edges"]))
+    return found
+
+
+def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
+    """Everything is run; the curves by label, which are missing, and P* by data set."""
+    for setting, method in plan.asked():
+        if not plan.dry:
+            data.prepare(setting.data, setting.grid)
+        plan.curve(setting, method)
+    curves, missing, optima = dict[str, Curve](), list[str](), dict[str, float]()
+    for setting, method in plan.asked():
+        name = label(setting, method)
+        points = sorted((plan.out / name).glob("point-*"))
+        curve = None
+        if points:
+            if setting.data not in optima:
+                job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())
+                folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
+                optima[setting.data] = best_of(folder, job["objective"]["penalty"], kept)
+            curve = read_curve(setting, method, points, plan.rounds, optima[setting.data])
+        if curve is None:
+            missing.append(name)
+        else:
+            curves[name] = curve
+    return curves, missing, optima
+
+
+def finish(plan: Plan) -> tuple[str, list[Path]]:
+    """Runs what is left to run, and writes the table and the figures; both."""
+    curves, missing, optima = play(plan)
+    text = report.text(curves, missing, optima, searches(plan), plan.rounds)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    (plan.out / "table.md").write_text(text, encoding="utf-8")
+    return text, list(figures.draw(plan.out, curves))
+
+
+def plan_of(arguments: Sequence[str] | None = None) -> tuple[Plan, bool]:
+    """From the command line; and whether to search hyper-parameters first."""
+    default = "runs/reproduce-hyfdca"
+    where = f"{default}, or {default}-ROUNDS"
+    parser = runs.options(__doc__, f"{SEEDS[1]} seeds", str(ROUNDS), where, SEEDS, grid=False)
+    parser.add_argument("--quick", action="store_true", help="20 rounds on the digits: seconds")
+    parser.add_argument("--tune", action="store_true", help="search hyper-parameters first")
+    parser.add_argument("--minutes", type=float, help="begin no run after so many, and report on what is there")
+    given = parser.parse_args(arguments)
+    rounds = given.rounds or (20 if given.quick else ROUNDS)
+    kind = "-quick" if given.quick else "" if rounds == ROUNDS else f"-{rounds}"
+    out = given.out or Path(default + kind)
+    chosen = QUICK if given.quick else tuple(settings())
+    deadline = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    return Plan(out, rounds, **runs.common(given, SEEDS), settings=chosen, deadline=deadline), given.tune
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    plan, tune = plan_of(arguments)
+    if tune and not plan.dry:
+        for setting, _ in plan.asked():
+            data.prepare(setting.data, setting.grid)
+        search(plan)
+    text, pictures = finish(plan)
+    print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
+
+
+if __name__ == "__main__":
+    main()

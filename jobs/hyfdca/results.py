@@ -1,0 +1,134 @@
+"""What the runs of one curve have measured: distance from the optimum, accuracy, and time, real and simulated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jobs.hyfdca.names import Setting
+from jobs.hyfdca.optimum import optimum
+from jobs.reproduction.results import Floats, Rounds, read_runs
+from mpifed.run.history import aside, read_json
+from mpifed.run.network import KINDS, simulate
+from mpifed.run.tables import NetworkTable
+from mpifed.shards.store import open_federation
+
+COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
+AXES = ("rounds", "simulated", "real")  # of the figures
+RELATIVE_GAP = 1e-12  # what certifies P*
+SEALED = 35 / 8  # bytes of a value in a ciphertext of BFV against those in the clear, as measured on MNIST
+PAILLIER = "published"  # the job's network with the paper's times of encryption
+
+
+class Curve(NamedTuple):
+    """Runs that differ in their seed alone."""
+
+    setting: Setting
+    method: str
+    rounds: Rounds  # [T]
+    relative: Floats  # [seeds, T] (P - P*) / P*
+    accuracy: Floats  # [seeds, T] on the test data
+    elapsed: Floats  # [seeds, T] seconds of training on this machine
+    simulated: Floats  # [seeds, T] seconds over the job's network
+    published: Floats  # [seeds, T] the same with the times of encryption that the paper took
+    kinds: Mapping[str, float]  # seconds of a round over the job's network, by kind
+    kinds_published: Mapping[str, float]
+
+    @property
+    def seeds(self) -> int:
+        """How many."""
+        return len(self.relative)
+
+    def time(self, axis: str) -> Floats:
+        """[T] the mean over seeds of what the axis shows."""
+        if axis == "rounds":
+            return self.rounds.astype(np.float64)
+        found = {"real": self.elapsed, "simulated": self.simulated, PAILLIER: self.published}[axis]
+        return np.asarray(found.mean(axis=0))
+
+    def at(self, axis: str, when: float) -> int:
+        """The last measurement that was there by then."""
+        return max(0, int(np.searchsorted(self.time(axis), when, side="right")) - 1)
+
+
+def read_curve(setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float) -> Curve | None:
+    """The runs that have come to round `rounds`; None without any. `best` is P*."""
+    runs = read_runs(run_dirs, rounds, COLUMNS)
+    if runs is None:
+        return None
+    objective, accuracy, elapsed, simulated = runs.columns.values()
+    told = [read_json(run / "run.json") for run in runs.folders]
+    plain = _mean([_by_kind(one, one["simulated"]["rounds"], 1.0) for one in told])
+    kinds = _mean([_by_kind(one, one["simulated"]["rounds"], SEALED) for one in told])
+    published = _mean([_by_kind(one, _published(one, setting.clients), SEALED) for one in told])
+    more = [(sum(one.values()) - sum(plain.values())) * runs.rounds for one in (kinds, published)]
+    return Curve(
+        setting, method, runs.rounds, (objective - best) / best, accuracy, elapsed, simulated + more[0],
+        simulated + more[1], kinds, published,
+    )  # fmt: skip
+
+
+def _by_kind(told: Mapping[str, Any], rounds: Mapping[str, Mapping[str, float]], sealed: float) -> dict[str, float]:
+    """Seconds of a round; what is encrypted takes `sealed` times the bytes that it took in the run."""
+    found, secret = dict.fromkeys(KINDS, 0.0), told["simulated"]["network"]["encryption"] != "none"
+    for name, seconds in rounds.items():
+        larger = sealed if secret and told["exchanges"][name]["sealed_most"] else 1.0
+        for kind in KINDS:
+            found[kind] += seconds[kind] * (larger if kind == "transfer" else 1.0) / told["rounds"]
+    return found
+
+
+def _mean(many: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {kind: float(np.mean([one[kind] for one in many])) for kind in KINDS}
+
+
+def _published(told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
+    """By exchange, over the run's network with published times wherever the job has times for each value."""
+    own = {key: value for key, value in told["simulated"]["network"].items() if value is not None}
+    for key in ("encrypt_s", "decrypt_s", "add_s"):
+        own.pop(key, None)
+    return simulate(NetworkTable(**own), told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
+
+
+def best_of(data: Path, penalty: float, kept: Path) -> float:
+    """P* of the training rows of a federation, found once and kept in a file."""
+    if kept.exists():
+        return float(read_json(kept)["objective"])
+    found = optimum(*whole(data), penalty, RELATIVE_GAP)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with aside(kept) as temporary:
+        told = {"objective": found.objective, "dual": found.dual, "relative_gap": found.relative_gap}
+        temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    return found.objective
+
+
+def whole(folder: Path) -> tuple[Any, Any]:
+    """X [N, p] and y [N] of all training rows, put together from the clients' cells."""
+    data = open_federation(folder)
+    y = np.zeros(data.samples, dtype=np.int64)
+    shards = [data.shard(client, in_memory=False) for client in range(data.clients)]
+    if shards[0].sparse:
+        return _sparse(shards, y, (data.samples, data.features)), y
+    X = np.zeros((data.samples, data.features))
+    for shard in shards:
+        own = np.empty((shard.samples, shard.features))
+        shard.take(np.arange(shard.samples), own)
+        X[np.ix_(shard.rows, shard.columns)] = own
+        y[shard.rows] = shard.y
+    return X, y
+
+
+def _sparse(shards: Sequence[Any], y: Any, shape: tuple[int, int]) -> Any:
+    from scipy.sparse import coo_matrix
+
+    parts = []
+    for shard in shards:
+        own = shard.take_sparse(np.arange(shard.samples), np.float64).tocoo()
+        parts.append((own.data, shard.rows[own.row], shard.columns[own.col]))
+        y[shard.rows] = shard.y
+    values, rows, columns = map(np.concatenate, zip(*parts, strict=True))
+    return coo_matrix((values, (rows, columns)), shape=shape).tocsr()
