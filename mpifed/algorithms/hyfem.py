@@ -70,7 +70,6 @@ class HyFEM:
     `step` = [a, 0.5, b] is a / (b + sqrt(t)) of round t, as for `HybridFedAvg`.
     """
 
-    keeps_answers = True  # of those who are absent
     problem: Problem
     batch: Annotated[int, Gt(0)]
     step: ShiftedStepSize

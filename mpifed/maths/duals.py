@@ -58,18 +58,6 @@ class Dual(Protocol):
         """
 
 
-def along(dual: Dual, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-    """[..., s] the step s (u - alpha), s in [0, 1], of HyFDCA's local method: not beyond u, which `toward` gives.
-
-    It maximizes -l*(-(alpha + s d)) - s m d - curvature / 2 s^2 d^2 with d = u - alpha, sample by sample. That is just
-    `step`: u is where -l*(-a) - m a is largest (Fenchel and Young, with equality), and as the quadratic term pulls back
-    to alpha, the best of all steps ends between the two.
-
-    T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning" (AAAI 2024), Algorithm 3.
-    """
-    return dual.step(alpha, scores, y, curvature)
-
-
 def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
     """[..., J] float64: the sum over the last axis of -l*(-(alpha + s_j delta)) at each of the `steps` s [J].
 

@@ -13,7 +13,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import entr, expit
 
 from mpifed.maths.certificates import dual_value
-from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual, along, values_along
+from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual, values_along
 
 DUALS: dict[str, Any] = {
     "hinge": HingeDual(),
@@ -218,7 +218,7 @@ def test_the_step_not_beyond_u_maximizes_the_paper_s_function(name: str) -> None
     m = 2 * rng.standard_normal(60)
     alpha = dual.feasible(0.7 * rng.random(60) * np.sign(y - 0.5), y)
     c = 10.0 ** rng.uniform(-2, 2, 60)
-    delta = along(dual, alpha, m, y, c)
+    delta = dual.step(alpha, m, y, c)
     d = dual.toward(m, y) - alpha
     for i in range(60):
         at = alpha[i] + s * d[i]
@@ -278,7 +278,7 @@ def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
         alpha = alpha + delta
         assert np.isfinite(dual.conjugate(alpha, y)).all()
         np.testing.assert_array_equal(dual.feasible(alpha, y), alpha)
-        shorter = alpha + along(dual, alpha, -m, y, c)
+        shorter = alpha + dual.step(alpha, -m, y, c)
         assert np.isfinite(dual.conjugate(dual.feasible(shorter, y), y)).all()
         np.testing.assert_allclose(dual.feasible(shorter, y), shorter, rtol=1e-6, atol=1e-7)
 
@@ -290,7 +290,6 @@ def test_the_dtype_is_that_of_alpha(name: str) -> None:
         alpha = np.zeros(2, dtype)
         for curvature in (0.5, np.float64(0.5), np.array([0.5, 2.0])):
             assert DUALS[name].step(alpha, np.array([0.1, 0.2]), y, curvature).dtype == dtype
-            assert along(DUALS[name], alpha, np.array([0.1, 0.2]), y, curvature).dtype == dtype
         assert DUALS[name].toward(alpha, y).dtype == dtype
         assert DUALS[name].feasible(alpha, y).dtype == dtype
         assert not alpha.any()  # arguments stay as they are
