@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 RANKS ?= 4
+WORKERS ?= 2
 
 # one BLAS thread per rank; Open MPI may put more ranks on a machine than it has cores, and run in containers
 export OMP_NUM_THREADS ?= 1
@@ -53,7 +54,7 @@ run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, 
 test: serial mpi ## set up and pass all tests: serial, then on 4 ranks
 
 serial: .venv/test.done
-	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi --numprocesses $(WORKERS) --dist loadfile
 
 mpi: .venv/test.done ## the tests that need several ranks
 	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi

@@ -45,7 +45,7 @@ def text(
     """All of them; `failed`: the curves of which no run has come to the end."""
     lines = ["# FedPDM-DP on MNIST: what the paper says, and what we measure", ""]
     counts = {curve.seeds for curve in curves.values()} or {0}
-    lines.append(f"{rounds} rounds, {seeds_text(counts)} seeds a curve, one seed in searches; the paper: 300 rounds.")
+    lines.append(f"{rounds} rounds, {seeds_text(counts)} a curve, one seed in searches; the paper: 300 rounds.")
     if rounds < 300 or min(counts) < 10:
         lines.append("**Reduced**: `make reproduce-fedpdm FULL=1` plays 300 rounds with 10 seeds.")
     lines += ["", "## Claims of Section V", "", *claims_table(claims(curves, truths, rounds)), "", LEGEND]

@@ -35,7 +35,7 @@ def text(
     counts = {curve.seeds for curve in curves.values()} or {0}
     here = len({curve.setting for curve in curves.values()})
     lines.append(
-        f"{rounds} rounds, {seeds_text(counts)} seeds a curve, {here} of {len(list(settings()))} settings run so far."
+        f"{rounds} rounds, {seeds_text(counts)} a curve, {here} of {len(list(settings()))} settings run so far."
     )
     lines += [SINGLE] if max(counts) == 1 else []
     lines += [f"**Reduced**: `make reproduce-hyfdca` plays {ROUNDS} rounds."] if rounds < ROUNDS else []

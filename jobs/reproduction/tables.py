@@ -48,8 +48,8 @@ def percent(one: Spread) -> str:
 
 
 def seeds_text(counts: set[int]) -> str:
-    """How many seeds the curves have."""
-    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+    """How many seeds the curves have, in words."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)}))) + (" seed" if max(counts) == 1 else " seeds")
 
 
 def rounds_upto(at: Sequence[int], rounds: int) -> list[int]:

@@ -160,7 +160,7 @@ def text(
     lines = ["# SSCA on MNIST: what the paper says, and what we measure", ""]
     counts = {curve.seeds for curve in curves.values()} or {0}
     lines.append(
-        f"{rounds} rounds, {seeds_text(counts)} seeds a curve, Figure 4 and the grids of SGD's step one seed each; "
+        f"{rounds} rounds, {seeds_text(counts)} a curve, Figure 4 and the grids of SGD's step one seed each; "
         "the paper: 1000 rounds and 100 runs."
     )
     if rounds < 1000 or min(counts) < 10:

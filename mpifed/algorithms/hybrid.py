@@ -6,7 +6,7 @@ is known to all of its holders alike, and counted once: by the first of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -83,13 +83,21 @@ def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Ar
     return found
 
 
-def told_rows(total: Array, block: Block) -> list[Array]:
-    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples, to be read only."""
+def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> list[Array]:
+    """n arrays, the i-th of them `make(i)`, to be read only.
+
+    Where they are `alike` for clients who hold the same rows, it is made once for those who stand side by side.
+    """
     found: list[Array] = []
     for i, shard in enumerate(block.shards):
-        alike = i > 0 and shard.rows is block.shards[i - 1].rows
-        found.append(found[-1] if alike else total[own_rows(shard)])
+        again = alike and i > 0 and shard.rows is block.shards[i - 1].rows
+        found.append(found[-1] if again else make(i))
     return found
+
+
+def told_rows(total: Array, block: Block) -> list[Array]:
+    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples, to be read only."""
+    return once_a_group(block, True, lambda i: total[own_rows(block.shards[i])])
 
 
 def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:

@@ -302,10 +302,7 @@ class HyFDCA:
             clients, scores = self.local.begun(clients, question), self.local.scores(question, block)
         else:
             scores = unpadded(clients.scores, block)
-        steps = self.local.steps(clients, scores, block, now)
-        for step, shard in zip(steps, block.shards, strict=True):
-            if not self.whole:
-                step *= self.local.share(shard.client)
+        steps = self.local.steps(clients, scores, block, now, shared=not self.whole)
         if len(clients.own):  # what counts of an absent client are all its steps so far
             steps = [sent + step for sent, step in zip(unpadded(clients.own, block), steps, strict=True)]
             clients = clients._replace(own=padded(steps, clients.own.shape[1]))

@@ -13,6 +13,7 @@ from mpifed.algorithms.hybrid import (
     bend,
     counted,
     lambda_n,
+    once_a_group,
     own_columns,
     padded,
     partial_scores,
@@ -100,21 +101,35 @@ class Local:
         """n arrays [s_i] x.w in the client's columns."""
         return [partial_scores(shard, question.w[own_columns(shard)], block.dtype) for shard in block.shards]
 
-    def steps(self, clients: Clients, scores: Sequence[Array], block: Block, now: Round) -> list[Array]:
-        """n arrays [s_i] how far each client wants its samples to move."""
-        dual, found = self.problem.objective.dual, list[Array]()
-        for i, shard in enumerate(block.shards):
-            sigma, gamma = clients.said[i].tolist()
-            alpha, y, m = clients.alpha[i, : shard.samples], shard.y, scores[i]
-            norms = clients.norms[i, : shard.samples] if len(clients.norms) else None
-            at = self._drawn(shard, sigma, now)
-            if at is None:
-                found.append(local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma))
-                continue
-            step = np.zeros_like(alpha)
-            curvature = self._curvature(None if norms is None else norms[at], sigma)
-            step[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
-            found.append(step)
+    @property
+    def alike(self) -> bool:
+        """Whether all holders of a sample know the same of it, and want the same."""
+        return not self.own and self.draws == "rows"
+
+    def steps(
+        self, clients: Clients, scores: Sequence[Array], block: Block, now: Round, shared: bool = False
+    ) -> list[Array]:
+        """n arrays [s_i] how far each client wants its samples to move; `shared`: divided by the number of holders."""
+
+        def step(i: int) -> Array:
+            found = self._step(clients, i, scores[i], block.shards[i], now)
+            if shared:
+                found *= _share(self.problem, block.shards[i].client)
+            return found
+
+        return once_a_group(block, self.alike, step)
+
+    def _step(self, clients: Clients, i: int, m: Array, shard: Shard, now: Round) -> Array:
+        """Of the i-th client of a block, to whom x.w is m [s_i]."""
+        dual, (sigma, gamma) = self.problem.objective.dual, clients.said[i].tolist()
+        alpha, y = clients.alpha[i, : shard.samples], shard.y
+        norms = clients.norms[i, : shard.samples] if len(clients.norms) else None
+        at = self._drawn(shard, sigma, now)
+        if at is None:
+            return local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma)
+        found = np.zeros_like(alpha)
+        curvature = self._curvature(None if norms is None else norms[at], sigma)
+        found[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
         return found
 
     def _curvature(self, norms: Array | None, sigma: float) -> Array | float:
@@ -145,8 +160,7 @@ class Local:
         """alpha after the steps of all holders, brought back to the domain from which rounding may have moved it."""
         dual, width = self.problem.objective.dual, clients.alpha.shape[1]
         before = unpadded(clients.alpha, block)
-        pairs = zip(before, steps, block.shards, strict=True)
-        found = [dual.feasible(alpha + step, shard.y) for alpha, step, shard in pairs]
+        found = once_a_group(block, self.alike, lambda i: dual.feasible(before[i] + steps[i], block.shards[i].y))
         if self.rule == "line-search":
             return clients._replace(
                 other=padded((new - old for new, old in zip(found, before, strict=True)), width)
@@ -173,13 +187,10 @@ class Local:
         summed: Along = map_leaves(lambda *parts: np.stack(parts), *found)
         return summed
 
-    def share(self, client: int) -> Array:
-        """[s_i] or [] 1 / the number of holders of a client's samples."""
-        return _share(self.problem, client)
-
 
 @lru_cache(maxsize=1024)
 def _share(problem: Problem, client: int) -> Array:
+    """[s_i] or [] 1 / the number of holders of a client's samples."""
     rows = row_holdings(problem)
     found: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
     return found[0] if (found == found[0]).all() else found

@@ -76,9 +76,9 @@ def local_step(
     """[s] how far the variables move. Algorithm 5, and for rule `theory` Algorithm 3, both as corrected.
 
     # differs from the paper: Algorithm 5's closed form lacks y and takes ||x_i|| = 1; Algorithm 3 has u in dl(x_i w)
-    where -u in dl(x_i w) is meant, and its quadratic lacks ||x_i||^2. Its s <= 1 binds only where gamma is below 1: u is
-    where -l*(-a) - a x_i.w is largest (Fenchel and Young, with equality), and as the quadratic pulls back to alpha, the
-    best of all steps ends between the two.
+    where -u in dl(x_i w) is meant, and its quadratic lacks ||x_i||^2. Its s <= 1 binds only where gamma is below 1: u
+    is where -l*(-a) - a x_i.w is largest (Fenchel and Young, with equality), and as the quadratic pulls back to alpha,
+    the best of all steps ends between the two.
     """
     found: Array = dual.step(alpha, scores, y, curvature)
     if gamma == 1:

@@ -47,21 +47,36 @@ class Setting(NamedTuple):
     rehearsed: bool = False  # other clients are not there at all: what it costs is all that counts
 
 
+class Spent(NamedTuple):
+    """What one play of an exchange costs, or all so far, as a deployment would have it; on rank 0."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    up_most: int = 0  # bytes of the client who sends most, each time
+    down_most: int = 0  # of the client who is told most
+    sealed_most: int = 0  # values that the client who sends most sends, where they are to be sealed
+    opened_most: int = 0  # values that who opens most opens
+    added: int = 0  # values that the server adds up
+
+
 class Account:
-    """What an exchange has cost so far; bytes and values on rank 0, as a deployment would have them."""
+    """What an exchange has cost so far."""
+
+    up_bytes: int
+    down_bytes: int
 
     def __init__(self) -> None:
         self.played = 0
-        self.up_bytes = 0
-        self.down_bytes = 0
-        self.up_most = 0  # bytes of the client who sends most, each time
-        self.down_most = 0  # of the client who is told most
-        self.sealed_most = 0  # values that the client who sends most sends, where they are to be sealed
-        self.opened_most = 0  # values that who opens most opens
-        self.added = 0  # values that the server adds up
+        vars(self).update(Spent()._asdict())
         self.crypto_s = 0.0  # of this rank
         self.answer_s = 0.0  # of this rank: the slowest client's arithmetic, each time
         self.server_s = 0.0  # on rank 0: asking and absorbing
+
+    def add(self, spent: Spent) -> None:
+        """One play more."""
+        mine = vars(self)
+        for name, value in zip(Spent._fields, spent, strict=True):
+            mine[name] += value
 
     def numbers(self) -> dict[str, float]:
         """By name."""
@@ -101,7 +116,8 @@ class Line:
         self.values = sum(place.field.size for place in self.sum.places)
         self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] of each client
         self.values_told = sum(place.told(cells) for place in self.sum.places)  # [N]
-        self.account = Account()
+        self.account, self.spent = Account(), Spent()
+        self.counted_for: bytes | None = None  # of whom `spent` is
         self._alone: ExactSum | None = None
         self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
 
@@ -265,6 +281,9 @@ class Channel:
         line.sum.check(self.setting.hosted[answering(line.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
+        if self.transport.size == 1:
+            line.reduced = message
+            return True
         if isinstance(line.exchange, ToClients):
             self.transport.reduce_all(message, reduced)
             return True

@@ -17,6 +17,7 @@ from mpifed.comm.channel import (
     Protection,
     Recorder,
     Setting,
+    Spent,
     answering,
     hearing,
     make_channel,
@@ -325,24 +326,32 @@ class Federation:
         return clients
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        account, asked = line.account, now.asked
+        account = line.account
         account.played += 1
         if not self.serves or exchange.off_clock:
             return
+        # who takes part decides on all of it, but for clients who leave, and for answers of those who were here before
+        who = now.present.tobytes() if now.leaving is None and line.memory is None else None
+        if who is None or who != line.counted_for:
+            line.spent, line.counted_for = self._spent(exchange, line, question, now), who
+        account.add(line.spent)
+        self.up_bytes += line.spent.up_bytes
+        self.down_bytes += line.spent.down_bytes
+
+    def _spent(self, exchange: Exchange, line: Line, question: Record, now: Round) -> Spent:
+        """What one play of an exchange costs, as a deployment would have it."""
+        asked, there, told = now.asked, answering(exchange, now), hearing(exchange, now)
         up, down = self._channel(exchange).traffic(line, now)
         own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        told = np.where(asked, nbytes(question) - own, 0)
-        told += own // self.cells.columns.length * np.where(asked, self._widths, 0)
-        down = down + told
-        account.up_bytes += int(up.sum())
-        account.down_bytes += int(down.sum())
-        account.up_most += int(up.max())
-        account.down_most += int(down.max())
-        account.added += int(line.values_sent @ answering(exchange, now))
-        if exchange.private:
-            account.sealed_most += int((line.values_sent * answering(exchange, now)).max())
-            told_by = hearing(exchange, now)
-            opened = int((line.values_told * told_by).max()) if told_by.any() else 0
-            account.opened_most += opened if isinstance(exchange, ToClients) else line.values
-        self.up_bytes += int(up.sum())
-        self.down_bytes += int(down.sum())
+        down = down + np.where(asked, nbytes(question) - own, 0)
+        down += own // self.cells.columns.length * np.where(asked, self._widths, 0)
+        opened = (line.values_told * told).max() if isinstance(exchange, ToClients) else line.values
+        return Spent(
+            up_bytes=int(up.sum()),
+            down_bytes=int(down.sum()),
+            up_most=int(up.max()),
+            down_most=int(down.max()),
+            sealed_most=int((line.values_sent * there).max()) if exchange.private else 0,
+            opened_most=int(opened) if exchange.private else 0,
+            added=int(line.values_sent @ there),
+        )

@@ -14,7 +14,7 @@ from registry import CASES, Case, table
 
 from mpifed.run.history import read_history
 
-RANKS = [1, 2, 3, 4, 7]
+RANKS = [2, 3, 4, 7]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 4
 PROGRAM = Path(__file__).with_name("sweeps.py")
