@@ -121,6 +121,7 @@ def _numbers(columns: dict[str, Any]) -> str:
         ("test_loss", "test loss", ".4f"),
         ("test_accuracy", "accuracy", ".2%"),
         ("kkt_residual", "KKT residual", ".2e"),
+        ("duality_gap", "duality gap", ".2e"),
     ):
         if columns.get(name) is not None:
             shown.append(f"{label} {columns[name]:{form}}")

@@ -116,7 +116,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _certificate_lines(folder: Path) -> Iterator[str]:
-    """A line for each constraint, and one for the KKT residual, where run.json or the history's last row has them."""
+    """A line for each constraint, and for each certificate, where run.json or the history's last row has them."""
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
     last = {name: float(values[-1]) for name, values in columns.items() if len(values) and math.isfinite(values[-1])}
     run, job = read_json(folder / "run.json"), job_of(folder)
@@ -125,11 +125,12 @@ def _certificate_lines(folder: Path) -> Iterator[str]:
         if f"constraint_{m}" in last:
             found = last[f"constraint_{m}"], last.get(f"margin_{m}"), one["limit"]
             yield _line(f"constraint {m}{_what(one)}", _constraint_text(*found))
-    if "kkt_residual" in last:
-        parts = ", ".join(f"{name} {last[name]:.3g}" for name in _PARTS if name in last)
-        asked = job.get("stop", {}).get("kkt_residual")
-        text = f"{last['kkt_residual']:.6g}" + (f" ({parts})" if parts else "")
-        yield _line("KKT residual", text if asked is None else f"{text}, asked for {asked:g} or less")
+    parts = ", ".join(f"{name} {last[name]:.3g}" for name in _PARTS if name in last)
+    for name, label in (("kkt_residual", "KKT residual"), ("duality_gap", "duality gap")):
+        if name in last:
+            asked = job.get("stop", {}).get(name)
+            text = f"{last[name]:.6g}" + (f" ({parts})" if parts and name == "kkt_residual" else "")
+            yield _line(label, text if asked is None else f"{text}, asked for {asked:g} or less")
 
 
 def _what(constraint: dict[str, Any]) -> str:

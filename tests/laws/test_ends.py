@@ -347,3 +347,35 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
     assert remarks(1e-3, 3.0) == []  # nothing binds
     assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
     assert remarks([1e-3, 1e4], 1.0, stage_rounds=1) == []
+
+
+# --- the duality gap ---------------------------------------------------------------------------------------------
+
+
+def gapped(folder: Path, **changes: Any) -> dict[str, Any]:
+    hinge = {"name": "hinge", "penalty": 5e-3}
+    return table(folder, {"name": "hyfdca"}, objective=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
+
+
+def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
+    """Reached before the last round; not reached in time, and then on a resumed run, which ends in the same bits."""
+    assert ended_with(gapped(patches), tmp_path / "whole") == 0
+    whole = summary(tmp_path / "whole")
+    assert 0 < whole["duality_gap"] <= 0.02
+    assert 4 < whole["rounds"] < 60
+    with pytest.raises(NotCertified, match=r"duality_gap = 0\.02 \(it is 0\.\d+\): not reached in 4 rounds"):
+        run(Job.check(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
+    assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
+    assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ({"name": "hyfdca", "rule": "paper"}, 'rule "paper" leaves it large while the model is good already'),
+        ({"name": "hybrid-fedavg", "batch": 7, "step": [0.5], "local_steps": 1}, "it keeps no dual variables"),
+    ],
+)
+def test_a_gap_that_certifies_nothing_is_refused(algorithm: Any, said: str, patches: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"duality_gap.*{said}"):
+        run(Job.check(gapped(patches, algorithm=algorithm)), Alone(), tmp_path / "run")

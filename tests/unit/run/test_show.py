@@ -354,6 +354,12 @@ def test_the_certificate_of_a_run(tmp_path: Path) -> None:
     assert f"{'KKT residual':30} {text}\n" in run_text(none)
 
 
+def test_the_duality_gap_of_a_run(tmp_path: Path) -> None:
+    asked = write_run(tmp_path / "asked", job={"stop": {"duality_gap": 1e-2}}, duality_gap=0.00727388)
+    assert f"{'duality gap':30} 0.00727388, asked for 0.01 or less\n" in run_text(asked)
+    assert f"{'duality gap':30} 0.5\n" in run_text(write_run(tmp_path / "run", duality_gap=0.5))
+
+
 def test_warnings_of_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     assert "\nwarning" not in run_text(run)
