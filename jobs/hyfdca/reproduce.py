@@ -173,7 +173,7 @@ def plan_of(arguments: Sequence[str] | None = None) -> tuple[Plan, bool]:
     kind = "-quick" if given.quick else "" if rounds == ROUNDS else f"-{rounds}"
     out = given.out or Path(default + kind)
     chosen = QUICK if given.quick else tuple(settings())
-    deadline = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
     return Plan(out, rounds, **runs.common(given, SEEDS), settings=chosen, deadline=deadline), given.tune
 
 
