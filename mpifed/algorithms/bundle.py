@@ -20,6 +20,8 @@ from annotated_types import Gt, Le
 
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
+    ByRows,
+    ask_nothing,
     check_duals,
     counted,
     largest_pulled,
@@ -84,12 +86,6 @@ class Part(NamedTuple):
     part: Array  # [] float64
 
 
-class ByRows(NamedTuple):
-    """Numbers of samples, which their holders add up."""
-
-    value: Any  # Placed [n, N]
-
-
 class Losses(NamedTuple):
     """What the server hears of the line between two points, each sample counted once."""
 
@@ -141,7 +137,7 @@ class Bundle:
             self.answer_products, self.hear_products, told_by_columns=("w",),
         )  # fmt: skip
         search = ToServer(
-            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10)), self.ask if self.whole else _ask_nothing,
+            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10)), self.ask if self.whole else ask_nothing,
             self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
         )  # fmt: skip
         summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
@@ -304,8 +300,3 @@ def _with_room(planes: Planes) -> Planes:
         weights=np.append(weights[kept], 0.0),
         count=np.int64(K - 1),
     )
-
-
-def _ask_nothing(server: Any, now: Round) -> tuple[()]:
-    """The clients know."""
-    return ()

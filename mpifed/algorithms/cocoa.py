@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.horizontal import check_rows, start_model
+from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.core.block import Block
@@ -101,8 +101,7 @@ class CoCoA:
 
     def model(self, server: Server) -> Parameters:
         """w."""
-        like = start_model(self.problem, Round(0, 0, np.ones(1, dtype=bool)))
-        return Parameters(server.w.astype(self.problem.dtype)[:, None], like.head)
+        return Parameters(server.w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
     def ask(self, server: Server, now: Round) -> Question:
         """w and sigma'."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mpifed.core.block import Block, Shard
 from mpifed.core.exchange import Field, Placed, Problem
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array
+from mpifed.core.round import Round
 from mpifed.shards.layout import span
 
 # --- what a client does with its rows -------------------------------------------------------------------------------
@@ -81,6 +83,17 @@ def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Ar
         once = counted(problem, shard.client)
         out[once] = one[once]
     return found
+
+
+class ByRows(NamedTuple):
+    """Numbers of samples, which their holders add up."""
+
+    value: Any  # Placed [n, N]
+
+
+def ask_nothing(server: Any, now: Round) -> tuple[()]:
+    """The clients know."""
+    return ()
 
 
 def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> list[Array]:

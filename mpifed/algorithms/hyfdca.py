@@ -17,6 +17,8 @@ from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
+    ByRows,
+    ask_nothing,
     by_first,
     check_duals,
     lambda_n,
@@ -62,12 +64,6 @@ class Server(NamedTuple):
     part: Array  # [] float64 of the last direction, which the clients have still to go; () but for line-search
     momentum: Record  # Momentum; () but for accelerated
     power: Array  # [p] float64 vector of the power iteration
-
-
-class ByRows(NamedTuple):
-    """Numbers of samples, which their holders add up."""
-
-    value: Any  # Placed [n, N]
 
 
 class Primal(NamedTuple):
@@ -172,7 +168,7 @@ class HyFDCA:
 
     def _duals(self, name: str = "duals", returning: bool = False, silent: bool = False) -> ToClients:
         return ToClients(
-            name, self._by_rows(largest_dual(self.problem)), self.ask if self.whole else _ask_nothing,
+            name, self._by_rows(largest_dual(self.problem)), self.ask if self.whole else ask_nothing,
             self.answer_duals, self.hear_again if silent else self.hear_duals,
             told_by_columns=("w",) if self.whole else (), stale="duals" if self.some and not self.whole else "",
             returning=returning, silent=silent,
@@ -188,7 +184,7 @@ class HyFDCA:
         turned = sums if self.rule == "accelerated" else ()
         summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
         return ToServer(
-            name, Primal(summed, along, turned), self.ask if first else _ask_nothing, self.answer_primal,
+            name, Primal(summed, along, turned), self.ask if first else ask_nothing, self.answer_primal,
             self.absorb_again if returning else self.absorb, told_by_columns=("w",) if first else (),
             private=self._sealed, stale=stale, returning=returning,
         )  # fmt: skip
@@ -372,8 +368,3 @@ class HyFDCA:
         if self.rule == "line-search":
             alpha = alpha + alpha.dtype.type(part) * clients.other
         return by_first(self.problem, unpadded(alpha, block), block)
-
-
-def _ask_nothing(server: Any, now: Round) -> tuple[()]:
-    """The clients know."""
-    return ()

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.algorithms.hybrid import (
+    ByRows,
     own_columns,
     padded,
     partial_scores,
@@ -26,12 +27,6 @@ from mpifed.maths.arrays import square_norms
 
 TURNS = 20  # of the power iteration
 SAFETY = 1.1  # as it comes up to the eigenvalue from below
-
-
-class ByRows(NamedTuple):
-    """Numbers of samples, which their holders add up."""
-
-    value: Any  # Placed [n, N]
 
 
 class ByColumns(NamedTuple):

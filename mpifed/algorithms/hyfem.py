@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import model_template, start_model
-from mpifed.algorithms.hybrid import own_columns, placed_by_columns
+from mpifed.algorithms.hybrid import own_columns, padded, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
@@ -118,7 +118,7 @@ class HyFEM:
         """Every client at the initial model, in its columns."""
         first = start_model(self.problem, now).first
         widest = max(shard.features for shard in block.shards)
-        return Clients(_padded([first[own_columns(shard)] for shard in block.shards], widest))
+        return Clients(padded([first[own_columns(shard)] for shard in block.shards], widest))
 
     def ask(self, server: Server, now: Round) -> Question:
         """w_0 and the step size."""
@@ -133,7 +133,7 @@ class HyFEM:
             push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
             descent = Descent(Parameters(common, ()), step, self._keep(step), push, own)
             values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
-        return Clients(_padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
+        return Clients(padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
 
     def absorb(self, server: Server, total: Answer, now: Round) -> Server:
         """In each column the mean over its holders of the last w_k known; a column of which none is known stays."""
@@ -149,11 +149,3 @@ class HyFEM:
 
     def _keep(self, step: float) -> float:
         return 1 - step * (self.mu + 2 * float(self.problem.objective.penalty))
-
-
-def _padded(values: list[Array], width: int) -> Array:
-    """[n, width, h] the clients' arrays [p_i, h], with zeros behind."""
-    found = np.zeros((len(values), width, values[0].shape[1]), values[0].dtype)
-    for row, one in zip(found, values, strict=True):
-        row[: len(one)] = one
-    return found

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from mpifed.core.block import Block
-from mpifed.core.holdings import Holdings
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
 
@@ -194,6 +194,12 @@ class Problem:
     def clients(self) -> int:
         """N, the number of all clients."""
         return len(self.counts)
+
+    @property
+    def cells(self) -> Cells:
+        """Who holds which rows and columns."""
+        assert self.rows is not None and self.columns is not None  # every run says so
+        return Cells(self.rows, self.columns)
 
     @cached_property
     def weights(self) -> Array:

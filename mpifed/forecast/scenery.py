@@ -41,9 +41,7 @@ class Stage(NamedTuple):
     @property
     def cells(self) -> Cells:
         """Who holds which rows and columns."""
-        rows, columns = self.algorithm.problem.rows, self.algorithm.problem.columns
-        assert rows is not None and columns is not None
-        return Cells(rows, columns)
+        return self.algorithm.problem.cells
 
     def test_block(self) -> Block:
         """Made-up rows with all columns."""

@@ -98,7 +98,7 @@ def prepare(
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     hosted = placement.of(transport.rank)
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
-    federation = together(transport, lambda: _federation(job, data, transport, blocks))
+    federation = together(transport, lambda: _federation(job, algorithm.problem, transport, blocks))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
     together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
@@ -111,9 +111,9 @@ def prepare(
     return Ready(algorithm, federation, server, clients, test, key)
 
 
-def _federation(job: Job, data: store.Federation, transport: Transport, blocks: list[Block]) -> Federation:
+def _federation(job: Job, problem: Problem, transport: Transport, blocks: list[Block]) -> Federation:
     return Federation(
-        transport, blocks, data.clients, **job.sum_settings(), cells=cells_of(data), protection=job.protection()
+        transport, blocks, problem.clients, **job.sum_settings(), cells=problem.cells, protection=job.protection()
     )
 
 
