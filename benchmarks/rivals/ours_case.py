@@ -1,0 +1,93 @@
+"""mpifed and the loop written by hand, as the adapters of the rivals; each process is a rank.
+
+float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, with float or exact sums, the latter being how
+it is shipped; ssca: of case1.toml, with float sums. hand: handwritten.py. The job's step falls with the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common import LAUNCHED, Work, given
+
+SETTINGS = "hand", "float", "exact", "ssca"
+BENCHMARKS = Path(__file__).resolve().parents[1]
+
+
+def report(work: Work, found: dict[str, Any], startup_s: float | None) -> None:
+    """Print the result of what counted for itself."""
+    uncounted = {"rows": None, "steps": None, "norm": None, "rounds_counted": work.rounds}
+    names = "numpy", "mpi4py"
+    versions = {name: version(name) for name in names}
+    print(json.dumps({"rounds": work.rounds, "startup_s": startup_s, "versions": versions} | uncounted | found))
+
+
+def by_hand(work: Work) -> None:
+    """The hand-written loop."""
+    sys.path.insert(0, str(BENCHMARKS))
+    import handwritten
+    from mpi4py import MPI
+
+    started: list[float] = []
+    timed = handwritten.timed
+
+    def marked(*given: Any) -> dict[str, Any]:
+        started.append(time.time())
+        return timed(*given)
+
+    handwritten.timed = marked
+    case = handwritten.CASES[{"1": "1-fedsgd"}.get(work.name, work.name)]
+    found = handwritten.measure(case, work.rounds, work.data, MPI.COMM_WORLD)
+    if MPI.COMM_WORLD.rank == 0:
+        report(work, found, started[0] - float(os.environ.get(LAUNCHED, "nan")))
+
+
+def by_mpifed(work: Work) -> None:
+    """`mpifed run`."""
+    from mpi4py import MPI
+
+    import mpifed.cli
+    from mpifed.run import loop
+    from mpifed.run.history import read_json, summary
+
+    started: list[float] = []
+    play = loop.play
+
+    def marked(exchanges: Any, *more: Any) -> Any:
+        if exchanges:  # there are none before the first round
+            started.append(time.time())
+            loop.play = play
+        return play(exchanges, *more)
+
+    loop.play = marked
+    job = {"1": "case1.toml" if work.setting == "ssca" else "case1-fedsgd.toml"}.get(work.name, f"case{work.name}.toml")
+    numbers = "exact" if work.setting == "exact" else "float"
+    changes = f"rounds={work.rounds}", f"data.path={work.data.parent}", f"sum.numbers={numbers}"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(os.environ.get("RIVALS_OUT", folder)) / "run"
+        sys.argv = ["mpifed", "run", str(BENCHMARKS / job), *(f"--set={one}" for one in changes), "--out", str(out)]
+        try:
+            mpifed.cli.main()
+        except SystemExit as end:
+            if end.code:
+                raise
+        if MPI.COMM_WORLD.rank == 0:
+            seconds, cpu_s = summary(out)["seconds_per_round"], read_json(out / "run.json")["cpu_s"] / work.rounds
+            found = {"seconds_per_round": seconds, "cpu_s_per_round": cpu_s}
+            report(work, found, started[0] - float(os.environ.get(LAUNCHED, "nan")))
+
+
+def main() -> None:
+    work = given(__doc__, SETTINGS)
+    (by_hand if work.setting == "hand" else by_mpifed)(work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What the adapters of libraries on PyTorch share: the network, and how a client's minibatches are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from common import CLASSES, HIDDEN, PENALTY, Case, Work, shards, start_model
+from numpy.typing import NDArray
+from torch.nn.functional import silu
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
+
+DECAY = 2 * PENALTY  # of an optimizer: the slope of penalty ||w||^2
+Tensors = tuple[torch.Tensor, torch.Tensor]
+
+
+class Network(torch.nn.Module):
+    """p - 128 - 10 without biases, swish; the start is that of all adapters. Counts what it is trained with."""
+
+    def __init__(self, features: int = 784) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(features, HIDDEN, bias=False)
+        self.second = torch.nn.Linear(HIDDEN, CLASSES, bias=False)
+        self.rows = self.steps = 0
+        with torch.no_grad():
+            for layer, weights in zip((self.first, self.second), start_model(features), strict=True):
+                layer.weight.copy_(torch.from_numpy(weights.T))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.rows += len(x)
+            self.steps += 1
+        return self.second(silu(self.first(x)))
+
+
+def weights(model: torch.nn.Module) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[p, hidden] and [hidden, classes] of a network, or of a state dictionary with its names."""
+    state = model if isinstance(model, dict) else model.state_dict()
+    first, second = (state[f"{name}.weight"].detach().numpy().T.copy() for name in ("first", "second"))
+    return first, second
+
+
+def tensors(work: Work, which: range | None = None) -> list[Tensors]:
+    """The clients' data as tensors in memory."""
+    return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in shards(work.data, which)]
+
+
+class Batches:
+    """The minibatches of a client in one round, drawn without replacement from tensors; again in every iteration."""
+
+    def __init__(self, data: Tensors, case: Case) -> None:
+        self.data, self.case = data, case
+
+    def __len__(self) -> int:
+        return self.case.steps or -(-len(self.data[1]) // self.case.batch)
+
+    def __iter__(self) -> Iterator[Tensors]:
+        X, y = self.data
+        order = torch.randperm(len(y)) if self.case.shuffle else torch.arange(len(y))
+        for rows in order[: self.case.steps * self.case.batch or None].split(self.case.batch):
+            yield X[rows], y[rows]
+
+
+def loader(data: Tensors, case: Case) -> DataLoader[Tensors]:
+    """The same as PyTorch's tutorials do it."""
+    dataset = TensorDataset(*data)
+    number = case.steps * case.batch or len(dataset)
+    sampler = RandomSampler(dataset, num_samples=number) if case.shuffle else SequentialSampler(dataset)
+    return DataLoader(dataset, batch_size=case.batch, sampler=sampler)
