@@ -5,6 +5,7 @@ Under a launcher every rank tells rank 0 where it is; rank 0 looks at the rest, 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib
 import os
@@ -21,6 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.batch.cluster import partitions
+from mpifed.batch.durations import limit_of
+from mpifed.batch.plugin import plugin
 from mpifed.comm.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core.errors import MpifedError, UsageError
@@ -88,7 +92,7 @@ def _facts(places: Sequence[Place], environment: Mapping[str, str]) -> Iterator[
     yield from devices()
     yield from key_streams()
     yield from encryption()
-    yield from slurm(environment)
+    yield from slurm(name, environment)
 
 
 def _place() -> Place:
@@ -213,15 +217,16 @@ def folder(path: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether HDF5 can lock a file there, as it does before it writes."""
+    """Whether files can be locked there. mpifed opens HDF5 files without, unless the environment has them locked."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         what = f"{path}: no file locks ({error.strerror})"
-        if environment.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0", "BEST_EFFORT"):
-            yield Finding("ok", f"{what}, and HDF5 does without")
+        setting = environment.get("HDF5_USE_FILE_LOCKING", "").upper()
+        if setting in ("TRUE", "1") or (setting == "BEST_EFFORT" and error.errno != errno.ENOSYS):
+            yield Finding("error", f"{what}, and HDF5_USE_FILE_LOCKING asks for them", "unset it, or set it to FALSE")
         else:
-            yield Finding("error", what, "export HDF5_USE_FILE_LOCKING=FALSE")
+            yield Finding("ok", f"{what}; none are needed")
     else:
         yield Finding("ok", f"{path}: files can be written and locked")
 
@@ -240,6 +245,9 @@ def devices() -> Iterator[Finding]:
         yield Finding("warning", f"CuPy {cupy.__version__}, but no device ({error})", "everything runs on the CPU")
         return
     yield Finding("ok", f"CuPy {cupy.__version__}: {', '.join(names) or 'no device, everything runs on the CPU'}")
+    if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
+        what = "CUPY_TF32 is set: products would be rounded to 10 bits, and such runs are refused"
+        yield Finding("error", what, "unset CUPY_TF32")
 
 
 def key_streams() -> Iterator[Finding]:
@@ -278,14 +286,47 @@ def encryption() -> Iterator[Finding]:
         yield Finding("ok", f"encrypted channel: {', '.join(found)}{without}")
 
 
-def slurm(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Slurm: inside a job, inside a step of it, or only at hand."""
+def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Slurm: inside a job, inside a step of it, or only at hand; whether it can start ranks of the library `name`."""
     job, tasks = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_NUM_TASKS")
     if job is not None and tasks is not None:
         yield Finding("ok", f"Slurm job {job}, a step of {tasks} task{'s' * (tasks != '1')}")
-    elif job is not None:
-        yield Finding("ok", f"Slurm job {job}, outside its steps; `srun --mpi=pmi2 mpifed doctor` examines its ranks")
-    elif sbatch := _found("sbatch", environment):
-        yield Finding("ok", f"Slurm: {sbatch}")
-    else:
+        return
+    sbatch = _found("sbatch", environment)
+    if job is None and sbatch is None:
         yield Finding("ok", "no Slurm")
+        return
+    word = "pmi2"
+    if name is not None:
+        try:
+            word = plugin(name, environment)
+            yield Finding("ok", f"srun --mpi={word} starts ranks of this library")
+            own = _found("mpiexec", environment)
+            if own is not None and word == "pmi2" and "HYDRA" in _version(own) and _family(name) == _PMI:
+                yield Finding("ok", f"batch jobs take {own}: by pmi2 MPICH's ranks at times do not find each other")
+        except MpifedError as error:
+            yield Finding("warning", str(error))
+    if job is not None:
+        yield Finding("ok", f"Slurm job {job}, outside its steps; `srun --mpi={word} mpifed doctor` examines its ranks")
+    else:
+        yield Finding("ok", f"Slurm: {sbatch}")
+        yield from _partitions(environment)
+
+
+def _partitions(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """What a job could have, in the partition where it runs unless another is named."""
+    try:
+        found = partitions(environment)
+    except MpifedError as error:
+        yield Finding("warning", str(error), "ask the cluster's administrators whether Slurm is up")
+        return
+    for one in found:
+        if one.default:
+            working = [node for node in one.nodes if not node.out]
+            largest = max(working, key=lambda node: (node.cpus, node.memory_mib), default=None)
+            each = f", each {largest.cpus} CPUs and {largest.memory_mib} MiB or less" if largest else ""
+            yield Finding(
+                "ok" if one.available == "up" and working else "warning",
+                f"partition {one.name} is {one.available}: {len(working)} of {len(one.nodes)} nodes in service{each}; "
+                f"time limit {limit_of(one.limit_s)}",
+            )

@@ -109,8 +109,10 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(doctor.folder(tmp_path, {})) == ["ok", "warning"]
     monkeypatch.setattr(fcntl, "flock", refuse)
     (locks, _) = doctor.folder(tmp_path, {})
-    assert locks.level == "error" and locks.remedy == "export HDF5_USE_FILE_LOCKING=FALSE"
-    assert levels(doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": "false"})) == ["ok", "warning"]
+    assert locks == Finding("ok", f"{tmp_path}: no file locks (No locks available); none are needed")
+    for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
+        (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
+        assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_libraries_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slurm(tmp_path: Path) -> None:
     said = [
-        next(doctor.slurm(environment)).what
+        next(doctor.slurm(None, environment)).what
         for environment in (
             {"PATH": str(tmp_path / "empty")},
             command(tmp_path, "sbatch"),
@@ -169,6 +171,27 @@ def test_slurm(tmp_path: Path) -> None:
     ]
     assert said[0] == "no Slurm" and said[1] == f"Slurm: {tmp_path / 'sbatch'}"
     assert said[2].startswith("Slurm job 7, outside its steps") and said[3] == "Slurm job 7, a step of 4 tasks"
+
+
+def test_slurm_and_the_library(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    environment = command(folder, "sbatch") | command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
+    sinfo = "debug*|up|1-00:00:00|1-4|n1|idle|8|1|4000|(null)\ndebug*|up|1-00:00:00|1-4|n2|down*|8|1|4000|(null)"
+    environment |= command(folder, "sinfo", sinfo)
+    found = list(doctor.slurm(MPICH, environment))
+    assert [one.what for one in found] == [
+        "srun --mpi=pmi2 starts ranks of this library",
+        f"Slurm: {folder / 'sbatch'}",
+        "partition debug is up: 1 of 2 nodes in service, each 8 CPUs and 4000 MiB or less; time limit 1-0:00:00",
+    ]
+    found = list(doctor.slurm(OPEN_MPI, environment))
+    assert levels(found) == ["warning", "ok", "ok"] and "needs srun --mpi=pmix" in found[0].what
+    (folder / "sinfo").unlink()
+    assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok", "warning"]
+    inside = list(doctor.slurm(MPICH, environment | {"SLURM_JOB_ID": "7"}))
+    assert "`srun --mpi=pmi2 mpifed doctor`" in inside[1].what
+    command(folder, "mpiexec", "HYDRA build details:\n    Version: 5.0.2")
+    assert f"batch jobs take {folder / 'mpiexec'}" in list(doctor.slurm(MPICH, environment))[1].what
 
 
 def test_any_error_is_the_exit_code(

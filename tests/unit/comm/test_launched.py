@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mpifed.comm.transport import Alone, connect, launched_ranks
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,14 @@ def test_launched_ranks(environment: dict[str, str], expected: int) -> None:
 
 def test_without_a_launcher_there_is_no_mpi() -> None:
     assert isinstance(connect({"SLURM_NTASKS": "8"}), Alone)
+
+
+def test_who_has_launched_the_ranks_learns_that_they_have_joined(tmp_path: Path) -> None:
+    joined = tmp_path / "new" / "run.joined-7"
+    connect({"MPIFED_JOINED": str(joined)})
+    assert joined.exists()
+    with pytest.raises(UsageError, match="MPIFED_JOINED="):
+        connect({"MPIFED_JOINED": str(joined / "below")})
 
 
 def test_an_error_alone_is_raised_as_it_is() -> None:

@@ -1,0 +1,1 @@
+"""Runs under Slurm: a job is submitted, and what became of it is told."""

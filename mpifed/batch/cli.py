@@ -1,0 +1,77 @@
+"""The commands `submit` and `status`; what they need is imported when they run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("job", type=FOLDER)
+@click.argument("options", nargs=-1, metavar="[-- OPTION OF SBATCH...]")
+@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
+@click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
+    help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
+)  # fmt: skip
+@click.option("--time", "limit", metavar="T", help="As sbatch has it, 12:00:00.  [default: from the forecast]")
+@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="[default: the cluster's]")
+@click.option("--account", metavar="NAME")
+@click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank for each.")
+@click.option("--array", is_flag=True, help="Of a sweep: a job array, one task for each point.")
+@click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
+@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
+@click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here, for time and memory.")
+@click.option("--dry-run", is_flag=True, help="Show the batch script and what is found; works without Slurm.")
+def submit(
+    job: Path,
+    options: tuple[str, ...],
+    changes: tuple[str, ...],
+    out: Path | None,
+    nodes: int,
+    tasks: int | None,
+    limit: str | None,
+    partition: str | None,
+    account: str | None,
+    gpus: int | None,
+    array: bool,
+    throttle: int | None,
+    more: tuple[str, ...],
+    forecast: bool,
+    dry_run: bool,
+) -> None:
+    """Submit a job to Slurm; it checkpoints before its time is up, is queued again and goes on, until it is done.
+
+    Time and memory come from the forecast of `mpifed show`, and are checked against the cluster. A run that is queued
+    or running, or finished, is not submitted again; of a sweep's array, only the points that are left.
+    """
+    from mpifed.batch.asked import Asked
+    from mpifed.batch.submit import submit as submitted
+
+    asked = Asked(
+        job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
+        dry_run, (*more, *options), tuple(sys.argv[1:]),
+    )  # fmt: skip
+    for line in submitted(asked):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+def status(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Which points are done, running, queued, resumable or failed, and why; and what to do next.
+
+    Slurm is asked where it is there; without it, the files alone tell.
+    """
+    from mpifed.batch.status import status as states
+    from mpifed.batch.status import status_text
+
+    click.echo(json.dumps(states(folders), indent=2) if as_json else status_text(folders))

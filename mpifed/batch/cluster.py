@@ -1,0 +1,197 @@
+"""What a cluster has, as `sinfo` says, and whether a job could ever run there."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mpifed.batch.durations import limit_of, seconds_of
+from mpifed.batch.slurm import call
+from mpifed.core.errors import UsageError
+
+_FIELDS = ("%P", "%a", "%l", "%s", "%N", "%T", "%c", "%Z", "%m", "%G")
+SINFO = ("sinfo", "--all", "--noheader", "--Node", "--format=" + "|".join(_FIELDS))
+_OUT = ("down", "drain", "fail", "error", "unknown", "future", "inval", "maint", "no_respond")
+
+
+class Node(NamedTuple):
+    """One node of a partition."""
+
+    name: str
+    state: str
+    cpus: int  # hardware threads
+    threads: int  # of a core
+    memory_mib: int  # RealMemory; 1 where the cluster does not say
+    gpus: int
+
+    @property
+    def out(self) -> bool:
+        """Whether nothing can start on it now."""
+        return "*" in self.state or self.state.lower().startswith(_OUT)
+
+
+class Partition(NamedTuple):
+    """One partition, and its nodes."""
+
+    name: str
+    default: bool
+    available: str  # up, down, drain or inact
+    limit_s: float  # infinite where there is none
+    most_nodes: float  # of one job
+    nodes: tuple[Node, ...]
+
+
+class Wanted(NamedTuple):
+    """What a job asks for."""
+
+    nodes: int
+    tasks: int  # a node
+    cpus: int  # a task
+    gpus: int  # a node
+    time_s: float
+    memory_mib: int  # a node; 0 where it is not known
+
+
+class Verdict(NamedTuple):
+    """What was found: errors, each of which is in the way, and warnings."""
+
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def partitions(environment: Mapping[str, str] = os.environ) -> list[Partition]:
+    """All partitions of this cluster, by `sinfo`."""
+    return parse(call(SINFO, environment))
+
+
+def parse(text: str) -> list[Partition]:
+    """The partitions in what `SINFO` has printed: one line for each node and partition."""
+    found: dict[str, list[list[str]]] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) == len(_FIELDS):
+            found.setdefault(fields[0], []).append(fields)
+    return [_partition(name, lines) for name, lines in found.items()]
+
+
+def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
+    _, available, limit, size, *_ = lines[0]
+    most = size.rpartition("-")[2]
+    nodes = tuple(
+        Node(node, state, _number(cpus), max(1, _number(threads)), _number(memory), gpus_of(gres))
+        for *_, node, state, cpus, threads, memory, gres in lines
+        if node
+    )
+    limit_s = math.inf if limit in ("n/a", "") else seconds_of(limit)
+    return Partition(
+        name.rstrip("*"), name.endswith("*"), available, limit_s, int(most) if most.isdigit() else math.inf, nodes
+    )
+
+
+def _number(text: str) -> int:
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
+
+
+def gpus_of(gres: str) -> int:
+    """How many GPUs a node has: 'gpu:a100:4(S:0-1),craynetwork:2' -> 4."""
+    counts = re.findall(r"(?:^|,)gpu(?::[^:,()]+)??(?::(\d+))?(?=[(,]|$)", gres)
+    return sum(int(count or 1) for count in counts)
+
+
+def judge(found: Sequence[Partition], asked: str | None, wanted: Wanted) -> Verdict:
+    """Whether the job could run: in the partition asked for, in the default one, or in any of several with commas.
+
+    Raises
+    ------
+    UsageError
+        when there is no such partition.
+    """
+    chosen = _chosen(found, asked)
+    verdicts = [_judge(partition, wanted) for partition in chosen]
+    fitting = [verdict for verdict in verdicts if not verdict.errors]
+    if fitting:
+        return min(fitting, key=lambda verdict: len(verdict.warnings))
+    return Verdict(tuple(error for verdict in verdicts for error in verdict.errors))
+
+
+def _chosen(found: Sequence[Partition], asked: str | None) -> list[Partition]:
+    by_name = {partition.name: partition for partition in found}
+    there = ", ".join(f"{one.name}{' (default)' * one.default}" for one in found) or "none"
+    if asked is None:
+        default = [partition for partition in found if partition.default]
+        if not default:
+            raise UsageError(f"no default partition: give --partition; this cluster has {there}")
+        return default
+    for name in asked.split(","):
+        if name not in by_name:
+            raise UsageError(f"--partition {name}: there is none of that name; this cluster has {there}")
+    return [by_name[name] for name in asked.split(",")]
+
+
+def _judge(partition: Partition, wanted: Wanted) -> Verdict:
+    where, errors, warnings = f"partition {partition.name}", [], []
+    if partition.available in ("drain", "inact"):
+        errors.append(f"{where} is {partition.available}: it takes no jobs; choose another with --partition")
+    elif partition.available != "up":
+        warnings.append(f"{where} is {partition.available}: the job waits until it is up")
+    if wanted.time_s > partition.limit_s:
+        limit = limit_of(partition.limit_s)
+        errors.append(
+            f"--time {limit_of(wanted.time_s)}: {where} allows {limit}; take --time {limit}, and the job is queued "
+            "again and goes on where it has not ended by then"
+        )
+    if wanted.nodes > min(partition.most_nodes, len(partition.nodes)):
+        what = f"allows jobs of {partition.most_nodes:g}" if partition.most_nodes < len(partition.nodes) else "has"
+        count = "" if partition.most_nodes < len(partition.nodes) else f" {len(partition.nodes)}"
+        errors.append(f"--nodes {wanted.nodes}: {where} {what}{count} node(s)")
+    fitting = [node for node in partition.nodes if not _lacks(node, wanted)]
+    if not errors and len(fitting) < wanted.nodes:
+        errors.append(_too_small(where, partition.nodes, fitting, wanted))
+    working = [node for node in fitting if not node.out]
+    if not errors and len(working) < wanted.nodes:
+        out = ", ".join(f"{node.name} is {node.state}" for node in fitting if node.out)
+        warnings.append(f"{where}: {len(working)} of the nodes that fit are in service ({out}); the job waits for more")
+    if not errors and sum(wanted.tasks * wanted.cpus <= node.cpus // node.threads for node in fitting) < wanted.nodes:
+        cores = max(node.cpus // node.threads for node in fitting)
+        warnings.append(
+            f"--ntasks-per-node {wanted.tasks}: a node has {cores} cores, each with several hardware threads; more "
+            "ranks than cores are no faster"
+        )
+    return Verdict(tuple(errors), tuple(warnings))
+
+
+def _lacks(node: Node, wanted: Wanted) -> list[str]:
+    """What a node has too little of."""
+    found = []
+    if wanted.tasks * wanted.cpus > node.cpus:
+        found.append("CPUs")
+    if wanted.memory_mib > node.memory_mib > 1:
+        found.append("MiB")
+    if wanted.gpus > node.gpus:
+        found.append("GPUs")
+    return found
+
+
+def _too_small(where: str, nodes: Iterable[Node], fitting: Sequence[Node], wanted: Wanted) -> str:
+    """What is lacking, on which kinds of nodes, and what to do about it."""
+    needs = {"CPUs": wanted.tasks * wanted.cpus, "MiB": wanted.memory_mib, "GPUs": wanted.gpus}
+    remedies = {
+        "CPUs": "fewer --ntasks-per-node on more --nodes",
+        "MiB": "fewer --ntasks-per-node on more --nodes, or a smaller [data] memory_gib",
+        "GPUs": "fewer --gpus-per-node",
+    }
+    others = [node for node in nodes if node not in fitting]
+    lacking = [what for what in needs if any(what in _lacks(node, wanted) for node in others)]
+    has = {
+        what: sorted({{"CPUs": node.cpus, "MiB": node.memory_mib, "GPUs": node.gpus}[what] for node in others})
+        for what in lacking
+    }
+    asked = " and ".join(f"{needs[what]} {what}" for what in lacking)
+    found = " and ".join(f"{' or '.join(map(str, has[what]))} {what}" for what in lacking)
+    what = "; ".join(dict.fromkeys(remedies[what] for what in lacking))
+    count = f"only {len(fitting)} of the {wanted.nodes} nodes asked for have" if fitting else "no node has"
+    return f"{where}: {count} {asked}, the others have {found}; take {what}, or another --partition"

@@ -1,0 +1,44 @@
+"""Time limits as Slurm writes and reads them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from mpifed.core.errors import UsageError
+
+_FORMS = (
+    r"(?P<minutes>\d+)",
+    r"(?P<minutes>\d+):(?P<seconds>\d+)",
+    r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
+    r"(?P<days>\d+)-(?P<hours>\d+)",
+    r"(?P<days>\d+)-(?P<hours>\d+):(?P<minutes>\d+)",
+    r"(?P<days>\d+)-(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
+)
+_SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+
+
+def seconds_of(text: str) -> float:
+    """'90' (minutes), '90:00', '1:30:00', '2-12', '2-12:30', '2-12:30:00' -> seconds; 'infinite' -> infinity.
+
+    Raises
+    ------
+    UsageError
+        when it is none of these.
+    """
+    if text.strip().lower() in ("infinite", "unlimited"):
+        return math.inf
+    for form in _FORMS:
+        if match := re.fullmatch(form, text.strip()):
+            return float(sum(_SECONDS[unit] * int(count) for unit, count in match.groupdict().items()))
+    raise UsageError(f"--time {text}: expected minutes, hours:minutes:seconds or days-hours:minutes:seconds")
+
+
+def limit_of(seconds: float) -> str:
+    """5400 -> '1:30:00', in whole minutes, rounded up; a day or more as 'days-hours:minutes:00'."""
+    if math.isinf(seconds):
+        return "infinite"
+    minutes = max(1, math.ceil(seconds / 60))
+    days, hours = divmod(minutes // 60, 24)
+    clock = f"{hours}:{minutes % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock

@@ -1,0 +1,107 @@
+"""What a job needs of a cluster: time and memory, from the forecast of `mpifed show JOB --ranks P`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from mpifed.batch.durations import limit_of
+from mpifed.core.errors import UsageError
+from mpifed.run.units import human_bytes, human_seconds
+
+_MEMORY_FACTOR, _MEMORY_MORE_MIB = 1.25, 128  # beyond the forecast: messages, files, MPI's own
+_MEMORY_STEP_MIB = 32
+_TIME_FACTOR, _TIME_MORE_S = 2.0, 600.0  # where no --time is given
+_START_S = 60.0  # of each start
+_LEAD_S = 120  # of the signal before the end, at least
+_UNITS_MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class Needs(NamedTuple):
+    """Of one job of the batch system; a sweep without an array is one."""
+
+    seconds: float  # of all that is left to do
+    round_s: float  # of the longest round: with a measurement and certificates
+    rank_bytes: float  # memory of the largest rank
+    hosts: int  # ranks that host clients or are the server
+
+    def memory_mib(self) -> int:
+        """To ask for, per rank."""
+        needed = self.rank_bytes * _MEMORY_FACTOR / 2**20 + _MEMORY_MORE_MIB
+        return _MEMORY_STEP_MIB * math.ceil(needed / _MEMORY_STEP_MIB)
+
+    def time_s(self) -> float:
+        """To ask for."""
+        return 60 * math.ceil((self.seconds * _TIME_FACTOR + _TIME_MORE_S) / 60)
+
+    def lead_s(self) -> int:
+        """How long before the end a signal must come: two rounds, and the checkpoint."""
+        return max(_LEAD_S, 60 * math.ceil((2 * self.round_s + 60) / 60))
+
+
+def needs(job: Path, changes: tuple[str, ...], ranks: int, whole: float) -> Needs:
+    """What a job needs on so many ranks; this takes the seconds of a rehearsal.
+
+    Parameters
+    ----------
+    whole : runs that one job of the batch system plays, those that are half done as a half; of a sweep, the first
+        point stands for all
+
+    Raises
+    ------
+    UsageError, DataError
+        as `mpifed run` would before its first round.
+    """
+    from mpifed.forecast.job import forecast
+
+    found = forecast(job, changes, ranks)
+    seconds = found["seconds"]
+    hosts = sum(place["clients"] > 0 for place in found["placement"])
+    serves = found["placement"][0]["clients"] == 0
+    return Needs(
+        seconds["run"] * whole,
+        seconds["round"] + seconds["measurement"] + seconds["certificate"],
+        found["memory_bytes"]["largest_rank"],
+        hosts + serves,
+    )
+
+
+def told(found: Needs, time_s: float, lead_s: int, ranks: int, job: str) -> list[str]:
+    """What a person should know before the job is submitted."""
+    lines = [
+        f"forecast  {human_seconds(found.seconds)} of training and measuring, {human_bytes(found.rank_bytes)} on the "
+        "largest rank; rehearsed on this machine"
+    ]
+    usable = time_s - lead_s - _START_S
+    times = math.ceil(found.seconds / max(usable, _START_S)) - 1
+    if times > 0:
+        lines.append(
+            f"warning   --time {limit_of(time_s)} is less than the forecast: it will checkpoint, be queued again and "
+            f"go on about {times} time{'s' * (times > 1)}"
+        )
+    if ranks > found.hosts:
+        lines.append(
+            f"warning   {ranks} ranks, of which {ranks - found.hosts} would have nothing to do: {job} has work for "
+            f"{found.hosts} (as many as blocks of clients); take fewer --nodes or --ntasks-per-node, or a smaller "
+            "[data] block"
+        )
+    return lines
+
+
+def check_time(time_s: float, lead_s: int) -> None:
+    """UsageError where the signal would come before the run has well begun."""
+    least_s = lead_s + 2 * _START_S
+    if time_s < least_s:
+        raise UsageError(
+            f"--time {limit_of(time_s)}: the signal to checkpoint comes {lead_s} s before the end, which leaves too "
+            f"little; give --time {limit_of(least_s)} or more"
+        )
+
+
+def mib_of(text: str, option: str) -> int:
+    """'4000', '4000M', '4G' -> MiB, as sbatch reads it."""
+    number, unit = text.rstrip("KMGTkmgt"), text[len(text.rstrip("KMGTkmgt")) :].upper()
+    if not number.isdigit() or unit not in _UNITS_MIB:
+        raise UsageError(f"--{option}={text}: expected a number with K, M, G or T, such as --{option}=4G")
+    return math.ceil(int(number) * _UNITS_MIB[unit])

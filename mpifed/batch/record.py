@@ -1,0 +1,85 @@
+"""What was submitted, and when: `RUN.submitted.json`, beside the folder of the run or sweep."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpifed.run.history import read_json, write_json
+
+_TAIL_BYTES = 1 << 16
+# what a rank, Slurm or the kernel say when something went wrong
+_SAYS = re.compile(r"mpifed: (?!warning|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.I)
+
+
+class Submission(NamedTuple):
+    """One call of sbatch."""
+
+    id: str
+    when: str  # UTC, ISO 8601
+    command: list[str]  # of mpifed, as it was typed
+    script: str
+    log: str  # as sbatch was told: %j, %A and %a stand for numbers
+    points: list[int] | None  # of a sweep's array; None of a job without
+
+    def names(self, point: int | None) -> list[str]:
+        """The ids under which Slurm knows a point, or all of it."""
+        if self.points is None:
+            return [self.id]
+        if point is None:
+            return [f"{self.id}_{number}" for number in self.points]
+        return [f"{self.id}_{point}"] if point in self.points else []
+
+    def log_of(self, point: int | None) -> Path:
+        """Where the output of a point went."""
+        number = self.id if self.points is None else f"{self.id}_{point}"
+        return Path(self.log.replace("%j", number).replace("%A", self.id).replace("%a", str(point)))
+
+
+class Record(NamedTuple):
+    """All submissions of one run or sweep."""
+
+    job: str  # the job file
+    points: list[str]  # names of the sweep's points; none of a single run
+    submissions: list[Submission]
+
+
+def path_of(out: Path) -> Path:
+    """Where the record of a run or sweep lies."""
+    return beside(out, ".submitted.json")
+
+
+def beside(out: Path, ending: str) -> Path:
+    """A file beside a run's folder."""
+    whole = Path(os.path.normpath(out))
+    return whole.with_name(whole.name + ending)
+
+
+def read(out: Path) -> Record | None:
+    """What was submitted for this folder; None where nothing was."""
+    path = path_of(out)
+    if not path.exists():
+        return None
+    found: dict[str, Any] = read_json(path)
+    return Record(found["job"], found["points"], [Submission(**one) for one in found["submissions"]])
+
+
+def write(out: Path, record: Record) -> None:
+    """Replace the record."""
+    path_of(out).parent.mkdir(parents=True, exist_ok=True)
+    write_json(path_of(out), record._asdict() | {"submissions": [one._asdict() for one in record.submissions]})
+
+
+def last_words(log: Path) -> str | None:
+    """The last line of a log that tells of an error, if any."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    telling = [line.strip() for line in lines if _SAYS.search(line)]
+    own = [line for line in telling if line.startswith("mpifed: ")]
+    return (own or telling)[-1] if telling else None

@@ -1,0 +1,133 @@
+"""The batch scripts of mpifed, and how they are filled: `#SBATCH` lines and arguments, nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpifed.core.errors import UsageError
+
+FOLDER = Path(__file__).parent / "scripts"
+MARKER = "# mpifed submit puts the arguments here"
+_OPTION = re.compile(r"#SBATCH\s+--([a-z][a-z-]*)(?:[=\s]\s*(.*?))?\s*(?:#.*)?")
+_SHORT = {
+    "A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "H": "hold", "J": "job-name", "L": "licenses",
+    "M": "clusters", "N": "nodes", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
+    "k": "no-kill", "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
+    "s": "oversubscribe", "t": "time", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+_OWN = (
+    "array", "gpus-per-node", "nodes", "ntasks-per-node", "partition", "time", "account",
+)  # fmt: skip
+_NOT_OURS = {
+    "wrap": "mpifed submit brings its own script",
+    "parsable": "mpifed submit prints the job's number",
+    "test-only": "use --dry-run",
+    "ntasks": "use --nodes and --ntasks-per-node",
+    "gpus": "use --gpus-per-node",
+    "gres": "use --gpus-per-node",
+    "clusters": "submit on the cluster itself",
+    "wait": "mpifed submit returns at once; see `mpifed status`",
+}
+
+# environment variables of sbatch, which stand above the `#SBATCH` lines of a script
+_VARIABLES = {
+    "account": "SBATCH_ACCOUNT", "array": "SBATCH_ARRAY_INX", "constraint": "SBATCH_CONSTRAINT",
+    "error": "SBATCH_ERROR",
+    "exclusive": "SBATCH_EXCLUSIVE", "gpus-per-node": "SBATCH_GPUS_PER_NODE", "gpus-per-task": "SBATCH_GPUS_PER_TASK",
+    "job-name": "SBATCH_JOB_NAME", "mem": "SBATCH_MEM_PER_NODE", "mem-per-cpu": "SBATCH_MEM_PER_CPU",
+    "mem-per-gpu": "SBATCH_MEM_PER_GPU", "open-mode": "SBATCH_OPEN_MODE", "output": "SBATCH_OUTPUT",
+    "partition": "SBATCH_PARTITION", "qos": "SBATCH_QOS", "requeue": "SBATCH_NO_REQUEUE",
+    "reservation": "SBATCH_RESERVATION", "signal": "SBATCH_SIGNAL", "time": "SBATCH_TIMELIMIT",
+}  # fmt: skip
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")  # only one of these may be given
+
+Options = dict[str, str | None]  # of sbatch, by long name; None for those without a value
+
+
+def read_script(name: str) -> str:
+    """The text of one of the scripts: train, sweep or gpu."""
+    return (FOLDER / f"{name}.sbatch").read_text(encoding="utf-8")
+
+
+def options_of(text: str) -> Options:
+    """The options in the `#SBATCH` lines of a script."""
+    found = (_OPTION.fullmatch(line) for line in text.splitlines())
+    return {match[1]: match[2] for match in found if match}
+
+
+def parsed(words: Sequence[str]) -> Options:
+    """Options of sbatch as they are typed: `--qos=high`, `--qos high`, `-q high`, `--exclusive`.
+
+    Raises
+    ------
+    UsageError
+        when a word is no option, or one that `mpifed submit` has itself or that would break the script.
+    """
+    found: Options = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if match := re.fullmatch(r"--([a-z][a-z-]*)(?:=(.*))?", word, re.DOTALL):
+            name, value = match[1], match[2]
+        elif (match := re.fullmatch(r"-([A-Za-z])(.*)", word, re.DOTALL)) and match[1] in _SHORT:
+            name, value = _SHORT[match[1]], match[2].removeprefix("=") or None
+        else:
+            raise UsageError(f"{word}: no option of sbatch; give them as --name=value")
+        if value is None and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        if name in _OWN:
+            raise UsageError(f"{word}: give it to mpifed submit itself, before --")
+        if name in _NOT_OURS:
+            raise UsageError(f"{word}: not with mpifed submit: {_NOT_OURS[name]}")
+        found[name] = value
+    return found
+
+
+def variables(text: str) -> set[str]:
+    """The environment variables that would undo what a script asks for, or contradict it."""
+    there = set(options_of(text))
+    if there & set(_MEMORY):
+        there |= set(_MEMORY)
+    return {_VARIABLES[name] for name in there if name in _VARIABLES}
+
+
+def filled(
+    text: str, options: Mapping[str, str | None], arguments: Sequence[object], before: Sequence[str] = ()
+) -> str:
+    """A script with its `#SBATCH` options replaced or added, and its arguments fixed.
+
+    Parameters
+    ----------
+    text : of the script
+    options : of sbatch
+    arguments : what would follow the script's name on a command line
+    before : lines to run first
+
+    Raises
+    ------
+    UsageError
+        when the script has no place for the arguments.
+    """
+    left, lines, last = dict(options), [], 0
+    for line in text.splitlines():
+        match = _OPTION.fullmatch(line)
+        if match and match[1] in options:
+            if match[1] in left:
+                lines.append(_line(match[1], left.pop(match[1])))
+        else:
+            lines.append(line)
+        if match:
+            last = len(lines)
+    lines[last:last] = [_line(name, value) for name, value in left.items()]
+    if MARKER not in lines:
+        raise UsageError(f"the batch script lacks the line {MARKER!r}, which its arguments take the place of")
+    at = lines.index(MARKER)
+    lines[at : at + 1] = [*before, f"set -- {shlex.join(map(str, arguments))}"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: str | None) -> str:
+    return f"#SBATCH --{name}" if value is None else f"#SBATCH --{name}={value}"

@@ -1,0 +1,110 @@
+"""What a run has left in its folder: whether it has begun, how far it is, how it ended; Slurm is not asked."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpifed.core.errors import DataError
+from mpifed.run.best import job_of
+from mpifed.run.history import HISTORY, read_history, read_json
+from mpifed.run.process import is_alive
+from mpifed.run.results import FAILURE
+
+
+class Traces(NamedTuple):
+    """Of one run."""
+
+    begun: bool  # its first files are there
+    code: int | None  # exit code; None while it runs, and where it was killed
+    alive: bool | None  # whether the process that leads it is there; None where that cannot be told from here
+    job: str | None  # SLURM_JOB_ID of its last start
+    rounds: int | None  # of its job
+    round: int | None  # last one that was measured or checkpointed
+    checkpoint: int | None  # last one that it can be resumed from
+    measured: int | None  # last one that was measured
+    objective: float | None  # then, or the training loss where there is none
+    changed: float | None  # when a file of it was last written, in seconds since 1970
+    failure: str | None  # what the first rank to fail has said, in one line
+    text: str | None  # the job as run
+
+
+def traces(run_dir: Path) -> Traces:
+    """What is in a run's folder; a damaged file counts as one that is not there."""
+    run = _run(run_dir)
+    last, saved = _last_row(run_dir), _checkpoint(run_dir)
+    rounds = [value for value in (run.get("rounds"), last.get("round"), saved) if value is not None]
+    return Traces(
+        begun=(run_dir / "job.toml").exists(),
+        code=run.get("exit"),
+        alive=is_alive(run["process"]) if run.get("process") and run.get("exit") is None else None,
+        job=run.get("slurm_job"),
+        rounds=_rounds(run_dir),
+        round=int(max(rounds)) if rounds else None,
+        checkpoint=saved,
+        measured=int(last["round"]) if "round" in last else None,
+        objective=next((last[name] for name in ("objective", "train_loss") if name in last), None),
+        changed=_changed(run_dir),
+        failure=_failure(run_dir),
+        text=(run_dir / "job.toml").read_text(encoding="utf-8") if (run_dir / "job.toml").exists() else None,
+    )
+
+
+def _run(run_dir: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = read_json(run_dir / "run.json")
+    except DataError:
+        return {}
+    return found
+
+
+def _rounds(run_dir: Path) -> int | None:
+    try:
+        rounds: int | None = job_of(run_dir).get("rounds")
+    except DataError:
+        return None
+    return rounds
+
+
+def _last_row(run_dir: Path) -> dict[str, float]:
+    """The numbers of the last measured round."""
+    if not (run_dir / HISTORY).exists():
+        return {}
+    try:
+        columns = read_history(run_dir)
+    except DataError:
+        return {}
+    last = {name: float(values[-1]) for name, values in columns.items() if len(values)}
+    return {name: value for name, value in last.items() if math.isfinite(value)}
+
+
+def _checkpoint(run_dir: Path) -> int | None:
+    found = [path.name[6:] for path in (run_dir / "checkpoint").glob("round-*[0-9]") if path.name[6:].isdigit()]
+    return max(map(int, found), default=None)
+
+
+def _changed(run_dir: Path) -> float | None:
+    times = []
+    for path in (run_dir / HISTORY, run_dir / "run.json", run_dir / "job.toml", run_dir / "checkpoint"):
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=None)
+
+
+def _failure(run_dir: Path) -> str | None:
+    try:
+        lines = (run_dir / FAILURE).read_text(encoding="utf-8").strip().splitlines()
+    except OSError:
+        return None
+    if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows
+        return f"{lines[0]}: {lines[-1]}"
+    return lines[0] if lines else None
+
+
+def iso(seconds: float | None) -> str | None:
+    """UTC, to the second."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

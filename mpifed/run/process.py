@@ -1,0 +1,30 @@
+"""Which process leads a run, so that others on its machine can tell whether it is still there."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def this_process() -> dict[str, Any]:
+    """Host, number, and the clock tick of its start, which tells it from a later process of the same number."""
+    return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def is_alive(process: Mapping[str, Any]) -> bool | None:
+    """Whether a process of this machine is still running; None where it ran elsewhere, or that cannot be told."""
+    if process.get("host") != platform.node() or process.get("started") is None:
+        return None
+    started: int = process["started"]
+    return _started(int(process["pid"])) == started
+
+
+def _started(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie has ended

@@ -1,0 +1,88 @@
+"""Job arrays over sweeps, and mpifed submit and status, on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Job, command, until
+
+SWEEP = {"sweep": {"algorithm.step": [[0.1], [0.05], [0.2]]}}
+ON_ONE = ("--nodes=1", "--ntasks-per-node=2")
+
+Start = Callable[..., Job]
+Make = Callable[..., Path]
+
+
+def mpifed(*words: object) -> subprocess.CompletedProcess[str]:
+    """An mpifed command, ended."""
+    return subprocess.run([sys.executable, "-m", "mpifed", *map(str, words)], capture_output=True, text=True)
+
+
+def points(sweep: Path) -> list[tuple[int, str]]:
+    """(exit code, model) of the points of a sweep."""
+    return [(one["exit"], one["model_sha256"]) for one in json.loads(mpifed("show", sweep, "--json").stdout)]
+
+
+@pytest.fixture
+def in_order(job: Make, tmp_path: Path) -> list[tuple[int, str]]:
+    """The points as one process runs them one after the other."""
+    done = mpifed("run", job("in-order", table=SWEEP), "--out", tmp_path / "in-order")
+    assert done.returncode == 0, done.stderr
+    return points(tmp_path / "in-order")
+
+
+def wait_all(array: Job, limit_s: float = 90) -> None:
+    until(lambda: not command("squeue", "--noheader"), lambda: f"{command('squeue')}\n{array.text}", limit_s)
+
+
+def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
+    """Two tasks at a time; one of them is signalled in its middle, and goes on by itself, and it alone."""
+    options = (*ON_ONE, "--array=0-2%2", "--job-name=array")
+    array = start("sweep", job(table=SWEEP, pause_s=0.1), options=options)
+    running = "--states=RUNNING", "--format=%i"
+    first = Job(f"{array.number}_0", array.log, array.run / "point-0000")
+    first.wait_round(5)
+    assert len(command("squeue", "--noheader", "--array", *running).split()) <= 2
+    command("scancel", "--signal=USR1", "--batch", first.number)
+    wait_all(array)
+    assert points(array.run) == in_order
+    assert [Job(f"{array.number}_{k}", array.log, array.run).show()["Restarts"] for k in range(3)] == ["1", "0", "0"]
+    assert "step" in (array.run / "sweep.csv").read_text(encoding="utf-8")
+
+
+def test_a_point_that_is_not_there(start: Start, job: Make) -> None:
+    array = start("sweep", job(table=SWEEP), options=(*ON_ONE, "--array=7"))
+    wait_all(array)
+    assert Job(f"{array.number}_7", array.log, array.run).show()["ExitCode"] == "2:0"
+    assert "--point 7" in array.text and "has 3 point(s)" in array.text
+
+
+def test_a_sweep_in_one_job(start: Start, job: Make, in_order: list[Any]) -> None:
+    """Without an array its points run one after the other, over a requeue too."""
+    run = start("sweep", job(table=SWEEP, pause_s=0.1), options=ON_ONE)
+    Job(run.number, run.log, run.run / "point-0001").wait_round(5)
+    command("scancel", "--signal=USR1", "--batch", run.number)
+    assert run.wait_end()["ExitCode"] == "0:0" and run.show()["Restarts"] == "1", str(run)
+    assert points(run.run) == in_order
+
+
+def test_submit_and_status(job: Make, tmp_path: Path, in_order: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "submit", job(table=SWEEP, pause_s=0.1), "--array", "--throttle", 2, "--ntasks-per-node", 1, "--time", 10,
+        "--no-forecast", "--out", tmp_path / "sweep",
+    )  # fmt: skip
+    done = mpifed(*words)
+    assert done.returncode == 0, done.stderr
+    again = mpifed(*words)
+    assert again.returncode == 2 and "already" in again.stderr
+    until(lambda: not command("squeue", "--noheader"), lambda: command("squeue"), 90)
+    assert points(tmp_path / "sweep") == in_order
+    (found,) = json.loads(mpifed("status", tmp_path / "sweep", "--json").stdout)
+    assert [one["state"] for one in found["points"]] == ["done"] * 3, found

@@ -1,0 +1,59 @@
+"""A machine without Slurm, or with a make-believe one, and jobs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pretended import NO_JOB, SCRIPT, SINFO, Slurm
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Slurm; the working folder."""
+    (tmp_path / "none").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def slurm(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """A cluster with an empty queue, and no accounting."""
+    made = Slurm(nowhere / "bin")
+    monkeypatch.setenv("PATH", str(made.folder))
+    made.answer("sbatch", "123\n")
+    made.answer("sinfo", SINFO)
+    made.answer("sacct", error="Slurm accounting storage is disabled", code=1)
+    made.answer("scontrol", error=NO_JOB, code=1)
+    made.answer("mpifed")
+    made.queue()
+    return made
+
+
+@pytest.fixture
+def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
+    """job(**tables): a job file, whose data are not there."""
+
+    def job(**tables: Any) -> Path:
+        return write_job(nowhere / "job.toml", {
+            "name": "tried", "rounds": 100, "data": {"path": "data"}, "objective": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]}, **tables,
+        })  # fmt: skip
+
+    return job
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the batch scripts: three that say their arguments."""
+    from mpifed.batch import script
+
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    for name in ("train", "sweep", "gpu"):
+        (folder / f"{name}.sbatch").write_text(SCRIPT.replace("One run", name))
+    monkeypatch.setattr(script, "FOLDER", folder)
+    return folder

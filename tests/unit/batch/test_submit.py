@@ -1,0 +1,352 @@
+"""`mpifed submit` on a make-believe cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pretended import Slurm, killed
+
+from mpifed.batch import needs, record
+from mpifed.batch.needs import Needs
+from mpifed.batch.script import options_of
+from mpifed.batch.submit import ranges
+from mpifed.cli import main
+from mpifed.run.config import Job, read_table
+from mpifed.run.history import write_json
+from mpifed.run.process import this_process
+from mpifed.run.sweep import points
+
+pytestmark = pytest.mark.usefixtures("scripts")
+Write = Callable[..., Path]
+NEEDS = Needs(seconds=600, round_s=1.0, rank_bytes=300 * 2**20, hosts=8)
+
+
+@pytest.fixture(autouse=True)
+def forecast(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """A forecast of `NEEDS` for one run; what it was asked."""
+    asked: list[tuple[Any, ...]] = []
+
+    def found(*arguments: Any) -> Needs:
+        asked.append(arguments)
+        return NEEDS._replace(seconds=NEEDS.seconds * arguments[-1])
+
+    monkeypatch.setattr(needs, "needs", found)
+    return asked
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    ended = CliRunner().invoke(main, ["submit", *map(str, arguments)])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.output
+    return ended.exit_code, ended.output
+
+
+def ok(*arguments: object) -> str:
+    code, text = call(*arguments)
+    assert code == 0, text
+    return text
+
+
+def refused(*arguments: object) -> str:
+    code, text = call(*arguments)
+    assert code == 2, text
+    return text
+
+
+def leave(run_dir: Path, job: Job, code: int | None, **run: Any) -> None:
+    """What a run leaves behind."""
+    run_dir.mkdir(parents=True)
+    (run_dir / "job.toml").write_text(job.text())
+    write_json(run_dir / "run.json", {"rounds": 0, "exit": code, **run})
+
+
+# --- one run -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
+    text = ok(
+        job(), "--out", "runs/a", "--nodes", 2, "--ntasks-per-node", 4, "--time", "1:00:00", "--account", "me",
+        "--set", "rounds=50", "--", "--qos=high",
+    )  # fmt: skip
+    assert slurm.asked("sbatch") == ["--parsable runs/a.sbatch"]
+    script = (tmp_path / "runs/a.sbatch").read_text()
+    assert options_of(script) == {
+        "job-name": "tried", "nodes": "2", "ntasks-per-node": "4", "time": "1:00:00", "signal": "B:USR1@120",
+        "requeue": None, "account": "me", "mem-per-cpu": "512M", "qos": "high", "output": "runs/a-%j.log",
+    }  # fmt: skip
+    assert f"set -- {tmp_path}/job.toml runs/a --set rounds=50\n" in script and "# train" in script
+    assert "submitted job 123: runs/a\n" in text
+    for command in (
+        "squeue --jobs=123", "tail -F runs/a-123.log", "mpifed status runs/a", "scancel --signal=USR1 --batch 123",
+        "scancel 123",
+    ):  # fmt: skip
+        assert f"  {command}  " in text
+    (one,) = (record.read(Path("runs/a")) or pytest.fail("no record")).submissions
+    assert (one.id, one.script, one.log, one.points) == ("123", "runs/a.sbatch", "runs/a-%j.log", None)
+
+
+def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
+    ok(job(), "--time", 30)
+    assert Path("runs/tried.sbatch").exists() and Path("runs/tried.submitted.json").exists()
+
+
+def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
+    text = ok(job(), "--time", 30, "--nodes", 2, "--dry-run")
+    assert "runs/tried.sbatch would be submitted" in text and "#SBATCH --nodes=2\n" in text
+    assert slurm.asked("sbatch") == [] and not Path("runs").exists()
+
+
+def test_without_slurm(nowhere: Path, job: Write) -> None:
+    assert "no sbatch on PATH: " in refused(job(), "--time", 30)
+    text = ok(job(), "--time", 30, "--partition", "debug", "--dry-run")
+    assert "not checked, there is no sinfo here: partition debug up, 1 nodes with 1 CPUs, 512 MiB" in text
+    assert "warning   mpifed is not on PATH" in text
+
+
+def test_mpifed_beside_python(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nowhere / "my env").mkdir()
+    (nowhere / "my env" / "mpifed").touch(0o755)
+    monkeypatch.setattr("sys.executable", str(nowhere / "my env" / "python"))
+    text = ok(job(), "--time", 30, "--dry-run")
+    assert f"export PATH='{nowhere}/my env':$PATH\n" in text and "not on PATH" not in text
+
+
+def test_variables_of_sbatch(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand above a script's lines, so that those that were checked would not count."""
+    for setting in ("PARTITION=long", "TIMELIMIT=9", "MEM_PER_NODE=1", "ACCOUNT=me", "QOS=q"):
+        name, _, value = setting.partition("=")
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    told = slurm.folder / "variables"
+    (slurm.folder / "sbatch").write_text(f"#!/bin/sh\n/usr/bin/env | /bin/grep ^SBATCH_ >{told}\necho 5\n")
+    ok(job(), "--time", "1-0", "--sbatch", "--qos=other")
+    options = options_of(Path("runs/tried.sbatch").read_text())
+    assert (options["partition"], options["time"], options["qos"]) == ("long", "1-0:00:00", "other")
+    assert told.read_text() == "SBATCH_ACCOUNT=me\n"
+
+
+def test_what_sbatch_says(slurm: Slurm, job: Write) -> None:
+    slurm.answer("sbatch", error="sbatch: error: Batch job submission failed: Invalid account\n", code=1)
+    code, text = call(job(), "--time", 30)
+    assert code == 1 and "sbatch failed: sbatch: error: Batch job submission failed: Invalid account" in text
+    assert not Path("runs/tried.submitted.json").exists()
+    slurm.answer("sbatch", "77;other\n")  # of a federation of clusters
+    assert "submitted job 77: " in ok(job(), "--time", 30)
+
+
+def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(slurm.folder))
+    monkeypatch.chdir(slurm.folder.parent)
+    code, text = call(job(), "--time", 30)
+    assert code == 3 and "data/federation.h5: no such file" in text
+
+
+# --- time, memory, ranks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--time", "2:00:00"], "--time 2:00:00: partition debug allows 1:00:00"),
+        (["--time", "soon"], "--time soon: expected minutes"),
+        (["--time", "2"], "the signal to checkpoint comes 120 s before the end, which leaves too little; give --time"),
+        (["--time", "30", "--partition", "fast"], "--partition fast: there is none of that name"),
+        (["--time", "30", "--nodes", 9], "--nodes 9: partition debug allows jobs of 2 node"),
+        (["--time", "30", "--ntasks-per-node", 5], "no node has 5 CPUs"),
+        (["--time", "30", "--gpus-per-node", 2], "no node has 2 GPUs"),
+        (["--time", "30", "--sbatch", "--mem=9G"], "no node has 9216 MiB"),
+        (["--time", "30", "--sbatch", "--mem=lots"], "--mem=lots: expected a number with K, M, G or T"),
+        (["--time", "30", "--", "-c", "all"], "--cpus-per-task=all: expected a number from 1"),
+        (["--time", "30", "--", "--signal=USR2@60"], "--signal=USR2@60: expected --signal=B:USR1@SECONDS"),
+        (["--time", "30", "--", "--nodes=3"], "--nodes=3: give it to mpifed submit itself"),
+        (["--no-forecast"], "--no-forecast: give --time"),
+        (["--gpus-per-node", 2, "--ntasks-per-node", 4], "--gpus-per-node 2: one rank uses one device"),
+        (["--time", "30", "--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
+        (["--time", "30", "--throttle", 2], "--throttle goes with --array"),
+    ],
+)
+def test_what_is_refused(slurm: Slurm, job: Write, arguments: list[object], said: str) -> None:
+    assert said in refused(job(), *arguments)
+    assert slurm.asked("sbatch") == [] and not Path("runs").exists()
+
+
+def dry(job: Path, *arguments: object) -> tuple[dict[str, str | None], str]:
+    text = ok(job, "--dry-run", *arguments)
+    return options_of(text), text
+
+
+def test_time_from_the_forecast(slurm: Slurm, job: Write) -> None:
+    assert dry(job(), "--partition", "long")[0]["time"] == "0:30:00"  # twice 10 minutes, and 10 more
+    assert dry(job(), "--nodes", 1)[0]["time"] == "0:30:00"
+    slurm.answer("sinfo", "debug*|up|15:00|1-2|n1|idle|4|1|8000|(null)\n")
+    options, text = dry(job())
+    assert options["time"] == "0:15:00" and "go on" not in text
+
+
+def test_a_time_that_is_less_than_the_forecast(slurm: Slurm, job: Write) -> None:
+    options, text = dry(job(), "--time", 6)
+    assert options["time"] == "0:06:00"
+    assert "--time 0:06:00 is less than the forecast: it will checkpoint, be queued again and go on about 3 " in text
+
+
+def test_what_is_done_already_needs_no_time(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
+    leave(Path("runs/tried"), Job.read(job()), 75)
+    Path("runs/tried/checkpoint/round-00000075").mkdir(parents=True)
+    _, text = dry(job(), "--time", 6)
+    assert forecast[-1][-1] == 0.25 and "less than the forecast" not in text
+
+
+def test_long_rounds_need_an_earlier_signal(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dry(job(), "--time", 30)[0]["signal"] == "B:USR1@120"
+    monkeypatch.setattr(needs, "needs", lambda *_: NEEDS._replace(round_s=100.0))
+    assert dry(job(), "--time", 30)[0]["signal"] == "B:USR1@300"
+    assert dry(job(), "--time", 30, "--", "--signal=B:USR1@60")[0]["signal"] == "B:USR1@60"
+
+
+def test_memory(slurm: Slurm, job: Write) -> None:
+    assert dry(job(), "--time", 30)[0]["mem-per-cpu"] == "512M"  # 1.25 * 300 + 128, in steps of 32
+    options, text = dry(job(), "--time", 30, "--", "--cpus-per-task=2")
+    assert (options["mem-per-cpu"], options["cpus-per-task"]) == ("256M", "2")
+    options, text = dry(job(), "--time", 30, "--ntasks-per-node", 4, "--", "--mem=1G")
+    assert "mem-per-cpu" not in options
+    assert "warning   --mem=1G gives 1024 MiB on each node, and the forecast is more: ask for 2048 MiB on each" in text
+    options, text = dry(job(), "--time", 30, "--ntasks-per-node", 4, "--", "--mem-per-cpu=600")
+    assert options["mem-per-cpu"] == "600" and "warning" not in text
+    slurm.answer("sinfo", "debug*|up|infinite|1-2|n1|idle|4|1|1|(null)\n")  # RealMemory is not set
+    options, text = dry(job(), "--time", 30)
+    assert "mem-per-cpu" not in options and "does not say how much memory" in text
+
+
+def test_without_a_forecast(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
+    options, _ = dry(job(), "--time", 30, "--no-forecast")
+    assert forecast == [] and "mem-per-cpu" not in options
+
+
+def test_more_ranks_than_work(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
+    assert "nothing to do" not in dry(job(), "--time", 30, "--nodes", 2, "--ntasks-per-node", 4)[1]
+    _, text = dry(job(), "--time", 30, "--partition", "long", "--nodes", 3, "--ntasks-per-node", 4)
+    assert "12 ranks, of which 4 would have nothing to do: " in text and "has work for 8" in text
+    assert [asked[2] for asked in forecast] == [8, 12]
+
+
+def test_gpus(slurm: Slurm, job: Write) -> None:
+    options, text = dry(job(), "--time", 30, "--partition", "gpu", "--gpus-per-node", 4)
+    assert (options["gpus-per-node"], options["ntasks-per-node"]) == ("4", "4") and "# gpu" in text
+
+
+# --- again -------------------------------------------------------------------------------------------------------
+
+
+def test_not_twice(slurm: Slurm, job: Write) -> None:
+    ok(job(), "--time", 30)
+    slurm.queue("123|123|PENDING|Resources|")
+    said = refused(job(), "--time", 30)
+    assert "runs/tried: it is queued already (job 123)" in said and "`scancel 123`" in said
+    slurm.queue("123|123|RUNNING|None|n1")
+    assert "it is running already (job 123)" in refused(job(), "--time", 30)
+    slurm.queue()  # cancelled before it began
+    slurm.answer("sbatch", "124\n")
+    ok(job(), "--time", 30)
+    found = json.loads(Path("runs/tried.submitted.json").read_text())
+    assert [one["id"] for one in found["submissions"]] == ["123", "124"]
+
+
+def test_not_when_slurm_does_not_answer(slurm: Slurm, job: Write) -> None:
+    ok(job(), "--time", 30)
+    slurm.answer("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
+    code, text = call(job(), "--time", 30)
+    assert code == 1 and "squeue does not answer: is job 123 still queued, or running?" in text
+    assert len(slurm.asked("sbatch")) == 1
+
+
+def test_a_run_of_another_machine(slurm: Slurm, job: Write) -> None:
+    leave(Path("runs/tried"), Job.read(job()), None, process=this_process() | {"host": "another"})
+    text = ok(job(), "--time", 30)
+    assert "warning   tried: killed or still running; no checkpoint: it starts anew; end it first" in text
+
+
+def test_not_beside_a_process_of_this_machine(slurm: Slurm, job: Write) -> None:
+    leave(Path("runs/tried"), Job.read(job()), None, process=this_process())
+    said = refused(job(), "--time", 30)
+    assert "runs/tried: it is running already (in a process of this machine); see `mpifed status runs/tried`\n" in said
+
+
+@pytest.mark.parametrize("code", [0, 5, 6])
+def test_not_what_is_finished(slurm: Slurm, job: Write, code: int) -> None:
+    leave(Path("runs/tried"), Job.read(job()), code)
+    assert "for more rounds give --set rounds=" in refused(job(), "--time", 30)
+    ok(job(), "--time", 30, "--set", "rounds=200")
+
+
+def test_not_what_fails_every_time(slurm: Slurm, job: Write) -> None:
+    leave(Path("runs/tried"), Job.read(job()), 4)
+    assert "failed numerically, and would fail the same way again" in refused(job(), "--time", 30)
+
+
+@pytest.mark.parametrize("code", [75, 1, 3, None])
+def test_what_can_go_on(slurm: Slurm, job: Write, code: int | None) -> None:
+    leave(Path("runs/tried"), Job.read(job()), code, process=this_process() | {"pid": killed()})
+    ok(job(), "--time", 30)
+
+
+def test_not_another_job_in_its_folder(slurm: Slurm, job: Write) -> None:
+    leave(Path("runs/tried"), Job.read(job()), 75)
+    assert "--resume with another job (seed: 1 before, 2 now)" in refused(job(), "--time", 30, "--set", "seed=2")
+    sweep = job(sweep={"seeds": 3})
+    assert "--out runs/tried: holds a run; choose another folder" in refused(sweep, "--time", 30)
+    ok(sweep, "--time", 30, "--out", "runs/sweep")
+
+
+# --- sweeps ------------------------------------------------------------------------------------------------------
+
+
+def test_ranges() -> None:
+    assert ranges([0, 3, 7, 8, 9]) == "0,3,7-9" and ranges([4]) == "4" and ranges([0, 1]) == "0-1"
+
+
+def test_an_array(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
+    text = ok(job(sweep={"algorithm.batch": [2, 4], "seeds": 3}), "--array", "--throttle", 2, "--time", 30)
+    script = Path("runs/tried.sbatch").read_text()
+    options = options_of(script)
+    assert (options["array"], options["output"]) == ("0-5%2", "runs/tried-%A_%a.log") and "# sweep" in script
+    assert "submitted job 123, 6 of 6 points: runs/tried" in text and "tail -F runs/tried-123_0.log" in text
+    assert forecast[-1][-1] == 1.0  # of a point
+
+
+def test_a_sweep_in_one_job(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
+    text = ok(job(sweep={"seeds": 3}), "--time", 30)
+    assert "array" not in options_of(Path("runs/tried.sbatch").read_text())
+    assert "3 points, one after the other in one job" in text and forecast[-1][-1] == 3.0
+
+
+def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
+    path = job(sweep={"seeds": 8})
+    jobs = [point.job for point in points(read_table(path), "job")]
+    for number, code in {0: 0, 1: 75, 2: 4, 3: 1, 4: 5}.items():
+        leave(Path(f"runs/tried/point-{number:04d}"), jobs[number], code)
+    options, _ = dry(path, "--array", "--time", 30)
+    assert options["array"] == "1,3,5-7"
+    ok(path, "--array", "--time", 30)
+    slurm.queue("123_1|124|RUNNING|None|n1", "123_3|125|RUNNING|None|n1", "123_6|123|PENDING|Resources|")
+    options, _ = dry(path, "--array", "--time", 30)
+    assert options["array"] == "5,7"  # as far as Slurm says these have been cancelled
+    assert "3 of 8 points are queued or running already (job 123)" in refused(path, "--time", 30)
+    slurm.queue(*(f"123_{k}|{124 + k}|PENDING|Resources|" for k in (1, 3, 5, 6, 7)))
+    assert "5 of 8 points are queued or running already (job 123)" in refused(path, "--array", "--time", 30)
+
+
+def test_a_sweep_that_is_finished(slurm: Slurm, job: Write) -> None:
+    path = job(sweep={"seeds": 2})
+    for point in points(read_table(path), "job"):
+        leave(Path("runs/tried") / point.name, point.job, 0)
+    assert "runs/tried: finished (done)" in refused(path, "--array", "--time", 30)
+
+
+def test_a_run_by_hand_in_a_sweeps_folder(slurm: Slurm, job: Write) -> None:
+    Path("runs/tried").mkdir(parents=True)
+    Path("runs/tried/sweep.csv").write_text("point,seed,rounds,exit\n")
+    assert "--out runs/tried: holds a sweep" in refused(job(), "--time", 30)
