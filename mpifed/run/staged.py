@@ -1,0 +1,45 @@
+"""`[data] stage`: the shards that a node hosts are copied to a disk of its own, and read from there."""
+
+from __future__ import annotations
+
+from mpifed.comm.placement import Placement
+from mpifed.comm.transport import Transport
+from mpifed.run.tables import DataTable
+from mpifed.run.together import together
+from mpifed.shards import layout, staging
+from mpifed.shards.store import Federation
+
+
+def staged(table: DataTable, data: Federation, placement: Placement, transport: Transport) -> Federation:
+    """The data as this rank reads them: where they are, or from the copy of its node. Collective.
+
+    Each file is copied by one rank of the node: a shard file by the first that hosts a client of it, `federation.h5` by
+    the node's first rank. The bits are the same.
+
+    Raises
+    ------
+    UsageError, DataError
+        on every rank, when a node has no such folder, no room in it, or a file is damaged.
+    """
+    stage = table.stage
+    if stage is None:
+        return data
+    sums = together(transport, lambda: staging.checksum_of(data) if transport.rank == 0 else "")
+    checksum: str = transport.share(sums)
+    folder = together(transport, lambda: staging.folder_of(stage, checksum))
+    here = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
+    hosted = {rank: [client for clients in placement.of(rank) for client in clients] for rank in here}
+    files = {layout.FEDERATION: (here[0], checksum)}  # who copies it, and its SHA-256
+    for rank in here:
+        for name, expected in staging.files_of(data, hosted[rank]).items():
+            files.setdefault(name, (rank, expected))
+    leads = transport.rank == here[0]
+    together(transport, lambda: staging.make_ready(data, folder, files) if leads else None)
+
+    def copy() -> None:
+        for name, (rank, expected) in files.items():
+            if rank == transport.rank:
+                staging.copy(data.path / name, folder / name, expected, table.verify)
+
+    together(transport, copy)
+    return together(transport, lambda: staging.opened(data, folder, hosted[transport.rank]))
