@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.nodes import NodeMap
+from mpifed.comm.reductions import Direct, Way, pieces
+from mpifed.comm.tuning import AUTO, Tuned
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
-_PIECE = 2**30  # bytes per call: no count nears 2^31
+PER_NODE = "MPIFED_RANKS_PER_NODE"  # for trying out what depends on nodes: so many consecutive ranks count as one
+REDUCE = "MPIFED_REDUCE"  # the way in which long arrays are added up
+JOINED = "MPIFED_JOINED"  # a file that rank 0 makes when all ranks have joined, for who has launched them
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -23,6 +30,12 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    nodes: list[int]  # [size] the node of every rank; the lowest rank of a node leads it
+    node_rank: int  # of this rank within its node
+    node_size: int  # ranks on this rank's node
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
 
     def broadcast(self, array: NDArray[Any]) -> None:
         """Overwrite `array` on every rank by that of rank 0."""
@@ -32,6 +45,9 @@ class Transport(Protocol):
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
         """Put the sum over all ranks of `array` into `total` on every rank."""
+
+    def ways(self) -> dict[str, Any]:
+        """In which way long arrays of each length have been added up, as far as several were tried; not collective."""
 
     def share(self, value: Any) -> Any:
         """Any picklable value of rank 0, on every rank; for set-up, and for what is small."""
@@ -56,6 +72,13 @@ class Alone:
     """One process, no MPI."""
 
     rank, size = 0, 1
+    node_rank, node_size = 0, 1
+
+    def __init__(self) -> None:
+        self.nodes = [0]
+
+    def barrier(self) -> None:
+        """Nothing to wait for."""
 
     def broadcast(self, array: NDArray[Any]) -> None:
         """Nothing to do."""
@@ -68,6 +91,10 @@ class Alone:
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
         """A copy."""
         np.copyto(total, array)
+
+    def ways(self) -> dict[str, Any]:
+        """Nothing is tried."""
+        return {}
 
     def share(self, value: Any) -> Any:
         """The value."""
@@ -97,29 +124,44 @@ class Alone:
 
 
 class MPITransport:
-    """The ranks of one MPI communicator (an mpi4py `Comm`)."""
+    """The ranks of one MPI communicator (an mpi4py `Comm`).
 
-    def __init__(self, comm: Any) -> None:
+    Ranks share a node where MPI says that they can share memory, or as `nodes` has it; long arrays are added up in the
+    `way` of `mpifed.comm.tuning`. Making one is collective.
+    """
+
+    def __init__(self, comm: Any, nodes: NodeMap | None = None, way: str = AUTO) -> None:
         from mpi4py import MPI
 
         self._comm, self._sum = comm, MPI.SUM
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        found = nodes or _found_nodes(MPI, comm)
+        self.nodes = list(found.nodes)
+        self.node_rank, self.node_size = found.rank_within(self.rank), found.size_of(self.rank)
+        self.way = Tuned(comm, MPI.SUM, MPI.MAX, found, way)
+        self.direct: Way = Direct(comm, MPI.SUM)  # also takes arrays on a device, if the library does
+
+    def barrier(self) -> None:
+        """MPI_Barrier."""
+        self._comm.Barrier()
 
     def broadcast(self, array: NDArray[Any]) -> None:
         """In pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
-        for piece in _pieces(flat):
+        for piece in pieces(flat):
             self._comm.Bcast(flat[piece])
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        """In pieces."""
-        for piece in _pieces(array):
-            self._comm.Reduce(array[piece], None if total is None else total[piece], op=self._sum)
+        """In the way that is fastest here."""
+        self.way.reduce(array, total)
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        """In pieces."""
-        for piece in _pieces(array):
-            self._comm.Allreduce(array[piece], total[piece], op=self._sum)
+        """In the way that is fastest here."""
+        self.way.reduce_all(array, total)
+
+    def ways(self) -> dict[str, Any]:
+        """Seconds of each, and which one stayed."""
+        return self.way.chosen()
 
     def share(self, value: Any) -> Any:
         """By pickle."""
@@ -144,14 +186,14 @@ class MPITransport:
 
     def _send(self, message: Bytes, to: int) -> None:
         self._comm.Send(np.array([len(message)], dtype=np.int64), dest=to)
-        for piece in _pieces(message):
+        for piece in pieces(message):
             self._comm.Send(message[piece], dest=to)
 
     def _receive(self, source: int) -> Bytes:
         length = np.empty(1, dtype=np.int64)
         self._comm.Recv(length, source=source)
         message = np.empty(int(length[0]), dtype=np.uint8)
-        for piece in _pieces(message):
+        for piece in pieces(message):
             self._comm.Recv(message[piece], source=source)
         return message
 
@@ -160,7 +202,7 @@ class MPITransport:
         length = np.array([0 if message is None else len(message)], dtype=np.int64)
         self._comm.Bcast(length, root=root)
         found = np.empty(int(length[0]), dtype=np.uint8) if message is None or self.rank != root else message
-        for piece in _pieces(found):
+        for piece in pieces(found):
             self._comm.Bcast(found[piece], root=root)
         return found
 
@@ -179,9 +221,12 @@ class MPITransport:
         os._exit(code)
 
 
-def _pieces(array: NDArray[Any]) -> list[slice]:
-    step = _PIECE // array.itemsize
-    return [slice(start, start + step) for start in range(0, array.size, step)]
+def _found_nodes(MPI: Any, comm: Any) -> NodeMap:
+    """Collective."""
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    found = NodeMap.of(comm.allgather(near.bcast(comm.Get_rank())))  # by the lowest rank of each
+    near.Free()
+    return found
 
 
 class _Failure(NamedTuple):
@@ -216,6 +261,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     """
     ranks = launched_ranks(environment)
     if ranks == 1:
+        _joined(environment)
         return Alone()
     try:
         MPI = _load()
@@ -235,7 +281,39 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
             "every process would be a world of its own. Use the mpiexec that came with this library; under Slurm "
             "`srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` tells more"
         )
-    return MPITransport(MPI.COMM_WORLD)
+    per_node = environment.get(PER_NODE, "")
+    if per_node and not (per_node.isdigit() and int(per_node)):
+        raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
+    nodes = NodeMap.even(ranks, int(per_node)) if per_node else None
+    transport = MPITransport(MPI.COMM_WORLD, nodes, environment.get(REDUCE, AUTO))
+    transport.barrier()
+    if transport.rank == 0:
+        _joined(environment)
+    return transport
+
+
+def _joined(environment: Mapping[str, str]) -> None:
+    """Make the file of MPIFED_JOINED, if it is set."""
+    if name := environment.get(JOINED):
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).touch()
+        except OSError as error:
+            raise UsageError(f"{JOINED}={name} cannot be made ({error}): name a file that can, or unset it") from error
+
+
+def takes_device_arrays(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the MPI library, which runs already, says that it takes arrays on a CUDA device; by default it does not.
+
+    Open MPI and MPICH are asked by MPIX_Query_cuda_support; Cray's says so by MPICH_GPU_SUPPORT_ENABLED.
+    """
+    if environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
+        return True
+    try:
+        query = ctypes.CDLL(_load().__file__).MPIX_Query_cuda_support
+    except (ImportError, RuntimeError, OSError, AttributeError):
+        return False
+    return bool(query())
 
 
 def library() -> str | None:

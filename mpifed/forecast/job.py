@@ -21,7 +21,7 @@ from mpifed.comm.placement import place
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
-from mpifed.core.round import Round
+from mpifed.core.round import SETUP, Round
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
     NOTHING,
@@ -42,10 +42,12 @@ from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import with_noise
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
+from mpifed.run.participation import most_summed
 from mpifed.run.protection import warnings_of
 from mpifed.run.setup import cells_of, measures_of, problem_of
 from mpifed.run.sweep import points
 from mpifed.shards import store
+from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 
 
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, Any]:
@@ -61,8 +63,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))
-    stage = Stage(job, data, _algorithm(job, data), stock_like(data), hosts)
-    host = np.repeat(placement.ranks, [len(block) for block in placement.blocks])  # [N] each client's rank
+    stage = Stage(job, data, algorithm_of(job, data), stock_like(data), hosts)
+    host = placement.hosts  # [N] each client's rank
     now, busiest = typical_round(job, data, host)
     keep_freed_memory()
     load_libraries(job.privacy)
@@ -73,7 +75,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             rehearse_measuring(stage, most, certify) if job.record.every else NOTHING for certify in (False, True)
         )
     view = _view(job, data, now, ranks, host, a_round.partners)
-    asked = _Asked(job, data, view, a_round, certifying)
+    asked = _Asked(job, stage.algorithm, view, a_round, certifying)
     everybody = asked._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
     measures = measures_of(job, stage.algorithm) if job.record.every else ()
     measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
@@ -89,7 +91,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     whole = {key: before[key] + job.rounds * per_round[key] for key in KEYS}
     memory = {
         "process": process_bytes,
-        "data": _data_bytes(job, data, host),
+        "data": _data_bytes(job, data, host) + _states_bytes(stage, host, now),
         "work": max(a_round.memory, certifying.memory),
     }
     return {
@@ -135,7 +137,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     }
 
 
-def _algorithm(job: Job, data: store.Federation) -> Algorithm:
+def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
     """The job's algorithm, with as much noise as it needs."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
@@ -162,12 +164,23 @@ def _certificates(job: Job, measurements: int) -> int:
 
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
-    """Bytes on the rank that holds most: values in memory, labels, numbers of rows and columns; test data."""
-    values = np.minimum(np.bincount(host, data.nbytes), job.data.memory_gib * 2**30)
-    values += np.bincount(host, 8 * (2 * data.counts + data.widths))
+    """Bytes on the rank that holds most, if all its clients are ever present: values in memory, labels; test data."""
+    beside = SHARD_NBYTES + 8 * data.counts  # also of clients whose values stay in their files
+    whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
+    room = job.data.memory_gib * 2**30
+    values = np.where(whole <= room, whole, room + np.minimum(labels, STREAMED_NBYTES))
     if job.record.every:
         values[0] += data.test_samples * (data.nbytes.sum() / data.counts.sum() + 16)
     return int(values.max())
+
+
+def _states_bytes(stage: Stage, host: NDArray[np.int64], now: Round) -> int:
+    """Bytes that the clients of a rank keep who are not in the rehearsed round, as far as they stay in memory."""
+    largest = stage.block([int((stage.data.counts * stage.data.widths).argmax())])
+    everybody = Round(SETUP, stage.job.seed, np.ones(stage.data.clients, dtype=bool))
+    absent = int(np.bincount(host, ~now.present).max())
+    each = nbytes(stage.algorithm.start_clients(largest, everybody)) if absent else 0
+    return int(min(absent * each, stage.job.data.state_gib * 2**30))
 
 
 def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
@@ -199,7 +212,7 @@ class _Asked(NamedTuple):
     """What is known of the exchanges."""
 
     job: Job
-    data: store.Federation
+    algorithm: Algorithm
     view: View
     a_round: Cost
     certifying: Cost
@@ -207,13 +220,13 @@ class _Asked(NamedTuple):
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
         """One exchange: what is asked, what is answered, who hears; where it is counted, what it costs."""
         question = (self.a_round.questions | self.certifying.questions)[exchange.name]
-        adder = make_sum(exchange, self.data.clients, **self.job.sum_settings())
+        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **self.job.sum_settings())
         cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
         return {
             "name": exchange.name,
             "hears": _hears(exchange),
             "channel": self.job.channel if exchange.private else "plain",
-            "numbers": self.job.sum.numbers,
+            "numbers": _numbers(self.job, exchange),
             "question": [
                 {
                     "field": name,
@@ -230,7 +243,7 @@ class _Asked(NamedTuple):
                     "shape": list(place.field.shape),
                     "dtype": str(adder.message.dtype),
                     "bytes": (place.stop - place.start) * adder.message.itemsize,
-                    **(place.form._asdict() if self.job.sum.numbers == "exact" else {}),
+                    **({} if self.job.sum.numbers == "float" else place.form._asdict()),
                     **_of_whom(place.field),
                 }
                 for place in adder.places
@@ -240,6 +253,12 @@ class _Asked(NamedTuple):
             "learns": learns(exchange, adder.places, self.view),
             **cost,
         }
+
+
+def _numbers(job: Job, exchange: Exchange) -> str:
+    """What is added: of blocks, only where the exchange can give their sums."""
+    by_blocks = job.sum.numbers == "exact-blocks" and getattr(exchange, "fused", None) is None
+    return "exact" if by_blocks else job.sum.numbers
 
 
 def _hears(exchange: Exchange) -> str:

@@ -32,7 +32,7 @@ from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import returning, round_of
+from mpifed.run.participation import most_summed, returning, round_of
 from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
@@ -68,7 +68,8 @@ class _Rehearsal(Federation):
         data = stage.data
         super().__init__(
             Alone(), blocks, data.clients, **stage.job.sum_settings(), cells=stage.cells,
-            protection=stage.job.protection(), rehearsed=True,
+            protection=stage.job.protection(), rehearsed=True, by_blocks=stage.job.by_blocks,
+            summed={one.name: most_summed(stage.job, stage.algorithm, one) for one in all_exchanges(stage.algorithm)},
         )  # fmt: skip
         self.questions: dict[str, Record] = {}
         self._before: dict[str, dict[str, float]] = {}  # what does not count, by exchange

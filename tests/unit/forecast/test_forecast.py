@@ -26,7 +26,7 @@ SEALED = ["masked", "encrypted"]
 OWN = '''
 from dataclasses import replace
 
-from mpifed.algorithms import FedAvg
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.exchange import ToClients
 
 
@@ -303,7 +303,7 @@ def test_an_impatient_forecast_of_memory_is_that_of_all_blocks(job: Path, monkey
 
 def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
     data = store.open_federation(digits)
-    numbers = 8 * (2 * data.counts.sum() + data.widths.sum())
+    numbers = 2048 * data.clients + 8 * data.counts.sum()  # objects, labels
     found = forecast(job, ("record.every=0",), ranks=1)
     assert found["memory_bytes"]["data"] == data.nbytes.sum() + numbers
     assert found["measures"] == [] and found["seconds"]["measurements"] == 0

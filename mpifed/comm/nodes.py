@@ -1,0 +1,45 @@
+"""Which ranks share a node: memory is near within one, and messages between two go over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class NodeMap(NamedTuple):
+    """The node of every rank; alike on all ranks. Nodes are numbered in the order of their lowest ranks."""
+
+    nodes: tuple[int, ...]  # [ranks]
+
+    @classmethod
+    def of(cls, names: Sequence[object]) -> NodeMap:
+        """From anything that is equal for two ranks exactly if they share a node."""
+        numbers: dict[object, int] = {}
+        return cls(tuple(numbers.setdefault(name, len(numbers)) for name in names))
+
+    @classmethod
+    def even(cls, ranks: int, per_node: int) -> NodeMap:
+        """Nodes of so many consecutive ranks each; the last may have fewer."""
+        return cls(tuple(rank // per_node for rank in range(ranks)))
+
+    @property
+    def many(self) -> int:
+        """How many nodes there are."""
+        return max(self.nodes) + 1
+
+    def ranks_of(self, node: int) -> list[int]:
+        """The ranks on a node, in order; the first of them leads it."""
+        return [rank for rank, at in enumerate(self.nodes) if at == node]
+
+    def rank_within(self, rank: int) -> int:
+        """The number of a rank among those of its node."""
+        return self.ranks_of(self.nodes[rank]).index(rank)
+
+    def size_of(self, rank: int) -> int:
+        """How many ranks share the node of a rank."""
+        return self.nodes.count(self.nodes[rank])
+
+    @property
+    def layered(self) -> bool:
+        """Whether there are several nodes, and one of them at least has several ranks."""
+        return 1 < self.many < len(self.nodes)

@@ -1,0 +1,1 @@
+"""Strong and weak scaling studies: `mpifed scale`."""

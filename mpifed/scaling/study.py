@@ -1,0 +1,176 @@
+"""Playing the points of a study, again and again in turn, without those that are done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from mpifed.core.errors import MpifedError, UsageError
+from mpifed.run.config import Job, put_key, read_table
+from mpifed.run.history import read_json, write_json
+from mpifed.scaling.launch import start
+from mpifed.scaling.plan import STRONG, WEAK, Point
+from mpifed.shards import store
+
+PLAN = "study.json"
+ROUNDS = 100  # of a run, unless its job has fewer
+_DONE = (0, 5, 6)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is to be run, and where."""
+
+    table: dict[str, Any]  # of the job
+    points: tuple[Point, ...]
+    rounds: int
+    repeat: int
+    launcher: str
+    out: Path
+
+    def play(self, say: Callable[[str], None]) -> None:
+        """Run what is not done yet.
+
+        Raises
+        ------
+        UsageError
+            when the folder holds another study.
+        MpifedError
+            when a run fails.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._same_as_before()
+        for point in self.points:
+            self._prepare(point, say)
+        left = [
+            (turn, point) for turn in range(self.repeat) for point in self.points if not self.done(point, turn)
+        ]
+        for number, (turn, point) in enumerate(left, 1):
+            say(f"{number} of {len(left)}: {point.name}, repeat {turn + 1} of {self.repeat}")
+            self._run(point, turn)
+
+    def folder(self, point: Point, turn: int) -> Path:
+        """Of one run."""
+        return self.out / "runs" / point.name / f"{turn:02d}"
+
+    def done(self, point: Point, turn: int) -> bool:
+        """Whether a run has ended in order."""
+        try:
+            found = read_json(self.folder(point, turn) / "run.json")
+        except MpifedError:
+            return False
+        return found.get("exit") in _DONE and found.get("rounds") == self.rounds
+
+    def job_of(self, point: Point) -> dict[str, Any]:
+        """The tables of a point's job."""
+        table: dict[str, Any] = json.loads(json.dumps(self.table, default=str))
+        table.pop("sweep", None)
+        put_key(table, "rounds", self.rounds)
+        put_key(table, "record.every", 0)
+        put_key(table, "record.checkpoint_every", 0)
+        put_key(table, "record.transcript", 0)
+        put_key(table, "stop", {})
+        if point.clients is not None:
+            put_key(table, "data.path", str(self._data_of(point)))
+        if point.size is not None:
+            put_key(table, "objective.hidden", point.size)
+        present = table.get("participation", {}).get("clients_per_round")
+        if point.clients is not None and present is not None:
+            own = store.open_federation(self.table["data"]["path"]).clients
+            put_key(table, "participation.clients_per_round", max(1, round(present * point.clients / own)))
+        return table
+
+    def _same_as_before(self) -> None:
+        mine = {
+            "job": hashlib.sha256(json.dumps(self.table, sort_keys=True, default=str).encode()).hexdigest(),
+            "rounds": self.rounds,
+        }
+        path = self.out / PLAN
+        if path.exists():
+            before = read_json(path)
+            if {key: before.get(key) for key in mine} != mine:
+                raise UsageError(
+                    f"{self.out}: holds a study of another job, or of other rounds ({before.get('rounds')}, now "
+                    f"{self.rounds}); choose another --out, or remove it"
+                )
+        elif any(self.out.iterdir()):
+            raise UsageError(f"{self.out}: is not empty, and holds no study; choose another --out")
+        write_json(path, mine | {"points": [point.table() for point in self.points], "launcher": self.launcher})
+
+    def _data_of(self, point: Point) -> Path:
+        return self.out / "data" / f"clients-{point.clients}"
+
+    def _prepare(self, point: Point, say: Callable[[str], None]) -> None:
+        """Synthetic data in the shape of the job's own, where a point has other clients than those."""
+        if point.clients is None or (self._data_of(point) / "federation.h5").exists():
+            return
+        say(f"synthetic data of {point.clients} clients")
+        made = self._data_of(point).with_name(f"{self._data_of(point).name}.new")
+        shutil.rmtree(made, ignore_errors=True)
+        made.parent.mkdir(exist_ok=True)
+        command = ["data", *synthetic_like(store.open_federation(self.table["data"]["path"]), point.clients)]
+        found = subprocess.run(
+            [sys.executable, "-m", "mpifed", *command, "--out", str(made)], capture_output=True, text=True, check=False
+        )
+        if found.returncode:
+            raise MpifedError(f"mpifed {' '.join(command)} ended with {found.returncode}: {found.stderr.strip()}")
+        made.rename(self._data_of(point))
+
+    def _run(self, point: Point, turn: int) -> None:
+        folder = self.folder(point, turn)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        path, log = folder.parent / "job.toml", folder.parent / f"{turn:02d}.log"
+        path.write_text(tomli_w.dumps(self.job_of(point)), encoding="utf-8")
+        code = start(
+            self.launcher, point.ranks, ["run", str(path), "--out", str(folder), "--progress", "none"], log
+        )
+        if code not in _DONE or not self.done(point, turn):
+            said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
+            raise MpifedError(f"{point.name} ended with {code}; the end of {log}:\n{said}")
+
+
+def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[dict[str, Any], int]:
+    """The tables of a job with a data path that holds from anywhere, and the rounds of a run.
+
+    Raises
+    ------
+    UsageError
+        where the job is wrong.
+    """
+    table = read_table(path, changes)
+    job = Job.check({key: value for key, value in table.items() if key != "sweep"}, str(path))
+    put_key(table, "data.path", str(Path(job.data.path).resolve()))
+    return table, rounds or min(job.rounds, ROUNDS)
+
+
+def synthetic_like(data: store.Federation, clients: int) -> list[str]:
+    """Arguments of `mpifed data` for synthetic data whose clients have as many rows and columns, stored alike.
+
+    Raises
+    ------
+    UsageError
+        where clients have other columns of the same rows.
+    """
+    if data.split != "rows":
+        raise UsageError(
+            f"{data.path}: is split by {data.split}; synthetic data for more clients are split by rows alone: leave "
+            f"out --clients and the {WEAK} study, and ask for --{STRONG}"
+        )
+    stored = float(data.nbytes.sum() / (data.counts @ data.widths))
+    task = ["classification", "--classes", str(data.classes)] if data.classes else ["regression"]
+    narrow = ["--dtype", "uint8", "--scale", "unit"] if stored < 4 and not data.sparse else []
+    rows = max(1, round(data.samples / data.clients)) * clients
+    return [
+        "synthetic", "--split", "rows", "--samples", str(rows), "--features", str(data.features), "--task", *task,
+        *narrow, "--clients", str(clients), "--pack", str(min(clients, max(1, data.pack))),
+    ]  # fmt: skip

@@ -1,0 +1,164 @@
+"""Every way of adding up long arrays, on worlds of 1 to 4 ranks, and on ranks that play several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.comm import reductions, tuning
+from mpifed.comm.nodes import NodeMap
+from mpifed.comm.reductions import Layered
+from mpifed.comm.transport import MPITransport
+from mpifed.comm.tuning import AUTO, DIRECT, LONG, WAYS
+from mpifed.core.errors import UsageError
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def comms() -> Iterator[Any]:
+    """Communicators of 1, 2, 3 ... ranks, on the ranks that belong to each."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    for size in range(1, world.size + 1):
+        comm = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
+        if comm != MPI.COMM_NULL:
+            yield comm
+            comm.Free()
+        world.Barrier()
+
+
+def maps(size: int) -> list[NodeMap]:
+    """All on one node, one on each, two on each, and nodes that are not side by side."""
+    return [NodeMap.even(size, size), NodeMap.even(size, 1), NodeMap.even(size, 2), NodeMap.of([0, 1, 0, 1][:size])]
+
+
+def part(rank: int, size: int, dtype: str) -> Any:
+    """What a rank contributes: whole numbers, whose sums are exact in every dtype, and differ by rank and place."""
+    return ((np.arange(size) * 7 + 13 * rank) % 101 - 50).astype(dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_every_way_gives_the_sum(way: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "LONG", 1)
+    monkeypatch.setattr(reductions, "_ROOM", 4096)  # several pieces, and more than the two rooms
+    monkeypatch.setattr(reductions, "_CHUNK", 2048)
+    for comm in comms():
+        for nodes in maps(comm.size):
+            transport = MPITransport(comm, nodes, way)
+            for size in (0, 1, 3, 1000, 4096, 9001):
+                mine, total = part(comm.rank, size, dtype), np.full(size, 77, dtype=dtype)
+                expected = sum(part(rank, size, dtype) for rank in range(comm.size))
+                transport.reduce(mine, total if comm.rank == 0 else None)
+                np.testing.assert_array_equal(total, expected if comm.rank == 0 else 77)
+                transport.reduce_all(mine, total)
+                np.testing.assert_array_equal(total, expected)
+                np.testing.assert_array_equal(mine, part(comm.rank, size, dtype))
+
+
+def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes into shared memory that another still reads."""
+    import time
+
+    monkeypatch.setattr(tuning, "LONG", 1)
+    for comm in comms():
+        for nodes in maps(comm.size)[::2]:
+            transport = MPITransport(comm, nodes, "nodes")
+            for turn in range(40):
+                if (turn + comm.rank) % 3 == 0:
+                    time.sleep(0.0005)
+                mine, total = np.arange(500) * (comm.rank + turn), np.zeros(500, dtype=np.int64)
+                expected = np.arange(500) * sum(rank + turn for rank in range(comm.size))
+                if turn % 2:
+                    transport.reduce_all(mine, total)
+                else:
+                    transport.reduce(mine, total if comm.rank == 0 else None)
+                if turn % 2 or comm.rank == 0:
+                    np.testing.assert_array_equal(total, expected)
+
+
+def test_the_fastest_way_stays_and_is_the_same_on_all_ranks() -> None:
+    for comm in comms():
+        transport = MPITransport(comm, NodeMap.even(comm.size, 2))
+        mine, total = np.arange(LONG // 8), np.empty(LONG // 8, dtype=np.int64)
+        for _ in range(3 * len(WAYS) + 1):
+            transport.reduce_all(mine, total)
+            np.testing.assert_array_equal(total, comm.size * mine)
+        found = transport.way.chosen()
+        if comm.size == 1:
+            assert not found
+            continue
+        (one,) = found.values()
+        assert one["way"] in WAYS
+        assert set(one["seconds"]) == set(WAYS)
+        assert len(set(map(str, comm.allgather(found)))) == 1
+
+
+def test_floats_and_short_arrays_go_the_library_s_way() -> None:
+    for comm in comms():
+        transport = MPITransport(comm, way=AUTO)
+        for array in (np.ones(LONG, dtype=np.float32), np.ones(10, dtype=np.int64)):
+            transport.reduce_all(array, np.empty_like(array))
+        assert not transport.way.chosen()
+
+
+def test_without_shared_memory_there_is_one_way_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpi4py import MPI
+
+    monkeypatch.setattr(reductions, "_SHARED_MEMORY", "/nowhere" if MPI.COMM_WORLD.rank == 0 else "/dev/shm")
+    for comm in comms():
+        assert not Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size)).works
+        transport = MPITransport(comm, NodeMap.even(comm.size, comm.size), "nodes")
+        mine, total = np.arange(LONG), np.empty(LONG, dtype=np.int64)
+        transport.reduce_all(mine, total)
+        np.testing.assert_array_equal(total, comm.size * mine)
+
+
+def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that see another /dev/shm, as ranks on another machine do, are no neighbours."""
+    from mpi4py import MPI
+
+    opened = open
+
+    def elsewhere(path: Any, *arguments: Any) -> Any:
+        if MPI.COMM_WORLD.rank == 1 and "mpifed-" in str(path):
+            raise FileNotFoundError(path)
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(reductions, "open", elsewhere, raising=False)
+    for comm in comms():
+        works = Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size)).works
+        assert works == (comm.size == 1)
+
+
+def test_nothing_stays_in_shared_memory(monkeypatch: pytest.MonkeyPatch, mpi_tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    monkeypatch.setattr(reductions, "_SHARED_MEMORY", str(mpi_tmp_path))
+    for comm in comms():
+        kept = Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size))
+        assert kept.works
+        assert not list(mpi_tmp_path.iterdir())
+
+
+def test_nodes_are_those_of_shared_memory() -> None:
+    for comm in comms():
+        transport = MPITransport(comm)
+        assert transport.nodes == [0] * comm.size  # mpiexec started them all here
+        assert (transport.node_rank, transport.node_size) == (comm.rank, comm.size)
+        transport.barrier()
+        apart = MPITransport(comm, NodeMap.of([0, 1, 0, 1][: comm.size]))
+        assert apart.node_rank == comm.rank // 2
+        assert apart.node_size == len([rank for rank in range(comm.size) if rank % 2 == comm.rank % 2])
+
+
+def test_an_unknown_way_is_refused() -> None:
+    for comm in comms():
+        with pytest.raises(UsageError, match="MPIFED_REDUCE=fast: known are auto, direct, scatter, pipelined, nodes"):
+            MPITransport(comm, way="fast")
+        assert MPITransport(comm, way=DIRECT).way.chosen() == {}

@@ -1,0 +1,115 @@
+"""The predicted scaling of a job: the cost model against a simulation of messages, and what the text says."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mpifed.cli import main
+from mpifed.forecast.collectives import Machine, add_up, tell
+
+LONE = Machine(1, latency_s=3e-6, bytes_per_s=2e9, call_s=0.0, added_bytes_per_s=4e9)
+
+
+def simulated_tree(nodes: int, nbytes: int, machine: Machine) -> float:
+    """Seconds to add up one message of each node: the two that are ready first go together."""
+    ready = [0.0] * nodes
+    heapq.heapify(ready)
+    send, add = machine.latency_s + nbytes / machine.bytes_per_s, nbytes / machine.added_bytes_per_s
+    while len(ready) > 1:
+        first, second = heapq.heappop(ready), heapq.heappop(ready)
+        heapq.heappush(ready, max(first, second) + send + add)
+    return ready[0]
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8, 64, 1024])
+def test_short_sums_take_a_tree(nodes: int) -> None:
+    found = add_up(LONE, nodes, 8, everywhere=False).together
+    copied = 8 / LONE.copied_bytes_per_s
+    assert found - copied == pytest.approx(simulated_tree(nodes, 8, LONE), rel=1e-6)
+
+
+def test_long_sums_cross_the_network_twice_on_any_number_of_nodes() -> None:
+    nbytes = 10**9
+    few, many = (add_up(LONE, nodes, nbytes, everywhere=True).bandwidth for nodes in (64, 4096))
+    twice = 2 * nbytes / LONE.bytes_per_s + nbytes / LONE.added_bytes_per_s + nbytes / LONE.copied_bytes_per_s
+    assert few < many <= twice
+    assert many == pytest.approx(twice, rel=1e-3)
+    assert many < simulated_tree(4096, nbytes, LONE)
+
+
+@pytest.mark.parametrize("nbytes", [8, 10**5, 10**8])
+def test_more_ranks_never_take_less(nbytes: int) -> None:
+    machine = Machine(16)
+    for act in (lambda p: add_up(machine, p, nbytes, True).together, lambda p: tell(machine, p, nbytes).together):
+        times = [act(p) for p in (1, 2, 16, 32, 1024, 10**5)]
+        assert times[0] == 0
+        assert times == sorted(times)
+
+
+def test_ranks_of_a_node_spare_the_network() -> None:
+    apart, near = Machine(1, latency_s=1e-4), Machine(8, latency_s=1e-4)
+    assert near.nodes(64) == 8
+    assert add_up(near, 64, 8 * 10**4, False).together < add_up(apart, 64, 8 * 10**4, False).together
+
+
+@pytest.fixture
+def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
+    table = {
+        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "objective": {"name": "network", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "record": {"every": 0},
+    }  # fmt: skip
+    return write_job(tmp_path / "job.toml", table)
+
+
+def shown(job: Path, *more: str) -> str:
+    found = CliRunner().invoke(main, ["show", str(job), *more])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_strong(job: Path) -> None:
+    found = json.loads(shown(job, "--scale", "1,2,8,100000", "--ranks-per-node", "4", "--latency", "1e-3", "--json"))
+    rows: Any = found["scaling"]
+    assert [row["ranks"] for row in rows] == [1, 2, 8, 100_000]
+    assert [row["nodes"] for row in rows] == [1, 1, 2, 25_000]
+    assert [row["ranks_with_clients"] for row in rows] == [1, 2, 8, 8]  # there are 8 clients
+    assert rows[0]["efficiency"] == rows[0]["speed_up"] == 1
+    assert rows[0]["question_s"] == rows[0]["sum_s"] == 0
+    for row in rows:
+        parts = sum(row[key] for key in ("arithmetic_s", "question_s", "sum_s", "server_s"))
+        assert row["round_s"] == pytest.approx(parts)
+        assert row["efficiency"] == pytest.approx(rows[0]["round_s"] / row["round_s"] / row["ranks"])
+    assert rows[-1]["sum_s"] >= 15e-3  # log2 of 25,000 nodes, a millisecond each
+    assert rows[-1]["most_lost_to"] in ("latency", "question")
+    assert found["stops_because"] is not None
+    text = shown(job, "--scale", "1,100000")
+    assert "PREDICTED" in text
+    assert "left out" in text
+
+
+def test_weak(job: Path) -> None:
+    found = json.loads(shown(job, "--scale", "2,16", "--weak", "--json"))
+    assert (found["kind"], [row["clients"] for row in found["scaling"]]) == ("weak", [16, 128])
+    first, second = found["scaling"]
+    assert first["arithmetic_s"] == second["arithmetic_s"]
+    assert 1 >= first["efficiency"] >= second["efficiency"]
+
+
+@pytest.mark.parametrize("given", ["", "1,x", "0", "1,,2"])
+def test_wrong_numbers(job: Path, given: str) -> None:
+    found = CliRunner().invoke(main, ["show", str(job), "--scale", given or ","])
+    assert found.exit_code == 2
+    assert "expected positive numbers" in found.output
+
+
+def test_a_run_is_not_predicted(tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["show", str(tmp_path), "--scale", "1"])
+    assert found.exit_code == 2
+    assert "is for a job file" in found.output
