@@ -1,28 +1,39 @@
 """One file per family of algorithms, and the table of their names."""
 
-from mpifed.algorithms.bundle import Bundle
-from mpifed.algorithms.cocoa import CoCoA
-from mpifed.algorithms.fedavg import FedAvg, FedProx
-from mpifed.algorithms.fedpdm import FedPDM
-from mpifed.algorithms.hybrid_fedavg import HybridFedAvg
-from mpifed.algorithms.hyfdca import HyFDCA
-from mpifed.algorithms.hyfem import HyFEM
-from mpifed.algorithms.scaffold import Scaffold
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.algorithms.vertical_sgd import VerticalSGD
+from __future__ import annotations
 
-ALGORITHMS: dict[str, type] = {
-    "ssca-horizontal": SSCAHorizontal,
-    "ssca-vertical": SSCAVertical,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "scaffold": Scaffold,
-    "fedpdm": FedPDM,
-    "vertical-sgd": VerticalSGD,
-    "hybrid-fedavg": HybridFedAvg,
-    "hyfdca": HyFDCA,
-    "bundle": Bundle,
-    "hyfem": HyFEM,
-    "cocoa": CoCoA,
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+_WHERE = {
+    "ssca-horizontal": "ssca_horizontal.SSCAHorizontal",
+    "ssca-vertical": "ssca_vertical.SSCAVertical",
+    "fedavg": "fedavg.FedAvg",
+    "fedprox": "fedavg.FedProx",
+    "scaffold": "scaffold.Scaffold",
+    "fedpdm": "fedpdm.FedPDM",
+    "vertical-sgd": "vertical_sgd.VerticalSGD",
+    "hybrid-fedavg": "hybrid_fedavg.HybridFedAvg",
+    "hyfdca": "hyfdca.HyFDCA",
+    "bundle": "bundle.Bundle",
+    "hyfem": "hyfem.HyFEM",
+    "cocoa": "cocoa.CoCoA",
 }
+
+
+class _Algorithms(Mapping[str, type]):
+    """Classes by name, each imported when asked for: a run needs one of them."""
+
+    def __getitem__(self, name: str) -> type:
+        module, _, attribute = _WHERE[name].partition(".")
+        found: type = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_WHERE)
+
+    def __len__(self) -> int:
+        return len(_WHERE)
+
+
+ALGORITHMS: Mapping[str, type] = _Algorithms()

@@ -27,7 +27,7 @@ from mpifed.algorithms.hybrid import (
     largest_pulled,
     largest_score,
     on_grid,
-    own_columns,
+    own_part,
     padded,
     partial_scores,
     placed_by_columns,
@@ -38,7 +38,7 @@ from mpifed.algorithms.hybrid import (
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array
+from mpifed.core.record import Array, index
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.simplex import least_on_simplex
@@ -194,16 +194,18 @@ class Bundle:
         """Losses on the way."""
         if isinstance(question, Point):
             clients = clients._replace(ahead=padded(self._scores(question, block), clients.best.shape[1]))
-        found = np.zeros((len(block.clients), len(PARTS)))
+        xp, found = block.xp, []
         for i, shard in enumerate(block.shards):
-            once, own = counted(self.problem, shard.client), slice(0, shard.samples)
+            once, own = index(shard.y, counted(self.problem, shard.client)), slice(0, shard.samples)
             best, y = clients.best[i, own][once], shard.y[once]
             way, start = clients.ahead[i, own][once] - best, self._loss(best, y)
+            changes = [xp.zeros(())]
             for j in range(1, len(PARTS)):
                 change = self._loss(best + best.dtype.type(PARTS[j]) * way, y)
                 change -= start
-                found[i, j] = change.sum(dtype=np.float64)
-        return clients, Losses(found)
+                changes.append(change.sum(dtype=np.float64))
+            found.append(xp.stack(changes))
+        return clients, Losses(xp.stack(found))
 
     def absorb_search(self, server: Server, total: Losses, now: Round) -> Server:
         """The best of the points tried: the objective there, less that at the best point so far."""
@@ -223,13 +225,14 @@ class Bundle:
         number, dual = clients.best.dtype.type, self.problem.objective.dual
         best = clients.best + number(question.part) * (clients.ahead - clients.best)
         touched = best + number(self.mix) * (clients.ahead - best)
-        sums, heights = [], np.empty(len(block.clients))
+        sums, heights = [], []
         for i, shard in enumerate(block.shards):
-            u, once = dual.toward(touched[i, : shard.samples], shard.y), counted(self.problem, shard.client)
+            u = dual.toward(touched[i, : shard.samples], shard.y)
+            once = index(u, counted(self.problem, shard.client))
             sums.append(pulled(shard, u, block.dtype))
-            heights[i] = -dual.conjugate(u[once], shard.y[once]).sum(dtype=np.float64)
+            heights.append(-dual.conjugate(u[once], shard.y[once]).sum(dtype=np.float64))
         placed = placed_by_columns(self.problem, sums, block)
-        return clients._replace(best=best), Plane(placed, heights)
+        return clients._replace(best=best), Plane(placed, block.xp.stack(heights))
 
     def absorb_plane(self, server: Server, total: Plane, now: Round) -> Server:
         """One plane more; the minimizer of planes and penalty, and the value there."""
@@ -255,7 +258,7 @@ class Bundle:
         return {"dual": float(server.bound)}
 
     def _scores(self, question: Point, block: Block) -> list[Array]:
-        return [partial_scores(shard, question.w[own_columns(shard)], block.dtype) for shard in block.shards]
+        return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
 
     def _loss(self, scores: Array, y: Array) -> Array:
         found: Array = self.problem.objective.loss((), scores[:, None], y)

@@ -19,7 +19,7 @@ from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array, Record, in_memory
 from mpifed.core.round import Round
 from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
@@ -33,12 +33,14 @@ class Server(NamedTuple):
     w: Array  # [p] float64, X'alpha / (lambda N) as far as the clients have told
 
 
+@in_memory("alpha")
 class Clients(NamedTuple):
     """A client's alone."""
 
     alpha: Array  # [n, S], zeros beyond the client's rows
 
 
+@in_memory("w")
 class Question(NamedTuple):
     """What the server sends."""
 
@@ -61,6 +63,8 @@ class CoCoA:
     term of its own sigma' = `sigma` times; then `gamma` times its step is added. sigma' = gamma K, the default, is safe
     whatever the data (Lemma 4): no round lowers the dual. gamma = 1 is CoCoA+, gamma = 1 / K with sigma' = 1 the older
     CoCoA, which averages; one client alone does SDCA.
+
+    A pass is sequential, row by row, and is done by the processor even where there is a device.
 
     Absent clients keep their alpha, and it counts: w stays X'alpha / (lambda N) over all rows.
     """
@@ -110,6 +114,7 @@ class CoCoA:
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Change]:
         """Algorithm 1: the local problem, solved as far as the passes come, and gamma times its outcome."""
+        block = block.host
         alphas = list[Array]()
         changes = np.empty((len(block.clients), self.problem.features), block.dtype)
         for i, alpha in enumerate(unpadded(clients.alpha, block)):

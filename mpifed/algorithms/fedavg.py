@@ -11,6 +11,7 @@ and FedProx-DP.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -29,7 +30,7 @@ from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import Share, mean_released, protected, released, upload_share, weighted, weights
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
-from mpifed.core.record import Array, Record, map_leaves, zeros
+from mpifed.core.record import Array, Record, beside, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
 from mpifed.maths.privacy.release import Release
@@ -124,7 +125,7 @@ class FedAvg(Rows):
         """The sum of the clients' answers when each takes one step: one product over all their minibatches."""
         step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        each = np.repeat(weight, self.batch)[None] * (-step / self.batch)
+        each = beside(batch.y, np.repeat(weight, self.batch)[None] * (-step / self.batch))
         change = gradient(objective, question.model, batch.X, batch.y, each)
 
         def public(leaf: Array, w: Array) -> Array:
@@ -143,10 +144,10 @@ class FedAvg(Rows):
         change, velocity = mean_released(self.problem, self._share(step), total, now), server.velocity
         if self.momentum:
             change = velocity = map_leaves(lambda v, d: v * v.dtype.type(self.momentum) + d, velocity, change)
-        model = map_leaves(np.add, server.model, change)
+        model = map_leaves(operator.add, server.model, change)
         if self.problem.regularizer is not None:
             model = self.problem.regularizer.prox(model, self.local.count * step)
-            velocity = map_leaves(np.subtract, model, server.model) if self.momentum else ()
+            velocity = map_leaves(operator.sub, model, server.model) if self.momentum else ()
         return Server(model, server.steps + 1, velocity)
 
     def released(self, index: int) -> Release:

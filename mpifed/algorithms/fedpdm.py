@@ -6,6 +6,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -182,12 +183,12 @@ class FedPDM(Rows):
         leaving = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)  # (12)
         known = leaving if self.dual == "public" else upload
         dual = map_leaves(partial(_ascended, rho), clients.dual, known)  # (10c)
-        return Clients(map_leaves(np.add, moved, start), dual), weighted(leaving, weight)
+        return Clients(map_leaves(operator.add, moved, start), dual), weighted(leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
         mean = mean_released(self.problem, self._share(int(now.index)), total, now)
-        model = map_leaves(np.add, server.model, mean)
+        model = map_leaves(operator.add, server.model, mean)
         if self.problem.regularizer is not None:
             model = self.problem.regularizer.prox(model, 1 / self.rho)
         return Server(model, server.steps + 1)

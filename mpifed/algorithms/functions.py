@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, flat, leaves, map_leaves, unflat
+from mpifed.core.record import Array, Record, flat, leaves, map_leaves, namespace, unflat
 from mpifed.maths.certificates import Certificate, certificate
 from mpifed.maths.objectives import Parameters, concave, penalty, penalty_gradient
 from mpifed.maths.regularizers import Regularizer
@@ -131,17 +131,17 @@ def slopes(
     y, weights : [..., s]
     shares : [K] counted samples relative to all, or () where all samples count in all functions
     """
-    found, levels = [], []
+    xp, found, levels = namespace(scores), [], []
     for k, function in enumerate(which):
         counted, each = function.term.counted(y), weights
         if counted is not None:
-            each = np.where(counted, weights / shares[k], 0)
+            each = xp.where(counted, weights / shares[k], 0)
         slope = function.term.slope(problem.objective, head, scores, y, each)
         found.append(slope)
         if problem.constraints:
-            levels.append(np.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
+            levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
     stacked = map_leaves(lambda *parts: _stack(parts, y.ndim - 1), *[slope.head for slope in found])
-    level = np.stack(levels, axis=-1) if levels else ()
+    level = xp.stack(levels, axis=-1) if levels else ()
     return Slopes(tuple(slope.scores for slope in found), stacked, level)
 
 
@@ -155,7 +155,7 @@ def statistics(
 
 
 def _stack(parts: Sequence[Array], axis: int) -> Array:
-    return parts[0][(slice(None),) * axis + (None,)] if len(parts) == 1 else np.stack(parts, axis=axis)
+    return parts[0][(slice(None),) * axis + (None,)] if len(parts) == 1 else namespace(parts[0]).stack(parts, axis=axis)
 
 
 # --- all rows: values, margins, certificates ------------------------------------------------------------------------
@@ -178,13 +178,13 @@ def terms(problem: Problem) -> tuple[Term, ...]:
 
 def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Array) -> Tally:
     """Sums over the samples [..., s] of weight 1; those of weight 0 do not count."""
-    rows = []
+    xp, rows = namespace(scores), []
     for term in terms(problem):
         counted = term.counted(y)
         each = weights if counted is None else weights * counted
         values = term.loss(problem.objective, head, scores, y).astype(np.float64)
-        rows.append([np.sum(one, axis=-1) for one in (each * values, each * values**2, each)])
-    return Tally(*(np.stack([row[i] for row in rows], axis=-1) for i in range(3)))
+        rows.append([xp.sum(one, axis=-1) for one in (each * values, each * values**2, each)])
+    return Tally(*(xp.stack([row[i] for row in rows], axis=-1) for i in range(3)))
 
 
 class Levels(NamedTuple):

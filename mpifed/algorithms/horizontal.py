@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import operator
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,7 +121,7 @@ def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> T
         counts = np.empty((len(block.clients), len(which)))
         for shard, row in zip(block.shards, counts, strict=True):
             found = [one.term.counted(shard.y) for one in which]
-            row[:] = [shard.samples if counted is None else np.sum(counted) for counted in found]
+            row[:] = [shard.samples if counted is None else int(counted.sum()) for counted in found]
         return clients, Counts(counts)
 
     def shares(server: Any, total: Counts, now: Round) -> Any:
@@ -197,27 +198,31 @@ def _evaluate(
     problem: Problem, gradients: bool, clients: Record, model: Parameters, block: Block, now: Round
 ) -> tuple[Record, Evaluation]:
     """Sums over the measured rows of each client, chunk by chunk, in float64."""
-    which, objective = sampled(problem), problem.objective
-    chosen, offsets = measured_rows(problem), np.cumsum(problem.counts) - problem.counts
+    xp, which, objective = block.xp, sampled(problem), problem.objective
+    chosen = measured_rows(problem)
     found = []
     for i, client in enumerate(block.clients):
-        alone, first, count = block.only(np.array([i])), offsets[client], block.shards[i].samples
-        own = np.arange(count) if chosen is None else chosen[(first <= chosen) & (chosen < first + count)] - first
+        alone, count = block.only(np.array([i])), block.shards[i].samples
+        own = np.arange(count)
+        if chosen is not None:
+            start, stop = np.searchsorted(chosen, problem.offsets[client : client + 2])
+            own = chosen[start:stop] - problem.offsets[client]
         total: Evaluation | None = None
         for start in range(0, max(len(own), 1), CHUNK):
             batch = alone.take(own[None, start : start + CHUNK])
-            ones = np.ones(batch.y.shape)
+            ones = xp.ones(batch.y.shape)
             scores = objective.scores(model.first, batch.X)
             some = Evaluation(tally(problem, model.head, scores, batch.y, ones), ())
             if gradients:  # of sums over the counted rows, as if all counted
                 down = slopes(problem, which, model.head, scores, batch.y, ones, np.ones(len(which)))
-                pulled = np.stack([objective.pull(batch.X, one) for one in down.scores], axis=1)
+                pulled = xp.stack([objective.pull(batch.X, one) for one in down.scores], axis=1)
                 some = some._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
-            total = some if total is None else map_leaves(np.add, total, some)
+            total = some if total is None else map_leaves(operator.add, total, some)
         found.append(total)
-    return clients, map_leaves(lambda *rows: np.concatenate(rows), found[0], *found[1:])
+    return clients, map_leaves(lambda *rows: xp.concatenate(rows), found[0], *found[1:])
 
 
+@lru_cache(maxsize=8)
 def measured_rows(problem: Problem) -> Array | None:
     """Which rows are measured, ascending, as numbers over all rows of all clients; None: all of them.
 

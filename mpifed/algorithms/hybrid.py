@@ -17,7 +17,7 @@ from mpifed.algorithms.horizontal import power_of_two
 from mpifed.core.block import Block, Shard
 from mpifed.core.exchange import Field, Placed, Problem
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array
+from mpifed.core.record import Array, index, namespace
 from mpifed.core.round import Round
 from mpifed.shards.layout import span
 
@@ -34,6 +34,11 @@ def own_columns(shard: Shard) -> Array | slice:
     return span(shard.columns)
 
 
+def own_part(values: Array, shard: Shard) -> Array:
+    """[p_i, ...] what is of the client's columns, of numbers [p, ...] of all features."""
+    return values[index(values, own_columns(shard))]
+
+
 def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
     """X w of all rows of a client, from its own columns.
 
@@ -46,7 +51,7 @@ def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
     -------
     [s_i] or [s_i, h] in the dtype of `w`
     """
-    found = np.empty((shard.samples, *w.shape[1:]), w.dtype)
+    found = namespace(w).empty((shard.samples, *w.shape[1:]), w.dtype)
     for at, X in shard.pieces(dtype):
         found[at] = X @ w
     return found
@@ -58,7 +63,7 @@ def pulled(shard: Shard, values: Array, dtype: str) -> Array:
     for at, X in shard.pieces(dtype):
         some = X.T @ values[at]
         found = some if found is None else found + some
-    return np.zeros(shard.features, values.dtype) if found is None else found
+    return namespace(values).zeros(shard.features, values.dtype) if found is None else found
 
 
 def row_holdings(problem: Problem) -> Holdings:
@@ -78,9 +83,9 @@ def counted(problem: Problem, client: int) -> Array | slice:
 
 def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Array]:
     """What all holders of a sample know alike, as their shares of a sum: the first one's counts, zero elsewhere."""
-    found = [np.zeros_like(one) for one in values]
+    found = [namespace(one).zeros_like(one) for one in values]
     for out, one, shard in zip(found, values, block.shards, strict=True):
-        once = counted(problem, shard.client)
+        once = index(one, counted(problem, shard.client))
         out[once] = one[once]
     return found
 
@@ -110,7 +115,7 @@ def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> lis
 
 def told_rows(total: Array, block: Block) -> list[Array]:
     """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples, to be read only."""
-    return once_a_group(block, True, lambda i: total[own_rows(block.shards[i])])
+    return once_a_group(block, True, lambda i: total[index(total, own_rows(block.shards[i]))])
 
 
 def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
@@ -131,7 +136,7 @@ def padded(values: Iterable[Array], width: int) -> Array:
     values = list(values)
     if len(values) == 1 and len(values[0]) == width:
         return values[0][None]
-    found = np.zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
+    found = namespace(values[0]).zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
     for row, one in zip(found, values, strict=True):
         row[: len(one)] = one
     return found

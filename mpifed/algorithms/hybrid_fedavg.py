@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
-from mpifed.algorithms.hybrid import own_columns, placed_by_columns
+from mpifed.algorithms.hybrid import own_part, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import at_holders, check_own_scores, column_holdings, moved
@@ -119,7 +119,7 @@ class HybridFedAvg:
         step, values = float(question.step), []
         keep = 1 - 2 * step * float(self.problem.objective.penalty)
         for i, shard in enumerate(block.shards):
-            own = Parameters(question.model.first[own_columns(shard)], ())
+            own = Parameters(own_part(question.model.first, shard), ())
             change = moved(self.local, Descent(own, step, keep), block.only(np.array([i])), now)
             values.append(change * change.dtype.type(self.problem.weights[shard.client]))
         return clients, Changes(placed_by_columns(self.problem, values, block))

@@ -12,7 +12,7 @@ from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
     counted,
     lambda_n,
-    own_columns,
+    own_part,
     padded,
     partial_scores,
     placed_by_columns,
@@ -23,7 +23,7 @@ from mpifed.algorithms.hybrid import (
 )
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array, Record, index
 from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
@@ -134,7 +134,7 @@ def measures_of_cells(
 def _all_products(
     problem: Problem, duals: Duals | None, clients: Rows, question: Asked, block: Block, now: Round
 ) -> tuple[Rows, Products]:
-    scores = [partial_scores(shard, question.first[own_columns(shard)], block.dtype) for shard in block.shards]
+    scores = [partial_scores(shard, own_part(question.first, shard), block.dtype) for shard in block.shards]
     alpha: Any = ()
     if duals is not None:
         shares = [one.astype(np.float64) for one in duals(clients.kept, question.told, block)]
@@ -155,13 +155,13 @@ def _hear_products(problem: Problem, clients: Rows, total: Products, block: Bloc
 def _all_losses(
     problem: Problem, clients: Rows, question: Record, block: Block, now: Round
 ) -> tuple[Rows, Sums]:
-    losses, conjugates = np.zeros(len(block.clients)), np.zeros(len(block.clients))
+    xp, losses, conjugates = block.xp, [], []
     for i, shard in enumerate(block.shards):
-        once, own, y = counted(problem, shard.client), slice(0, shard.samples), shard.y
-        losses[i] = problem.objective.loss(question, clients.scores[i, own], y)[once].sum()
+        once, own, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
+        losses.append(problem.objective.loss(question, clients.scores[i, own], y)[once].sum())
         if len(clients.alpha):
-            conjugates[i] = problem.objective.dual.conjugate(clients.alpha[i, own], y)[once].sum()
-    return clients, Sums(losses, conjugates if len(clients.alpha) else ())
+            conjugates.append(problem.objective.dual.conjugate(clients.alpha[i, own], y)[once].sum())
+    return clients, Sums(xp.stack(losses), xp.stack(conjugates) if conjugates else ())
 
 
 def _all_primal(

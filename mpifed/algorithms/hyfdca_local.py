@@ -14,7 +14,7 @@ from mpifed.algorithms.hybrid import (
     counted,
     lambda_n,
     once_a_group,
-    own_columns,
+    own_part,
     padded,
     partial_scores,
     row_holdings,
@@ -32,7 +32,7 @@ from mpifed.algorithms.hyfdca_rules import (
 )
 from mpifed.core.block import Block, Shard
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, beside, in_memory, index, map_leaves, namespace
 from mpifed.core.round import Round
 
 
@@ -45,6 +45,7 @@ class Question(NamedTuple):
     gamma: Array  # [] float64
 
 
+@in_memory("said")
 class Clients(NamedTuple):
     """A client's; arrays over its rows are filled up with zeros to the width S of the block."""
 
@@ -99,7 +100,7 @@ class Local:
 
     def scores(self, question: Question, block: Block) -> list[Array]:
         """n arrays [s_i] x.w in the client's columns."""
-        return [partial_scores(shard, question.w[own_columns(shard)], block.dtype) for shard in block.shards]
+        return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
 
     @property
     def alike(self) -> bool:
@@ -114,7 +115,8 @@ class Local:
         def step(i: int) -> Array:
             found = self._step(clients, i, scores[i], block.shards[i], now)
             if shared:
-                found *= _share(self.problem, block.shards[i].client)
+                share = _share(self.problem, block.shards[i].client)
+                found *= beside(found, share) if share.ndim else share
             return found
 
         return once_a_group(block, self.alike, step)
@@ -127,7 +129,7 @@ class Local:
         at = self._drawn(shard, sigma, now)
         if at is None:
             return local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma)
-        found = np.zeros_like(alpha)
+        found, at = namespace(alpha).zeros_like(alpha), index(alpha, at)
         curvature = self._curvature(None if norms is None else norms[at], sigma)
         found[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
         return found
@@ -171,20 +173,20 @@ class Local:
 
     def _turned(self, clients: Clients, start: list[Array], end: list[Array], block: Block) -> Array:
         """[n] (extrapolated - new).(new - old), each sample counted once: above 0 where the step turns back."""
-        found = np.empty(len(start))
+        found = []
         for i, (shard, old) in enumerate(zip(block.shards, unpadded(clients.other, block), strict=True)):
             each = (start[i] - end[i]) * (end[i] - old)
-            found[i] = each[counted(self.problem, shard.client)].sum(dtype=np.float64)
-        return found
+            found.append(each[index(each, counted(self.problem, shard.client))].sum(dtype=np.float64))
+        return namespace(clients.alpha).stack(found)
 
     def along(self, clients: Clients, block: Block) -> Along:
         """What the conjugates are along the direction."""
         found = []
         for i, shard in enumerate(block.shards):
-            once, own = counted(self.problem, shard.client), slice(0, shard.samples)
+            once, own = index(clients.alpha, counted(self.problem, shard.client)), slice(0, shard.samples)
             alpha, direction = clients.alpha[i, own][once], clients.other[i, own][once]
             found.append(along_direction(self.problem.objective.dual, alpha, direction, shard.y[once]))
-        summed: Along = map_leaves(lambda *parts: np.stack(parts), *found)
+        summed: Along = map_leaves(lambda *parts: block.xp.stack(parts), *found)
         return summed
 
 

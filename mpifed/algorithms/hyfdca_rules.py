@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.core.record import Array
+from mpifed.core.record import Array, namespace
 from mpifed.core.round import Round
 from mpifed.maths.duals import values_along
 
@@ -89,7 +89,8 @@ def local_step(
     most = dual.toward(scores.astype(alpha.dtype, copy=False), y)
     most -= alpha
     most *= most.dtype.type(gamma)  # s gamma (u - alpha) with s in [0, 1]; for gamma = 1 no step goes beyond
-    return np.clip(found, np.minimum(most, 0), np.maximum(most, 0), out=found)
+    xp = namespace(found)
+    return xp.clip(found, xp.minimum(most, 0), xp.maximum(most, 0), out=found)
 
 
 # --- line-search ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.algorithms.hybrid import (
     ByRows,
-    own_columns,
+    own_part,
     padded,
     partial_scores,
     placed_by_columns,
@@ -51,7 +51,7 @@ class Norms:
         """||x_k,i||^2 of each client's part."""
         found = []
         for shard in block.shards:
-            own = np.empty(shard.samples)
+            own = block.xp.empty(shard.samples)
             for at, X in shard.pieces(block.dtype):
                 own[at] = square_norms((X,))[0] if shard.sparse else square_norms(X)
             found.append(own)
@@ -98,7 +98,7 @@ class Power:
         self, clients: Any, question: ByColumns, block: Block, now: Round
     ) -> tuple[Any, ByRows]:
         """Xv in the client's columns."""
-        found = [partial_scores(shard, question.value[own_columns(shard)], block.dtype) for shard in block.shards]
+        found = [partial_scores(shard, own_part(question.value, shard), block.dtype) for shard in block.shards]
         return clients, ByRows(placed_by_rows(self.problem, found, block))
 
     def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
@@ -109,7 +109,7 @@ class Power:
         """X'Xv."""
         pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
         found = [pulled(shard, one, block.dtype) for shard, one in pairs]
-        return clients._replace(alpha=np.zeros_like(clients.alpha)), ByColumns(
+        return clients._replace(alpha=block.xp.zeros_like(clients.alpha)), ByColumns(
             placed_by_columns(self.problem, found, block)
         )
 

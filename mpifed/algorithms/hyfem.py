@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import model_template, start_model
-from mpifed.algorithms.hybrid import own_columns, padded, placed_by_columns
+from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measures_of_cells
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
@@ -118,7 +118,7 @@ class HyFEM:
         """Every client at the initial model, in its columns."""
         first = start_model(self.problem, now).first
         widest = max(shard.features for shard in block.shards)
-        return Clients(padded([first[own_columns(shard)] for shard in block.shards], widest))
+        return Clients(padded([own_part(first, shard) for shard in block.shards], widest))
 
     def ask(self, server: Server, now: Round) -> Question:
         """w_0 and the step size."""
@@ -128,7 +128,7 @@ class HyFEM:
         """Each client's w_k after its local steps."""
         step, values = float(question.step), []
         for i, shard in enumerate(block.shards):
-            common = question.model.first[own_columns(shard)]
+            common = own_part(question.model.first, shard)
             own = Parameters(clients.first[i, None, : shard.features], ())
             push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
             descent = Descent(Parameters(common, ()), step, self._keep(step), push, own)

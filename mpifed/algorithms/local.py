@@ -10,6 +10,7 @@ One step is x <- keep x + push - step (gradient + concave), and the algorithms d
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ import numpy as np
 from mpifed.algorithms.private import gradient_noise, noisy, privacy_of, wrong_privacy
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.record import Array, Record, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
@@ -102,7 +103,8 @@ class LocalSteps:
         if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
             for r in range(self.steps or 1):
                 rows, drawn = block.coins(now, f"minibatch {r}", self.batch)
-                yield Minibatch(*block.take(rows), drawn / self.batch)
+                batch = block.take(rows)
+                yield Minibatch(*batch, beside(batch.y, drawn / self.batch))
         elif privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
                 yield _alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
@@ -122,14 +124,20 @@ class LocalSteps:
             return self._run(descent, block, now)
         parts = [(who, self._run(descent, part, now)) for who, part in block.equal_parts()]
         order = np.argsort(np.concatenate([who for who, _ in parts]))
-        joined: Parameters = map_leaves(lambda *all_: np.concatenate(all_)[order], *[moved for _, moved in parts])
-        return joined
+
+        def together(*all_: Array) -> Array:
+            joined = namespace(all_[0]).concatenate(all_)
+            return joined[beside(joined, order)]
+
+        found: Parameters = map_leaves(together, *[moved for _, moved in parts])
+        return found
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """The same for clients with equally many steps."""
         model, step, keep, push, own, tolerance = descent
-        x: Any = None if own is None else map_leaves(np.copy, own)  # None: at the model, which needs no copy for each
-        ended = np.zeros(len(block.clients), dtype=bool)
+        # None: at the model, which needs no copy for each
+        x: Any = None if own is None else map_leaves(lambda leaf: leaf.copy(), own)
+        ended = block.xp.zeros(len(block.clients), dtype=bool)
         for r, batch in enumerate(self.minibatches(block, now)):
             at = model if x is None else x
             down = self._down(at, batch, step, block, now, r)
@@ -139,7 +147,7 @@ class LocalSteps:
                 moved = down if keep == 1 else map_leaves(lambda d, w: _add(d, w * w.dtype.type(keep - 1)), down, model)
                 if self.one:
                     return moved  # type: ignore[no-any-return]
-                new = map_leaves(np.add, moved, model)
+                new = map_leaves(operator.add, moved, model)
             elif tolerance:
                 new = map_leaves(lambda w, d: d + w * w.dtype.type(keep), x, down)
             else:
@@ -147,7 +155,7 @@ class LocalSteps:
             if tolerance:
                 new, ended = _stopped(new, at, ended, tolerance * step**2)
             x = new
-            if ended.all():
+            if tolerance and bool(ended.all()):
                 break
         return map_leaves(_subtract, x, model)  # type: ignore[no-any-return]
 
@@ -175,7 +183,7 @@ def contraction(problem: Problem, keep: float, step: float) -> float:
 
 def _alike(batch: Any) -> Minibatch:
     """All rows count alike."""
-    return Minibatch(batch.X, batch.y, np.full(batch.y.shape, 1 / batch.y.shape[1]))
+    return Minibatch(batch.X, batch.y, namespace(batch.y).full(batch.y.shape, 1 / batch.y.shape[1]))
 
 
 def _add(out: Array, other: Array) -> Array:
@@ -197,11 +205,11 @@ def _subtract(out: Array, other: Array) -> Array:
 
 def _stopped(new: Parameters, old: Parameters, ended: Array, least: float) -> tuple[Parameters, Array]:
     """The iterates, those of clients who had ended unchanged, and who has ended now: (11)."""
-    squares = np.zeros(len(ended))
+    xp = namespace(ended)
+    squares = xp.zeros(len(ended))
 
     def stay(leaf: Array, before: Array) -> Array:
-        if ended.any():
-            leaf[ended] = before[ended]
+        leaf = xp.where(ended.reshape(-1, *[1] * (leaf.ndim - 1)), before, leaf)
         axes = tuple(range(1, leaf.ndim))
         squares[:] += ((leaf - before).astype(np.float64) ** 2).sum(axis=axes)
         return leaf

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import CHUNK, model_template
+from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, map_leaves
@@ -35,7 +36,8 @@ class Sums(NamedTuple):
 
 def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
-    fields = Sums(Field((), 2.0**-40, 2.0**40), fields_like(model_template(problem), 2.0**-40, 2.0**30))
+    fine = 2.0**-40 * max(1.0, power_of_two(problem.clients) * 2.0**-13)  # so that the sum of all has room
+    fields = Sums(Field((), fine, 2.0**40), fields_like(model_template(problem), 2.0**-40, 2.0**30))
     exchange = ToServer(
         "optimality",
         fields,
@@ -60,7 +62,7 @@ def _answer(
     """Of the one client of the block."""
     own = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
     share = float(block.counts[0] / problem.counts.sum())
-    gap = map_leaves(np.subtract, own.model, start)
+    gap = map_leaves(operator.sub, own.model, start)
     slope = _slope(problem.objective, own.model, block)
     down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, own.dual, gap)
     pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], own.dual, gap)
@@ -72,16 +74,16 @@ def _report(problem: Problem, rho: float, server: Any, found: Sums) -> dict[str,
     moved = map_leaves(lambda w, g: w - g / rho, start, found.pull)
     if problem.regularizer is not None:
         moved = problem.regularizer.prox(moved, 1 / rho)
-    return {"optimality": float(found.squares) + rho**2 * squares(map_leaves(np.subtract, start, moved))}
+    return {"optimality": float(found.squares) + rho**2 * squares(map_leaves(operator.sub, start, moved))}
 
 
 def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
     """The gradient of one client's mean loss and penalties over all its rows, at its own model, in float64."""
     total: Any = None
     for _, batch in block.everything(CHUNK):
-        ones = np.ones(batch.y.shape)
+        ones = block.xp.ones(batch.y.shape)
         some = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
-        total = some if total is None else map_leaves(np.add, total, some)
+        total = some if total is None else map_leaves(operator.add, total, some)
     rows = int(block.counts[0])
     slope: Parameters = map_leaves(lambda g, w: g / rows + penalty_gradient(objective, w), total, model)
     return slope

@@ -16,9 +16,10 @@ from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.core.block import Block, Shard
 from mpifed.core.exchange import Problem
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, leaves
+from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Linear, Parameters
+from mpifed.maths.sparse import renumbered
 
 
 def column_holdings(problem: Problem) -> Holdings:
@@ -62,20 +63,21 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     """
     if not alone.sparse:
         return local.run(descent, alone, now).first[0]
-    (shard,) = alone.shards
+    (shard,), (there,) = alone.shards, alone.host.shards
     slices = local.slices(shard.samples)
     drawn, touched = np.zeros(shard.samples, bool), np.zeros(shard.features, bool)
     drawn[alone.draw(now, "minibatch", slices[-1].stop)] = True
-    touched[shard.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
-    at = np.flatnonzero(touched)
+    touched[there.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
+    columns = np.flatnonzero(touched)
     start, push, own = (None if one is None else one.first for one in (descent.model, descent.push, descent.own))
     assert start is not None
-    found = np.array(start if own is None else own[0])
+    at = index(start, columns)
+    found = (start if own is None else own[0]).copy()
     found *= found.dtype.type(descent.keep ** len(slices))
     if push is not None:
         found += push * push.dtype.type(sum(descent.keep**r for r in range(len(slices))))
     found -= start
-    some: Any = _Near(shard, at)  # all that local steps ask of a shard
+    some: Any = _Near(shard, columns)  # all that local steps ask of a shard
     near = descent._replace(
         model=Parameters(start[at], ()),
         push=None if push is None else Parameters(push[at], ()),
@@ -91,15 +93,12 @@ class _Near:
     sparse = True
 
     def __init__(self, shard: Shard, at: Array) -> None:
-        self._shard, self._place = shard, np.zeros(shard.features, np.int32)
-        self._place[at] = np.arange(len(at))
+        place = np.zeros(shard.features, np.int32)
+        place[at] = np.arange(len(at))
+        self._shard, self._place = shard, beside(shard.y, place)
         self.client, self.samples, self.features = shard.client, shard.samples, len(at)
         self.y = shard.y
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
         """The rows `at` [b] as a CSR matrix [b, p]."""
-        from scipy.sparse import csr_matrix
-
-        rows = self._shard.take_sparse(at, dtype)
-        parts = rows.data, self._place[rows.indices], rows.indptr
-        return csr_matrix(parts, shape=(len(at), self.features))
+        return renumbered(self._shard.take_sparse(at, dtype), self._place, self.features)

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from mpifed.algorithms.horizontal import Weighted, mean, model_template
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.record import Array, Record, leaves, map_leaves, on_host
 from mpifed.core.round import Round
-from mpifed.maths.arrays import column
+from mpifed.maths.arrays import beside, column
 from mpifed.maths.clipping import clip_record, clippable
+from mpifed.maths.kernels import with_noise
 from mpifed.maths.privacy.discrete import discretely_noisy, inflation
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
@@ -119,7 +120,10 @@ def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -
 def noisy(
     privacy: Privacy, purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round
 ) -> Record:
-    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; it may be overwritten."""
+    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; it may be overwritten.
+
+    Noise is always drawn in memory, the same for every device; that on grids is added there too.
+    """
     if not spread.any():
         return record
     names = iter([name for name, _ in leaves(record)])
@@ -127,11 +131,8 @@ def noisy(
     def add(leaf: Array) -> Array:
         name = f"{purpose} {next(names)}"
         if privacy.distribution == "discrete":
-            return discretely_noisy(leaf, spread)
-        noise = now.normals(name, clients, leaf.shape[1:], leaf.dtype.name)
-        noise *= column(spread, noise)
-        noise += leaf
-        return noise
+            return beside(leaf, discretely_noisy(on_host(leaf), spread))
+        return with_noise(leaf, now.normals(name, clients, leaf.shape[1:], leaf.dtype.name), spread)
 
     return map_leaves(add, record)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -23,12 +24,13 @@ from mpifed.algorithms.horizontal import (
 from mpifed.algorithms.ssca import SSCA, Server
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.record import Array, Record, beside, in_memory, map_leaves, namespace, on_host
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
 
 
+@in_memory("shares", "keep")
 class Question(NamedTuple):
     """What the server sends."""
 
@@ -38,6 +40,7 @@ class Question(NamedTuple):
     keep: Array  # [] float64, 1 - rho_t, where gradients are variance-reduced; else ()
 
 
+@in_memory("shares")
 class LocalQuestion(NamedTuple):
     """What the server sends when clients take several steps."""
 
@@ -126,14 +129,14 @@ class SSCAHorizontal(SSCA, Rows):
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch))
-        each = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        each = beside(batch.y, np.repeat(weight[:, None] / self.batch, self.batch, axis=1))
         return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers, from one product over all their minibatches."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        each = np.repeat(weight / self.batch, self.batch)[None]
+        each = beside(batch.y, np.repeat(weight / self.batch, self.batch)[None])
         found = self._statistics(question, batch.X, batch.y, each)
         return Weighted(map_leaves(lambda leaf: leaf[0], found), weight.sum())
 
@@ -146,7 +149,7 @@ class SSCAHorizontal(SSCA, Rows):
         now = at(question.model, each)
         if not self.recursive or not question.keep:
             return now
-        before: Statistics = map_leaves(np.add, now, at(question.previous, each * -float(question.keep)))
+        before: Statistics = map_leaves(operator.add, now, at(question.previous, each * -float(question.keep)))
         return before
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
@@ -167,7 +170,7 @@ class SSCAHorizontal(SSCA, Rows):
         weight = self.problem.weights[block.clients]
         rows = block.draw(now, "minibatch", self.local_steps * self.batch).reshape(self.local_steps, 1, self.batch)
         model, surrogate = self._local(question, (block.take(some) for some in rows))
-        change = map_leaves(np.subtract, model, question.model)
+        change = map_leaves(operator.sub, model, question.model)
         found = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
 
         def weighted(leaf: Array) -> Array:
@@ -207,7 +210,8 @@ class SSCAHorizontal(SSCA, Rows):
         penalties = [2 * one.penalty for one in self.functions]
 
         def less(slope: Array, w: Array) -> Array:
-            return np.stack([one - w * w.dtype.type(factor) for one, factor in zip(slope, penalties, strict=True)])
+            parts = [one - w * w.dtype.type(factor) for one, factor in zip(slope, penalties, strict=True)]
+            return namespace(w).stack(parts)
 
         slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor)
         if not self.problem.constraints:
@@ -219,9 +223,11 @@ class SSCAHorizontal(SSCA, Rows):
 
     def _seen(self, model: Parameters, batch: Batch, shares: Array) -> Statistics:
         """[K, ...] what one client's minibatch tells of the functions."""
-        each = np.full(batch.y.shape, 1 / self.batch)
+        each = namespace(batch.y).full(batch.y.shape, 1 / self.batch)
         found = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
-        return self.with_server_parts(model, map_leaves(lambda leaf: leaf[0], found), 1.0)
+        first: Statistics = map_leaves(lambda leaf: leaf[0], found)
+        level = on_host(first.level) if len(first.level) else ()  # convex problems are solved in memory
+        return self.with_server_parts(model, first._replace(level=level), 1.0)
 
     def absorb_local(self, server: Server, total: Weighted, now: Round) -> Server:
         """The means of the models and of the surrogates."""
@@ -230,4 +236,4 @@ class SSCAHorizontal(SSCA, Rows):
         weight = 1 - (1 - self.rho.at(t)) ** self.local_steps * (1 - server.surrogate.weight)
         constant = found.constant.astype(np.float64) if self.problem.constraints else server.surrogate.constant
         surrogate = Surrogate(constant, found.linear, np.float64(weight))
-        return self.after(server, map_leaves(np.add, server.model, found.change), surrogate)
+        return self.after(server, map_leaves(operator.add, server.model, found.change), surrogate)

@@ -14,6 +14,7 @@ pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.0
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,12 +41,13 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.record import Array, Record, in_memory, index, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.shards.layout import span
 
 
+@in_memory("rows", "shares", "keep", "count")
 class Question(NamedTuple):
     """What the server sends; of the models' `first`, to each client its own columns."""
 
@@ -162,17 +164,18 @@ class Pass:
     ) -> tuple[Memory, Scores]:
         """Step 4: each client's partial scores of the rows, from its own columns."""
         models = [question.model, question.previous][: self.points]
-        width = models[0].first.shape[1]
-        partial = np.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
+        xp, width = block.xp, models[0].first.shape[1]
+        partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
         for i, shard in enumerate(block.shards):
-            own = [model.first[span(shard.columns)] for model in models]
+            own = [model.first[index(model.first, span(shard.columns))] for model in models]
             X = block.only(np.array([i])).take(question.rows[None]).X
-            scores = self.problem.objective.scores(own[0] if len(own) == 1 else np.concatenate(own, axis=1), X)[0]
+            scores = self.problem.objective.scores(own[0] if len(own) == 1 else xp.concatenate(own, axis=1), X)[0]
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
-        return self._memory(question, len(block.clients)), Scores(partial)
+        return self._memory(question, block), Scores(partial)
 
-    def _memory(self, question: Question, clients: int) -> Memory:
+    def _memory(self, question: Question, block: Block) -> Memory:
         """What is kept of the question, and room for what will be heard."""
+        xp, clients = block.xp, len(block.clients)
         functions, dtype = len(sampled(self.problem)), question.model.first.dtype
         width, head = question.model.first.shape[1], question.model.head
         bare = question._replace(
@@ -181,12 +184,12 @@ class Pass:
         )
         sums: Record = ()
         if self.measures:
-            sums = map_leaves(lambda field: np.zeros(field.shape), tally_fields(self.problem, 1))
+            sums = map_leaves(lambda field: xp.zeros(field.shape), tally_fields(self.problem, 1))
         found = Memory(
             question=bare,
-            slopes=np.zeros((functions if self.gradients else 0, self.size, width), dtype),
-            head=map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
-            level=np.zeros(functions) if self._levels else (),
+            slopes=xp.zeros((functions if self.gradients else 0, self.size, width), dtype),
+            head=map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
+            level=xp.zeros(functions) if self._levels else (),
             tally=sums,
         )
         memory: Memory = _for_each(found, clients)
@@ -195,10 +198,11 @@ class Pass:
     def hear_scores(self, clients: Memory, total: Scores, block: Block, now: Round) -> Memory:
         """The losses' slopes, by those who have the labels: they are the same for all, and are found once."""
         asked: Question = map_leaves(lambda leaf: leaf[0], clients.question)
-        y = block.shards[0].y[asked.rows]
-        weights = np.full(self.size, 1 / self.size)
+        xp, y = block.xp, block.shards[0].y
+        y = y[index(y, asked.rows)]
+        weights = xp.full(self.size, 1 / self.size)
         if self.measures:
-            weights = (np.arange(self.size) < asked.count).astype(np.float64)
+            weights = (xp.arange(self.size) < int(asked.count)).astype(np.float64)
         found = clients
         if self.measures:
             sums: Tally = tally(self.problem, asked.model.head, total.partial[0], y, weights)
@@ -206,12 +210,12 @@ class Pass:
         if not self.gradients:
             return found
         down = self._slopes(asked.model.head, total.partial[0], y, weights, asked.shares)
-        stacked = Slopes((np.stack(down.scores),), down.head, down.level)
+        stacked = Slopes((xp.stack(down.scores),), down.head, down.level)
         if self.points == 2 and asked.keep:
             before = self._slopes(asked.previous.head, total.partial[1], y, weights * -float(asked.keep), asked.shares)
             stacked = Slopes(
-                (stacked.scores[0] + np.stack(before.scores),),
-                map_leaves(np.add, down.head, before.head),
+                (stacked.scores[0] + xp.stack(before.scores),),
+                map_leaves(operator.add, down.head, before.head),
                 down.level + before.level if len(down.level) else (),
             )
         n = len(block.clients)
@@ -254,7 +258,7 @@ class Pass:
 
 def _for_each(record: Record, clients: int) -> Record:
     """The same for every client, without copies."""
-    return map_leaves(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), record)
+    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
@@ -314,7 +318,7 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
     def absorb(sums: Sums, total: Gathered, now: Round) -> Sums:
         found = Evaluation(total.tally, total.statistics.gradient)
         if sums.turn:
-            found = map_leaves(np.add, sums.found, found)
+            found = map_leaves(operator.add, sums.found, found)
         return Sums(sums.model, sums.turn + 1, found)
 
     def measure(gradients: bool, reported: Any, columns: tuple[str, ...]) -> Measure:

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.core.record import Array
+from mpifed.core.record import Array, beside, namespace
+from mpifed.maths.kernels import device_square_norms, sigmoid
+from mpifed.maths.sparse import DeviceRows
 
-
-def namespace(array: Array) -> Any:
-    """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
-    if type(array).__module__.startswith("cupy"):
-        import cupy
-
-        return cupy
-    return np
+__all__ = [
+    "beside", "column", "common_product", "namespace", "product", "sigmoid", "softmax", "square_norms",
+    "transposed_product",
+]  # fmt: skip
 
 
 def product(X: Any, weights: Array) -> Array:
@@ -42,46 +40,54 @@ def transposed_product(X: Any, slopes: Array) -> Array:
     """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h]."""
     if isinstance(X, tuple):
         return namespace(slopes).stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
+    if namespace(slopes) is not np:  # CuPy would copy X to transpose it; the slopes are small
+        xp = namespace(slopes)
+        return xp.ascontiguousarray((xp.ascontiguousarray(slopes.swapaxes(-1, -2)) @ X).swapaxes(-1, -2))
     return X.swapaxes(-1, -2) @ slopes
+
+
+def common_product(values: Array, weights: Array) -> Array:
+    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h]; on a device one product where weights are shared.
+
+    In memory it stays a product for each client, whose bits are those of the clients one by one.
+    """
+    if namespace(values) is np or weights.ndim > 2:
+        return values @ weights
+    return (values.reshape(-1, values.shape[-1]) @ weights).reshape(*values.shape[:-1], weights.shape[-1])
 
 
 def square_norms(X: Any) -> Array:
     """Squared norms along the last axis, in float64: [..., s] from X as in `product`."""
     if isinstance(X, tuple):
         return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
+    if namespace(X) is not np:
+        return device_square_norms(X)
     some = max(1, _CACHED // max(1, X[:1].size))
     parts = [_square_norms(X[i : i + some].astype("f8", copy=False)) for i in range(0, len(X), some)]
-    return parts[0] if len(parts) == 1 else namespace(X).concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 _CACHED = 2**17  # numbers widened at a time
 
 
 def _square_norms(X: Array) -> Array:
-    return namespace(X).einsum("...p,...p->...", X, X)
+    return np.einsum("...p,...p->...", X, X)
 
 
 def _square_norms_sparse(x: Any) -> Array:
     """[s] of the rows of a CSR matrix."""
-    xp, square = namespace(x.data), x.data.astype("f8") ** 2
-    found, some = xp.zeros(x.shape[0]), xp.diff(x.indptr) > 0
+    if isinstance(x, DeviceRows):
+        return x.squares()
+    square = x.data.astype("f8") ** 2
+    found, some = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
     if len(square):
-        found[some] = xp.add.reduceat(square, x.indptr[:-1][some])
+        found[some] = np.add.reduceat(square, x.indptr[:-1][some])
     return found
 
 
 def column(values: Array, like: Array) -> Array:
-    """[n, 1, ...] from values [n], in the dtype and number of axes of `like`."""
-    return values.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
-
-
-def sigmoid(z: Array) -> Array:
-    """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
-    half = z.dtype.type(0.5)
-    result = namespace(z).tanh(z * half)
-    result *= half
-    result += half
-    return result
+    """[n, 1, ...] from values [n], in the dtype and number of axes of `like`, and where it is."""
+    return beside(like, values, like.dtype).reshape(-1, *[1] * (like.ndim - 1))
 
 
 def softmax(z: Array) -> tuple[Array, Array]:

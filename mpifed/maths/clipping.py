@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
+from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import Linear, Objective, Parameters
 
 _HAIR = 1 - 2.0**-20  # more than a few roundings in float32: a clipped gradient as it is computed keeps the bound
@@ -95,5 +94,4 @@ def clip_record(record: Record, clip: float) -> Record:
 
 def _factors(squares: Array, clip: float) -> Array:
     """What brings squared norms within the bound, a hair below it so that rounding cannot exceed it; 1 if they are."""
-    with np.errstate(divide="ignore"):
-        return np.minimum(1.0, clip * _HAIR / np.sqrt(squares))
+    return clip_factors(squares, clip * _HAIR)

@@ -23,6 +23,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from mpifed.core.record import Array
+from mpifed.maths import kernels_duals
 from mpifed.maths.arrays import namespace, sigmoid
 
 
@@ -94,9 +95,12 @@ class HingeDual:
 
         This is Algorithm 5 of HyFDCA. # differs from the paper: its closed form lacks t and the norm of the row.
         """
-        xp, upper = namespace(alpha), y.astype(alpha.dtype)
+        xp = namespace(alpha)
         # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends at the border anyway
-        curvature = xp.maximum(_like(alpha, curvature), xp.finfo(alpha.dtype).eps / 4)
+        least = xp.finfo(alpha.dtype).eps / 4
+        if xp is not np:
+            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, least)
+        curvature, upper = np.maximum(_like(alpha, curvature), least), y.astype(alpha.dtype)
         found = upper + upper
         found -= 1
         found -= _like(alpha, scores)  # t - m
@@ -139,14 +143,16 @@ class SquaredHingeDual:
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] t max(0, t alpha + (1 - t m - t alpha / 2) / (curvature + 1/2)) - alpha."""
-        xp, t = namespace(alpha), _signs(alpha, y)
+        if namespace(alpha) is not np:
+            return kernels_duals.device_step(kernels_duals.SQUARED_HINGE, alpha, scores, y, curvature)
+        t = _signs(alpha, y)
         found = alpha * alpha.dtype.type(-0.5)
         found += t
         found -= _like(alpha, scores)
         found /= _like(alpha, curvature) + alpha.dtype.type(0.5)
         found += alpha
         found *= t
-        xp.maximum(found, 0, out=found)
+        np.maximum(found, 0, out=found)
         found *= t
         found -= alpha
         return found
@@ -194,16 +200,19 @@ class LogisticDual:
         side. It starts at most 1.3 to the right, and an error of e becomes one of e^2 / 2 or less: `_NEWTON` steps are
         enough for double precision.
         """
-        xp, t = namespace(alpha), _signs(alpha, y)
+        if namespace(alpha) is not np:
+            tiny = np.finfo(alpha.dtype).tiny
+            return kernels_duals.device_step(kernels_duals.LOGISTIC, alpha, scores, y, curvature, tiny)
+        t = _signs(alpha, y)
         one, c = alpha.dtype.type(1), _like(alpha, curvature)
         b = t * alpha
         k = c * b
         k -= t * _like(alpha, scores)
         over = k > c / 2  # v > 1/2: solve for 1 - v instead
-        k = xp.where(over, c - k, k)
+        k = np.where(over, c - k, k)
         q = self._start(k, c)
         for _ in range(_NEWTON):
-            power = xp.exp(q)
+            power = np.exp(q)
             v = power / (one + power)
             slope = v - v * v
             slope *= c
@@ -213,10 +222,10 @@ class LogisticDual:
             v -= k
             v /= slope
             q -= v
-            xp.minimum(q, 0, out=q)  # where rounding brought it beyond
-        power = xp.exp(q)
+            np.minimum(q, 0, out=q)  # where rounding brought it beyond
+        power = np.exp(q)
         v = power / (one + power)
-        v = xp.where(over, one - v, v)
+        v = np.where(over, one - v, v)
         v *= t
         v -= alpha
         return v
@@ -226,11 +235,11 @@ class LogisticDual:
 
         With x = k + log c >= 1 the root is at least -log c, so c sigmoid(q) = k - q is at most x.
         """
-        xp, one = namespace(k), k.dtype.type(1)
-        x = k + xp.log(xp.maximum(c, xp.finfo(k.dtype).tiny))
+        one = k.dtype.type(1)
+        x = k + np.log(np.maximum(c, np.finfo(k.dtype).tiny))
         has = (x >= 1) & (2 * x < c)
-        part = xp.where(has, x, one) / xp.where(has, c, 2 * one)  # sigmoid(q) <= x / c < 1/2
-        return xp.minimum(xp.minimum(k, 0), xp.log(part) - xp.log1p(-part))
+        part = np.where(has, x, one) / np.where(has, c, 2 * one)  # sigmoid(q) <= x / c < 1/2
+        return np.minimum(np.minimum(k, 0), np.log(part) - np.log1p(-part))
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
         """As `step`."""
@@ -280,6 +289,8 @@ class LeastSquaresDual:
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] (y - m - alpha) / (1 + curvature)."""
+        if namespace(alpha) is not np:
+            return kernels_duals.device_step(kernels_duals.LEAST_SQUARES, alpha, scores, y, curvature)
         found = y.astype(alpha.dtype)
         found -= _like(alpha, scores)
         found -= alpha

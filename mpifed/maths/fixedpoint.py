@@ -85,6 +85,7 @@ class Encoder:
         self._together = max(1, _TOGETHER // max(size, 1))  # rows that one call takes
         real, self._integer, digits = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
+        self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # what adding a constant can encode
         self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
         self._shifted = np.empty((self._together, size), real)
         self._piece = np.empty(min(size, _TOGETHER), real)
@@ -101,6 +102,21 @@ class Encoder:
         for start in range(0, len(values), self._together):
             self._add(values[start : start + self._together], before, sums)
             before = sums
+
+    def add_total(
+        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0
+    ) -> None:
+        """Add a sum [size] of values within the bound, as `add` does with one value; it may be above the bound."""
+        if not outside(total, self._largest):
+            self.add(total.reshape(1, -1), accumulator, first_of)
+            return
+        rest = total.astype(np.float64)
+        for limb, scale in enumerate(self.form.limb_scales):
+            part = accumulator[limb * self.size : (limb + 1) * self.size]
+            multiple = np.rint(rest / scale)  # exact but for the rounding, since scales are powers of two
+            rest -= multiple * scale
+            coded = multiple.astype(self._integer) + self._integer(self._bits[limb])
+            np.add(coded, self._integer(self._offset(limb, first_of)) if first_of else part, out=part)
 
     def add_piecewise(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> None:
         """Add as many `values` [m] as there are in `accumulator` [m], of one limb, so that little leaves the cache."""

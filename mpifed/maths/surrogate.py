@@ -14,13 +14,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.record import Array, Record, flat, leaves, map_leaves
+from mpifed.core.record import Array, Record, flat, in_memory, leaves, map_leaves, namespace, on_host
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
 _TOGETHER = 2**14  # columns of the Gram matrix's factor that are widened at once
 
 
+@in_memory("constant", "weight")
 class Surrogate(NamedTuple):
     """K convex quadratics."""
 
@@ -56,11 +57,12 @@ def track(
     """
 
     def tracked(linear: Array, slope: Array, w: Array) -> Array:
-        number, new, part = w.dtype.type, np.empty_like(linear), np.empty_like(w)
+        xp = namespace(w)
+        number, new, part = w.dtype.type, xp.empty_like(linear), xp.empty_like(w)
         for k, penalty in enumerate(penalties):
-            np.multiply(w, number(2 * rho * (penalty - tau)), out=new[k])  # with the next, rho times the new l
-            new[k] += np.multiply(slope[k], number(rho / weight), out=part)
-            new[k] += np.multiply(linear[k], number(1 - rho), out=part)  # (30), (31)
+            xp.multiply(w, number(2 * rho * (penalty - tau)), out=new[k])  # with the next, rho times the new l
+            new[k] += xp.multiply(slope[k], number(rho / weight), out=part)
+            new[k] += xp.multiply(linear[k], number(1 - rho), out=part)  # (30), (31)
         return new
 
     linear = map_leaves(tracked, surrogate.linear, gradient, at)
@@ -116,7 +118,7 @@ def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
         flat = leaf.reshape(len(leaf), -1)
         for start in range(0, flat.shape[1], _TOGETHER):
             some = flat[:, start : start + _TOGETHER].astype(np.float64)
-            found += some @ some.T
+            found += on_host(some @ some.T)
     whole = np.zeros((len(rows),) * 2)
     there = [k for k, row in enumerate(rows) if row is not None]
     whole[np.ix_(there, there)] = found

@@ -12,10 +12,18 @@ from numpy.random import Generator
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace, sigmoid, softmax, square_norms
 from mpifed.maths.duals import Dual, LeastSquaresDual, LogisticDual
+from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
 
 
-def cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
+def cross_entropy(logits: Array, y: Array) -> Array:
+    """[..., s] the loss of each sample, of logits [..., s, L]."""
+    if namespace(logits) is not np:
+        return device_cross_entropy(logits, y)
+    return _cross_entropy(logits, y)[0]
+
+
+def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
     """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened)."""
     probabilities, normalizer = softmax(logits)
     at = _places(logits, y)
@@ -24,7 +32,9 @@ def cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
 
 def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
     """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
-    loss, slopes, at = cross_entropy(logits, y)
+    if namespace(logits) is not np:
+        return device_cross_entropy_slope(logits, y, weights)
+    loss, slopes, at = _cross_entropy(logits, y)
     slopes.reshape(-1)[at] -= 1  # of the array that softmax has just made: a view
     slopes *= weights[..., None].astype(slopes.dtype)
     return loss, slopes
@@ -96,7 +106,7 @@ class Softmax(PerClass):
 
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
-        return cross_entropy(scores, y)[0]
+        return cross_entropy(scores, y)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """Probabilities minus one-hot labels."""
@@ -113,7 +123,7 @@ class OneVsRest(PerClass):
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] the sum over the classes."""
         xp = namespace(scores)
-        against = xp.array(scores, order="C")
+        against = scores.copy() if scores.flags.c_contiguous else xp.ascontiguousarray(scores)
         against.reshape(-1)[_places(scores, y)] *= -1
         return xp.logaddexp(scores.dtype.type(0), against).sum(axis=-1)
 

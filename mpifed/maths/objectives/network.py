@@ -10,7 +10,8 @@ from annotated_types import Ge, Gt
 from numpy.random import Generator
 
 from mpifed.core.record import Array
-from mpifed.maths.arrays import namespace, sigmoid, square_norms
+from mpifed.maths.arrays import common_product, namespace, square_norms, transposed_product
+from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
 from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
 
@@ -59,19 +60,15 @@ class Network(Linear):
 
     def loss(self, head: Output | BiasedOutput, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
-        return cross_entropy(self._logits(head, scores), y)[0]
+        return cross_entropy(self._logits(head, scores), y)
 
     def slope(self, head: Output | BiasedOutput, scores: Array, y: Array, weights: Array) -> Slope:
         """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
         z = _hidden(head, scores)
-        gate = sigmoid(z)
-        active = z * gate
+        gate, active = swish(z)
         loss, logits = cross_entropy_slope(_output(head, active), y, weights)
-        second = active.swapaxes(-1, -2) @ logits
-        down = z - active
-        down += down.dtype.type(1)
-        down *= gate
-        down *= logits @ head.second.swapaxes(-1, -2)
+        second = transposed_product(active, logits)
+        down = swish_slope(z, gate, active, common_product(logits, head.second.swapaxes(-1, -2)))
         if isinstance(head, BiasedOutput):
             return Slope(loss, BiasedOutput(second, down.sum(axis=-2), logits.sum(axis=-2)), down)
         return Slope(loss, Output(second), down)
@@ -83,14 +80,14 @@ class Network(Linear):
     def head_squares(self, head: Output | BiasedOutput, scores: Array, y: Array, slopes: Array) -> Array:
         """By `second` the derivative is the product of hidden cells and slopes by the logits."""
         z = _hidden(head, scores)
-        active = z * sigmoid(z)
+        _, active = swish(z)
         logits = square_norms(cross_entropy_slope(_output(head, active), y, namespace(y).ones(y.shape))[1])
         found = square_norms(active) * logits
         return found + square_norms(slopes) + logits if isinstance(head, BiasedOutput) else found
 
     def _logits(self, head: Output | BiasedOutput, scores: Array) -> Array:
         z = _hidden(head, scores)
-        return _output(head, z * sigmoid(z))
+        return _output(head, swish(z)[1])
 
 
 def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
@@ -100,7 +97,7 @@ def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
 
 def _output(head: Output | BiasedOutput, active: Array) -> Array:
     """[..., s, L] the logits."""
-    logits = active @ head.second
+    logits = common_product(active, head.second)
     if isinstance(head, BiasedOutput):
         logits += head.output_bias[..., None, :]
     return logits

@@ -184,3 +184,16 @@ def test_outside_of_integers() -> None:
     assert not outside(np.array([3, -4]), 4.0)
     assert outside(np.array([3, -5]), 4.0)
     assert not outside(np.zeros(0), 1.0)
+
+
+@pytest.mark.parametrize("form", [Grid(2.0**-40, 2.0**10, 1), Grid(2.0**-18, 16.0, 1, 32), Grid(2.0**-60, 2.0**10, 2)])
+def test_sums_above_the_bound_of_one_value(form: Grid) -> None:
+    rng, encoder = np.random.default_rng(1), Encoder(form, 50)
+    found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
+    totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
+    for i, total in enumerate(totals):
+        encoder.add_total(total, found, len(totals) if i == 0 else 0)
+    scale = Fraction(form.scale)
+    wanted = [sum(round(Fraction(float(x)) / scale) for x in column) for column in zip(*totals, strict=True)]
+    whole = found.reshape(form.limbs, 50).astype(object)
+    assert [sum(int(x) << 32 * (form.limbs - 1 - i) for i, x in enumerate(row)) for row in whole.T] == wanted

@@ -1,0 +1,140 @@
+"""Devices: which one a rank takes, and what is kept there.
+
+What makes the bits of one kind of device always the same: single precision is never rounded to TF32, cuBLAS gets a
+workspace of its own for every stream, kernels add nothing atomically, products have the shapes of the job's blocks,
+and never those of what a rank happens to host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from mpifed.core.block import Block
+from mpifed.core.device import Device as Place
+from mpifed.core.device import Host, beside_record, host_record
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Record
+from mpifed.maths.resident import DeviceBlock, DeviceShard, Room
+
+SHARE = 0.8  # of the free memory of a device that rows and states may take
+_REMEDY = (
+    "install the extra `gpu` of this package (pip install 'mpifed[gpu]') for your CUDA, ask the batch system for a GPU "
+    'and see whether CUDA_VISIBLE_DEVICES hides it, or set [compute] device = "cpu"'
+)
+
+
+class Cuda:
+    """A CUDA device of this rank."""
+
+    on_host = False
+    aware = False  # until MPI has been asked
+
+    def __init__(self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1) -> None:
+        """`number` counts the visible devices; `ranks` is how many ranks share this one."""
+        self.xp, self.number = xp, number
+        runtime = xp.cuda.runtime
+        xp.cuda.Device(number).use()
+        properties = runtime.getDeviceProperties(number)
+        self.name = str(properties["name"].decode())
+        self.versions: Mapping[str, str] = {"cupy": str(xp.__version__), "cuda": _dotted(runtime.runtimeGetVersion())}
+        free, _ = runtime.memGetInfo()
+        budget = SHARE * free / ranks if memory_gib is None else memory_gib * 2**30
+        self.room = Room(int(budget))
+        self._like = xp.empty(0)
+        self._shards: dict[int, DeviceShard] = {}
+        self._calls, self._scarce = 0, False
+
+    def block(self, block: Block) -> Block:
+        """The same clients, their rows on the device as far as there is room; the caller holds on to `block`."""
+        if isinstance(block, DeviceBlock):
+            return block
+        known = vars(block).get(_THERE)
+        if known is None or known[0] is not self:
+            shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
+            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, self.xp)  # as long as it lives
+        found: DeviceBlock = known[1]
+        return found
+
+    def _shard(self, shard: Any, dtype: str) -> DeviceShard:
+        found = self._shards.get(shard.client)
+        if found is None:
+            found = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
+        found.host = shard  # opened anew; what it holds is the same
+        return found
+
+    def record(self, record: Record) -> Record:
+        """The same numbers on the device, but for what a record keeps in memory."""
+        return beside_record(self._like, record)
+
+    def states(self, states: Record) -> Record:
+        """Client states after an exchange: they stay where it has left them, unless there is little room by now."""
+        if self._calls % _LOOK == 0:
+            free, total = self.xp.cuda.runtime.memGetInfo()
+            self._scarce = free + self.xp.get_default_memory_pool().free_bytes() < _LEAST * total
+        self._calls += 1
+        return host_record(states) if self._scarce else states
+
+    def pinned(self, size: int, dtype: Any) -> Any:
+        """[size] zeros in page-locked memory."""
+        import cupyx
+
+        return cupyx.zeros_pinned(size, dtype)
+
+
+_THERE = "_on_device"  # where a block keeps what it is on a device
+_LOOK = 64  # exchanges of a block between two looks at how much memory is free
+_LEAST = 0.08  # of a device's memory is to be free; what is needed for arithmetic comes on top of rows and states
+
+
+def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Place:
+    """The device of a rank; the processor where the job wants it, or where `wanted` is "auto" and there is no other.
+
+    Parameters
+    ----------
+    wanted : "auto", "cpu" or "cuda"
+    node_rank, node_size : this rank among those of its node; it takes the visible device `node_rank` modulo their count
+    memory_gib : of the device for rows; 80 % of what is free, shared with the other ranks there, when absent
+
+    Raises
+    ------
+    UsageError
+        when "cuda" is wanted and not there, or set up so that its bits would not be the same every time.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not driver()):
+        return Host()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is loaded
+    try:
+        import cupy
+
+        count = int(cupy.cuda.runtime.getDeviceCount())
+        trouble = "" if count else "no device is visible"
+    except (ImportError, RuntimeError) as error:  # CuPy's own errors derive from the second
+        count, trouble = 0, str(error)
+    if not count:
+        if wanted == "auto":
+            return Host()
+        raise UsageError(f'[compute] device = "cuda": {trouble}; {_REMEDY}')
+    if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
+        raise UsageError(
+            "CUPY_TF32 is set: products in single precision would be rounded to 10 bits, and results differ from the "
+            "processor's in the third digit; unset it"
+        )
+    sharing = -(-node_size // count)
+    return Cuda(cupy, node_rank % count, memory_gib, sharing)
+
+
+def driver() -> bool:
+    """Whether CUDA's driver is here at all: known at once, where importing CuPy takes a second."""
+    try:
+        ctypes.CDLL("libcuda.so.1" if sys.platform != "win32" else "nvcuda.dll")
+    except OSError:
+        return False
+    return True
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"

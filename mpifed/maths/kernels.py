@@ -1,0 +1,202 @@
+"""Kernels: elementwise functions that are one pass over the memory on a device, each with what NumPy does in its place.
+
+A kernel is a line or two of C++ between declared inputs and outputs, and CuPy makes it a loop over the output. The
+sources keep to what any C++ compiler takes, without CUDA's own words, so that they can be tried on the host as well.
+They are compiled without contracting a * b + c to one rounding: sums and products round as NumPy's do, and results
+differ from the CPU's where exp, tanh and log of the two libraries do, by a unit in the last place. No kernel adds
+floating-point numbers atomically: the bits of one kind of device are always the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.core.record import Array, beside, namespace
+
+OPTIONS = ("--fmad=false",)
+
+
+class Source(NamedTuple):
+    """One kernel, in CuPy's terms: `raw` arguments are read by index, all others at the place `i` of the output."""
+
+    name: str
+    inputs: str
+    outputs: str
+    body: str
+
+
+class Reduction(NamedTuple):
+    """A sum or maximum of a function along axes, in CuPy's terms."""
+
+    name: str
+    inputs: str
+    outputs: str
+    each: str  # of one element
+    both: str  # of two partial results, a and b
+    first: str  # the result of nothing
+
+
+@cache
+def _compiled(xp: Any, source: Source | Reduction) -> Any:
+    if isinstance(source, Source):
+        return xp.ElementwiseKernel(
+            source.inputs, source.outputs, source.body, f"mpifed_{source.name}", options=OPTIONS
+        )  # fmt: skip
+    name, (inputs, outputs) = f"mpifed_{source.name}", source[1:3]
+    return xp.ReductionKernel(
+        inputs, outputs, source.each, source.both, f"{outputs.split()[1]} = a", source.first, name, options=OPTIONS
+    )
+
+
+def launch(source: Source, like: Array, *arguments: Any, size: int | None = None) -> Any:
+    """The outputs of a kernel, on the device of `like`.
+
+    Parameters
+    ----------
+    arguments : the inputs, and also the outputs where any of these is raw
+    size : of the loop, where no argument tells
+    """
+    kernel = _compiled(namespace(like), source)
+    return kernel(*arguments) if size is None else kernel(*arguments, size=size)
+
+
+def reduce(source: Reduction, values: Array, axis: int = -1) -> Array:
+    """The reduction of `values` on a device along an axis."""
+    return _compiled(namespace(values), source)(values, axis=axis)
+
+
+# --- the swish and its slope ----------------------------------------------------------------------------------------
+
+SIGMOID = Source("sigmoid", "T z", "T gate", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5;")
+SWISH = Source(
+    "swish", "T z", "T gate, T active", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5; active = z * gate;"
+)  # fmt: skip
+SWISH_SLOPE = Source(
+    "swish_slope", "T z, T gate, T active, T back", "T down", "down = ((z - active) + (T)1) * gate * back;"
+)  # fmt: skip
+
+
+def sigmoid(z: Array) -> Array:
+    """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
+    if namespace(z) is not np:
+        return launch(SIGMOID, z, z)
+    half = z.dtype.type(0.5)
+    result = np.tanh(z * half)
+    result *= half
+    result += half
+    return result
+
+
+def swish(z: Array) -> tuple[Array, Array]:
+    """(g, S) of z: the sigmoid g and the swish S = z g."""
+    if namespace(z) is not np:
+        gate, active = launch(SWISH, z, z)
+        return gate, active
+    gate = sigmoid(z)
+    return gate, z * gate
+
+
+def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
+    """The derivative by z of what has the derivative `back` by the swish: S' = g (1 + z - S)."""
+    if namespace(z) is not np:
+        return launch(SWISH_SLOPE, z, z, gate, active, back)
+    down = z - active
+    down += down.dtype.type(1)
+    down *= gate
+    down *= back
+    return down
+
+
+# --- the softmax and its cross-entropy ------------------------------------------------------------------------------
+
+_NORMALIZED = """
+    const long long first = i * outputs;
+    T top = z[first];
+    for (long long k = 1; k < outputs; ++k) top = z[first + k] > top ? z[first + k] : top;
+    T total = 0;
+    for (long long k = 0; k < outputs; ++k) total += exp(z[first + k] - top);
+    loss = (log(total) + top) - z[first + y[i]];
+"""
+CROSS_ENTROPY = Source("cross_entropy", "raw T z, raw int64 y, int64 outputs", "T loss", _NORMALIZED)
+CROSS_ENTROPY_SLOPE = Source(
+    "cross_entropy_slope", "raw T z, raw int64 y, raw W weights, int64 outputs", "T loss, raw T slope",
+    _NORMALIZED + """
+    for (long long k = 0; k < outputs; ++k) {
+        T found = exp(z[first + k] - top) / total;
+        if (k == y[i]) found -= (T)1;
+        slope[first + k] = found * (T)weights[i];
+    }
+    """,
+)  # fmt: skip
+
+
+def device_cross_entropy(logits: Array, y: Array) -> Array:
+    """[..., s] the loss of each sample, of logits [..., s, L] on a device."""
+    xp = namespace(logits)
+    logits, loss = xp.ascontiguousarray(logits), xp.empty(y.shape, logits.dtype)
+    launch(CROSS_ENTROPY, logits, logits, xp.ascontiguousarray(y), logits.shape[-1], loss)
+    return loss
+
+
+def device_cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+    """(loss [..., s], derivative of the weighted loss by the logits [..., s, L]), on a device."""
+    xp = namespace(logits)
+    logits, loss = xp.ascontiguousarray(logits), xp.empty(y.shape, logits.dtype)
+    slope, weights = xp.empty_like(logits), xp.ascontiguousarray(weights)
+    launch(CROSS_ENTROPY_SLOPE, logits, logits, xp.ascontiguousarray(y), weights, logits.shape[-1], loss, slope)
+    return loss, slope
+
+
+# --- clipping and noise ---------------------------------------------------------------------------------------------
+
+CLIP = Source("clip", "float64 square, float64 most", "float64 factor", """
+    const double part = most / sqrt(square);
+    factor = part > 1.0 ? 1.0 : part;
+""")  # fmt: skip
+NOISE = Source("noise", "T value, T noise, T spread", "T out", "const T moved = noise * spread; out = moved + value;")
+
+
+def clip_factors(squares: Array, most: float) -> Array:
+    """What brings vectors of squared norms `squares` to a norm of at most `most`; 1 exactly if they are within."""
+    if namespace(squares) is not np:
+        return launch(CLIP, squares, squares, most)
+    with np.errstate(divide="ignore"):
+        found: Array = np.minimum(1.0, most / np.sqrt(squares))
+    return found
+
+
+def with_noise(values: Array, noise: Array, spread: Array) -> Array:
+    """values [n, ...] + spread [n] * noise [n, ...]: `noise` in memory, which may be overwritten."""
+    wide = spread.astype(noise.dtype).reshape(-1, *[1] * (noise.ndim - 1))
+    if namespace(values) is not np:
+        return launch(NOISE, values, values, beside(values, noise), beside(values, wide))
+    noise *= wide
+    noise += values
+    return noise
+
+
+# --- sums of squares ------------------------------------------------------------------------------------------------
+
+SQUARES = Reduction("squares", "T x", "float64 y", "(double)x * (double)x", "a + b", "0")
+
+
+def device_square_norms(values: Array) -> Array:
+    """Squared norms along the last axis, in float64, on a device."""
+    return reduce(SQUARES, values)
+
+
+# --- rows of many clients at once -----------------------------------------------------------------------------------
+
+GATHER = Source("gather", "raw uint64 first, raw int64 at, int64 rows, int64 width", "T out", """
+    const long long row = i / width;
+    const T* shard = (const T*)first[row / rows];
+    out = shard[at[row] * width + i % width];
+""")  # fmt: skip
+
+
+def gathered(first: Array, at: Array, width: int, out: Array) -> None:
+    """Put the rows `at` [n, s] of n arrays [s_i, width], which begin at the addresses `first` [n], into `out`."""
+    launch(GATHER, out, first, at, at.shape[1], width, out)

@@ -1,0 +1,68 @@
+"""Kernels of dual steps: HyFDCA's closed forms, and Newton's method for the logistic loss, one pass each.
+
+What they compute, and why, stands at the classes of `mpifed.maths.duals`, which use them for arrays on a device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpifed.core.record import Array, beside
+from mpifed.maths.kernels import Source, launch
+
+_INPUTS = "T alpha, T score, T y, T curvature"
+
+HINGE = Source("hinge_step", _INPUTS + ", T least", "T step", """
+    T found = (y + y - (T)1 - score) / (curvature > least ? curvature : least) + alpha;
+    found = found > y ? y : found;
+    const T low = y - (T)1;
+    found = found < low ? low : found;
+    step = found - alpha;
+""")  # fmt: skip
+
+SQUARED_HINGE = Source("squared_hinge_step", _INPUTS, "T step", """
+    const T t = y + y - (T)1;
+    T found = alpha * (T)-0.5 + t - score;
+    found = (found / (curvature + (T)0.5) + alpha) * t;
+    found = found < (T)0 ? (T)0 : found;
+    step = found * t - alpha;
+""")  # fmt: skip
+
+LOGISTIC = Source("logistic_step", _INPUTS + ", T least", "T step", """
+    const T t = y + y - (T)1, c = curvature;
+    T k = c * (t * alpha) - t * score;
+    const bool over = k > c / (T)2;
+    k = over ? c - k : k;
+    T q = k < (T)0 ? k : (T)0;
+    const T x = k + log(c > least ? c : least);
+    if (x >= (T)1 && (T)2 * x < c) {
+        const T part = x / c, third = log(part) - log1p(-part);
+        q = third < q ? third : q;
+    }
+    for (int turn = 0; turn < 6; ++turn) {
+        const T power = exp(q), v = power / ((T)1 + power);
+        q -= (q + c * v - k) / ((T)1 + c * (v - v * v));
+        q = q > (T)0 ? (T)0 : q;
+    }
+    const T power = exp(q), v = power / ((T)1 + power);
+    step = (over ? (T)1 - v : v) * t - alpha;
+""")  # fmt: skip
+
+LEAST_SQUARES = Source(
+    "least_squares_step", _INPUTS, "T step", "step = (y - score - alpha) / (curvature + (T)1);"
+)  # fmt: skip
+
+
+def device_step(
+    source: Source, alpha: Array, scores: Array, y: Array, curvature: Array | float, *least: float
+) -> Array:
+    """[..., s] the steps of a dual; arguments as those of `mpifed.maths.duals.Dual.step`, alpha on a device.
+
+    `least` is the smallest curvature that counts, where the kernel asks for it.
+    """
+    dtype = alpha.dtype
+
+    def alike(values: Any) -> Any:
+        return beside(alpha, values, dtype) if getattr(values, "ndim", 0) else float(values)
+
+    return launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))

@@ -1,0 +1,78 @@
+"""Kernels of sums over clients: values rounded to a grid and added as integers, or added as floats, on a device.
+
+`mpifed.maths.fixedpoint` does the same on the CPU, by adding a large constant instead of rounding; the integers are
+the same. Every sum is over the clients one after the other, at each place of the message by itself.
+"""
+
+from __future__ import annotations
+
+from mpifed.core.record import Array, namespace
+from mpifed.maths.fixedpoint import Grid
+from mpifed.maths.kernels import Reduction, Source, launch, reduce
+
+ENCODE = Source("encode", "raw T values, int64 clients, int64 width, float64 inverse", "S total", """
+    for (long long row = 0; row < clients; ++row)
+        total += (S)rint((double)values[row * width + i] * inverse);
+""")  # fmt: skip
+
+ENCODE_WIDE = Source(
+    "encode_wide", "raw T values, int64 clients, int64 width, float64 coarse, float64 fine",
+    "int64 high, int64 low", """
+    for (long long row = 0; row < clients; ++row) {
+        const double value = (double)values[row * width + i];
+        const double multiple = rint(value / coarse);
+        high += (long long)multiple;
+        low += (long long)rint((value - multiple * coarse) / fine);
+    }
+    """,
+)  # fmt: skip
+
+ADD = Source("add", "raw T values, int64 clients, int64 width", "S total", """
+    for (long long row = 0; row < clients; ++row) total = (S)(total + values[row * width + i]);
+""")  # fmt: skip
+
+PEAK = Reduction(
+    "peak", "T x", "float64 y", "x == x ? fabs((double)x) : 1.0 / 0.0", "a > b ? a : b", "0"
+)  # fmt: skip
+
+# of the clients in their order the first whose largest value is outside the bound, and that value
+WORST = Source("worst", "raw float64 peaks, raw int64 who, int64 clients, float64 bound", "raw float64 worst", """
+    for (long long row = 0; row < clients; ++row)
+        if (worst[0] == 0 && !(peaks[row] <= bound)) {
+            worst[0] = (double)(who[row] + 1);
+            worst[1] = peaks[row];
+        }
+""")  # fmt: skip
+
+
+def add_encoded(values: Array, form: Grid, totals: list[Array]) -> None:
+    """Add the rows of `values` [n, m], rounded to the grid, to `totals`, [m] for each limb; all on a device."""
+    clients, width = values.shape
+    if form.limbs == 1:
+        launch(ENCODE, values, values, clients, width, 1 / form.scale, totals[0])
+    else:
+        launch(ENCODE_WIDE, values, values, clients, width, *form.limb_scales, *totals)
+
+
+def add_floats(values: Array, total: Array) -> None:
+    """Add the rows of `values` [n, m] to `total` [m], one after the other; on a device."""
+    launch(ADD, values, values, *values.shape, total)
+
+
+def note_worst(values: Array, clients: Array, bound: float, worst: Array) -> None:
+    """Put (1 + client, its largest value) into `worst` [2] for the first client outside the bound, unless one is there.
+
+    Parameters
+    ----------
+    values : [n, m] of `clients` [n], both on the device
+    worst : [2] float64; zeros as long as all are within; a value that is no number counts as infinite
+    """
+    peaks = reduce(PEAK, values, axis=1)
+    launch(WORST, values, peaks, clients, len(values), bound, worst, size=1)
+
+
+def encoded(values: Array, form: Grid) -> Array:
+    """[limbs, m] the integers of `values` [m] on the grid; on a device."""
+    found = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
+    add_encoded(values.reshape(1, -1), form, list(found))
+    return found

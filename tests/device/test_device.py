@@ -1,0 +1,270 @@
+"""Which device a rank takes, what it says without one, and the same bits on any number of ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from both import job_of
+from registry import CASES, NAMES
+
+from mpifed import doctor
+from mpifed.comm.channel import Channel
+from mpifed.comm.device import DeviceSum
+from mpifed.comm.sums import make_sum
+from mpifed.core.device import Host, any_on_device, host_record
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Field, Placed, ToServer, fields_like
+from mpifed.core.record import put, put_in_place, take
+from mpifed.maths import device
+from mpifed.maths.device import Cuda, open_device
+from mpifed.run.config import Job
+from mpifed.run.history import read_json, summary
+
+PROGRAM = Path(__file__).with_name("on_ranks.py")
+
+
+# --- which one ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one."""
+    monkeypatch.setattr(device, "driver", lambda: True)
+
+
+def test_nothing_is_imported_without_a_driver(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "driver", lambda: False)
+    assert isinstance(open_device("auto", 0, 1), Host)
+    assert isinstance(open_device("cuda", 0, 1), Cuda)  # asked for, it is looked for
+
+
+def test_the_processor_needs_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
+    assert isinstance(open_device("cpu", 0, 1), Host)
+    assert isinstance(open_device("auto", 0, 1), Host)
+    with pytest.raises(UsageError, match=r'device = "cuda".*install.*mpifed\[gpu\].*device = "cpu"'):
+        open_device("cuda", 0, 1)
+
+
+def test_a_library_without_a_device(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> int:
+        raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", none)
+    assert isinstance(open_device("auto", 0, 1), Host)
+    with pytest.raises(UsageError, match=r"cudaErrorNoDevice.*CUDA_VISIBLE_DEVICES"):
+        open_device("cuda", 0, 1)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 0)
+    with pytest.raises(UsageError, match="no device is visible"):
+        open_device("cuda", 0, 1)
+
+
+@pytest.mark.parametrize(("node_rank", "devices", "number"), [(0, 1, 0), (3, 1, 0), (1, 4, 1), (6, 4, 2)])
+def test_ranks_of_a_node_take_devices_in_turn(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, node_rank: int, devices: int, number: int
+) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: devices)
+    monkeypatch.setattr(cupy.cuda, "Device", lambda n: SimpleNamespace(use=lambda: used.append(n)))
+    found = open_device("auto", node_rank, 8)
+    assert isinstance(found, Cuda) and found.number == number and used == [number]
+    free = 2**32  # of which the ranks who share a device have equal parts
+    assert found.room.nbytes == int(0.8 * free / (8 / devices))
+    assert open_device("cuda", node_rank, 8, memory_gib=0.5).room.nbytes == 2**29  # type: ignore[attr-defined]
+
+
+def test_reduced_precision_is_refused(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(one.level, "Make-believe" in one.what) for one in doctor.devices()] == [("ok", True)]
+    monkeypatch.setenv("CUPY_TF32", "1")
+    assert [one.level for one in doctor.devices()] == ["ok", "error"]
+    with pytest.raises(UsageError, match="CUPY_TF32"):
+        open_device("auto", 0, 1)
+    monkeypatch.setenv("CUPY_TF32", "0")
+    open_device("auto", 0, 1)
+
+
+def test_cupy_is_not_imported_where_it_is_not_asked_for(skewed: Path, tmp_path: Path, write_job: Any) -> None:
+    job = job_of(skewed, CASES[NAMES.index("fedavg-0")], "cpu")
+    path = write_job(tmp_path / "job.toml", job.table())
+    code = (
+        "import sys; sys.modules['cupy'] = None\n"
+        f"from mpifed.cli import main; main(['run', {str(path)!r}, '--out', {str(tmp_path / 'out')!r}])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    assert read_json(tmp_path / "out" / "run.json")["device"] == "cpu"
+
+
+def test_a_job_that_needs_a_device_ends_with_a_remedy(
+    skewed: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
+) -> None:
+    job = job_of(skewed, CASES[NAMES.index("fedavg-0")], "cpu").table()
+    job["compute"]["device"] = "cuda"
+    path = write_job(tmp_path / "job.toml", job)
+    ended = launch(2, "run", path, "--out", tmp_path / "out", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert ended.code == 2
+    assert ended.text.count('[compute] device = "cuda"') == 1 and "mpifed[gpu]" in ended.text
+
+
+def test_other_values_are_refused() -> None:
+    with pytest.raises(UsageError, match="device"):
+        Job.check({"name": "x", "rounds": 1, "compute": {"device": "gpu"}})
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def test_records_on_a_device(cupy: Any) -> None:
+    there, who = cupy.asarray(np.arange(6.0).reshape(3, 2)), np.array([0, 2])
+    assert take(there, who).get().tolist() == [[0, 1], [4, 5]]
+    new = np.full((2, 2), 9.0)
+    assert put(there, who, cupy.asarray(new)).get().tolist() == [[9, 9], [2, 3], [9, 9]]
+    assert there.get()[0].tolist() == [0, 1]
+    common = cupy.broadcast_to(cupy.asarray(np.zeros(2)), (3, 2))  # one row for all: not to be written to
+    assert put_in_place(common, who, cupy.asarray(new)).get().tolist() == [[9, 9], [0, 0], [9, 9]]
+    assert common.get().tolist() == np.zeros((3, 2)).tolist()
+    placed = Placed([there], [slice(0, 3)], 3)
+    assert any_on_device(placed) and not any_on_device(host_record(placed))
+
+
+# --- sums --------------------------------------------------------------------------------------------------------
+
+
+def _sums(cupy: Any, fields: Any, exact: bool = True, aware: bool = False) -> tuple[Any, Any]:
+    there = Cuda(cupy, 0)
+    there.aware = aware
+    exchange = ToServer("x", fields, None, None, None)  # type: ignore[arg-type]
+    own, other = (make_sum(exchange, 8, exact=exact, dtype="float32") for _ in range(2))
+    return DeviceSum(own, there), other
+
+
+def _filled(adder: Any, answers: list[tuple[Any, Any]]) -> Any:
+    adder.begin(sum(len(clients) for _, clients in answers))
+    for answer, clients in answers:
+        adder.add(answer, clients)
+    adder.check(np.arange(8))
+    return adder.message[:-1].tolist()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("bound", [2.0**10, 2.0**30])
+def test_sums_of_whole_answers(cupy: Any, exact: bool, bound: float) -> None:
+    there, here = _sums(cupy, fields_like(np.zeros((2, 3)), 2.0**-40, bound), exact)
+    rng, answers = np.random.default_rng(1), []
+    for clients in (np.array([0, 1]), np.array([4]), np.array([5, 6, 7])):
+        answers.append((rng.standard_normal((len(clients), 2, 3)).astype("f4"), clients))
+    for _ in range(2):  # a second time into the same buffers
+        assert _filled(there, [(cupy.asarray(a), c) for a, c in answers]) == _filled(here, answers)
+    assert _filled(there, answers) == _filled(here, answers)  # from memory
+    assert there.nbytes == here.nbytes
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("at", [slice(1, 4), np.array([5, 0, 2])], ids=["side by side", "scattered"])
+@pytest.mark.parametrize("bound", [2.0**10, 2.0**30])
+def test_sums_of_answers_in_parts(cupy: Any, exact: bool, at: Any, bound: float) -> None:
+    there, here = _sums(cupy, Field((2, 6), 2.0**-40, bound, columns=1), exact)
+    rng = np.random.default_rng(2)
+    values = [rng.standard_normal((2, 3)).astype("f4"), rng.standard_normal((2, 2)).astype("f4")]
+    places = [at, slice(3, 5)]
+    found = _filled(there, [(Placed([cupy.asarray(v) for v in values], places, 6, 1), np.array([1, 2]))])
+    assert found == _filled(here, [(Placed(values, places, 6, 1), np.array([1, 2]))])
+    there, here = _sums(cupy, Field((3,), sender=2), exact)
+    answer = rng.standard_normal((2, 3)).astype("f4")
+    assert _filled(there, [(cupy.asarray(answer), np.array([1, 2]))]) == _filled(here, [(answer, np.array([1, 2]))])
+
+
+def test_a_wrong_shape_and_a_wrong_value(cupy: Any) -> None:
+    there, _ = _sums(cupy, Field((3,)))
+    with pytest.raises(UsageError, match=r"shape \(1, 4\), its field declares \(1, 3\)"):
+        _filled(there, [(cupy.zeros((1, 4)), np.array([0]))])
+    values = np.zeros((2, 3))
+    values[1, 2] = -3e3
+    with pytest.raises(NumericalError, match=r"client 5 has a value of 3000 .* outside the bound 1024.*= 6000"):
+        _filled(there, [(cupy.asarray(values), np.array([4, 5]))])
+    assert _filled(there, [(cupy.zeros((1, 3)), np.array([0]))]) == [0, 0, 0]  # the next one is fine
+    assert Channel.name == "plain"
+
+
+class _Others:
+    """A transport of two ranks, of whom the other sends the same; what is reduced stays on the device."""
+
+    rank, size = 0, 2
+
+    @property
+    def direct(self) -> Any:
+        return self
+
+    def reduce(self, array: Any, total: Any) -> None:
+        total[:] = array + array
+
+    reduce_all = reduce
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_sums_that_mpi_takes_from_the_device(cupy: Any, exact: bool) -> None:
+    there, here = _sums(cupy, Field((5,)), exact, aware=True)
+    values, reduced = np.random.default_rng(6).standard_normal((3, 5)), np.zeros_like(here.message)
+    for answer in (cupy.asarray(values), values):  # on the device, and in memory
+        there.begin(3)
+        there.add(answer, np.arange(3))
+        there.message[-1] = 4
+        there.check(np.arange(3))
+        assert there.reduce(_Others(), True, reduced)
+        assert reduced[:-1].tolist() == [2 * one for one in _filled(here, [(values, np.arange(3))])]
+        assert reduced[-1] == 8
+    values[1, 1] = np.nan
+    there.begin(3)
+    there.add(cupy.asarray(values), np.arange(3))
+    with pytest.raises(NumericalError, match=r"client 1 has|clients 0, 1, 2 is not finite"):
+        there.check(np.arange(3))
+
+
+# --- ranks -------------------------------------------------------------------------------------------------------
+
+ON_RANKS = ["fedpdm-1", "hyfdca-3"]
+
+
+@pytest.mark.launch
+def test_a_library_that_takes_no_device_arrays_is_refused(
+    skewed: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
+) -> None:
+    job = job_of(skewed, CASES[NAMES.index("fedavg-0")], "cpu").table()
+    job["compute"] |= {"device": "cuda", "mpi": "device"}
+    path = write_job(tmp_path / "job.toml", job)
+    ended = launch(2, tmp_path / "out", path, program=(str(PROGRAM),), env={"MPICH_GPU_SUPPORT_ENABLED": "0"})
+    assert ended.code == 2 and ended.text.count('[compute] mpi = "device"') == 1
+    ended = launch(0, "run", path, "--set", 'compute.device="cpu"', "--out", tmp_path / "other")
+    assert ended.code == 2 and "a rank has no device" in ended.text
+
+
+@pytest.mark.launch
+def test_the_same_bits_on_any_number_of_ranks(
+    skewed: Path, sides: Path, patches: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
+) -> None:
+    paths = []
+    for name in ON_RANKS:
+        case = CASES[NAMES.index(name)]
+        job = job_of({"rows": skewed, "columns": sides, "cells": patches}[case.split], case, "cpu").table()
+        job |= {"rounds": 2, "record": {"every": 0, "checkpoint_every": 0}, "data": job["data"] | {"block": 2}}
+        job["compute"]["device"] = "cuda"
+        paths.append(write_job(tmp_path / f"{name}.toml", job))
+        if name == ON_RANKS[-1]:  # once more, with sums that MPI takes from the "device"; it is told that it can
+            job["compute"]["mpi"] = "device"
+            paths.append(write_job(tmp_path / f"{name}-by-mpi.toml", job))
+    hashes = []
+    for ranks in (0, 3):
+        can = {"MPICH_GPU_SUPPORT_ENABLED": "1"}
+        ended = launch(ranks, tmp_path / f"on-{ranks}", *paths, program=(str(PROGRAM),), env=can)
+        assert ended.code == 0, ended.text
+        hashes.append([summary(tmp_path / f"on-{ranks}" / path.stem)["model_sha256"] for path in paths])
+    assert hashes[0] == hashes[1] and len(set(hashes[0])) == len(ON_RANKS)
+    assert hashes[0][-1] == hashes[0][-2]
+    told = read_json(tmp_path / "on-3" / paths[0].stem / "run.json")
+    assert told["device"] == "Make-believe" and told["versions"]["cuda"] == "12.9"
