@@ -59,7 +59,7 @@ class Case(NamedTuple):
     floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
     loop: str = ""  # a hand-written loop for this case alone
     ranks: tuple[int, ...] = ()  # instead of those asked for
-    data: str = ""  # instead of images split by rows or columns: "grid", or "text"
+    data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
 
 
 def cells(data: str, penalty: float) -> Case:
@@ -75,9 +75,21 @@ def columns(algorithm: str, batch: int, *more: str) -> Case:
     return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
 
 
+STATES = '--set=algorithm={name="fedpdm",batch=5,step_size=[0.1,0.0],rho=2.0,local_steps=2,start="own"}'
+
+
+def sampled(*change: str) -> Case:
+    """100 of 1,000 clients a round, and of 100,000."""
+    return Case(1000, 60, "changes", ("few", "many"), "clients.toml", change, data="clients")
+
+
 NUMBERS = {
+    "few": [],
+    "many": [],
     "float": ["--set=sum.numbers=float"],
     "exact": [],  # on the algorithm's own grid, 2^-40
+    "blocks": ["--set=sum.numbers=exact-blocks"],  # the sum of a block is rounded, and not each client's answer
+    "blocks100": ["--set=sum.numbers=exact-blocks", "--set=data.block=100"],
     "private": [  # clipped and noisy gradients
         "--set=privacy.delta=1e-5",
         "--set=privacy.clip=1.0",
@@ -92,14 +104,14 @@ NUMBERS = {
 # 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
 GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
 CASES = {
-    "1": Case(10, 300, "gradients", ("hand", "float", "exact", "exact32", "products")),
+    "1": Case(10, 300, "gradients", ("hand", "float", "exact", "blocks", "exact32", "products")),
     "1-recursive": Case(
         10, 300, "gradients", ("float", "exact", "products"),
         "case1.toml", ('--set=algorithm.variance_reduction="recursive"',),
     ),
     "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
     "2": Case(100, 60, "changes"),
-    "3": Case(1000, 60, "changes"),
+    "3": Case(1000, 60, "changes", ("hand", "float", "exact", "blocks", "blocks100")),
     "alg2": Case(10, 300, "gradients", ("hand", "float", "exact", "products"), "alg2.toml"),
     "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml"),
     "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
@@ -113,6 +125,8 @@ CASES = {
     ),
     "hyfdca": cells("grid", 5e-4),
     "hyfdca-text": cells("text", 5e-6),
+    "clients": sampled(),
+    "clients-states": sampled(STATES),
     "alg3-b100": columns("alg3", 100),
     "alg4-b100": columns("alg4", 100),
 }  # fmt: skip
@@ -149,6 +163,16 @@ def prepared_cells(kind: str) -> Path:
     if not (folder / "federation.h5").exists():
         how = f"--split grid --grid 4x4 --scale unit-rows --force --out {folder}".split()
         run([sys.executable, "-m", "mpifed", "data", *source, *how])
+    return folder
+
+
+def prepared_clients(clients: int) -> Path:
+    """The folder with 10 rows for each of so many clients, 1,000 clients a file."""
+    folder = CACHE / f"clients-{clients}"
+    if not (folder / "federation.h5").exists():
+        what = f"synthetic --samples {10 * clients} --features 20 --task classification --seed 1"
+        how = f"--split rows --clients {clients} --pack 1000 --force --out {folder}"
+        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()])
     return folder
 
 
@@ -208,7 +232,9 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
 
 def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
     """One repetition of one variant."""
-    if CASES[case].data:
+    if CASES[case].data == "clients":
+        data = prepared_clients(100_000 if variant == "many" else CASES[case].clients)
+    elif CASES[case].data:
         data = prepared_cells(CASES[case].data)
     else:
         data = prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
@@ -304,6 +330,13 @@ def accepted(groups: Grouped) -> list[str]:
     if encrypted := groups["hyfdca", 1].get("encrypted"):
         taken = median(one["seconds_per_round"] for one in encrypted)
         lines.append(f"hyfdca, 1 rank, encrypted: {taken:.2f} s an iteration; under 2 s")
+    for case, what in {"clients": "no state", "clients-states": "states"}.items():
+        for ranks in (1, 2):
+            if (found := ratio(groups[case, ranks], "many", "few")) is not None:
+                lines.append(
+                    f"clients, {what}, {ranks} ranks: 100 of 100,000 take {found:.2f} times as long as 100 of 1,000; "
+                    "under 2"
+                )
     for case, rows in BY_ROWS.items():
         if (found := ratio(groups[case, 2], "float", "rows")) is not None:
             lines.append(f"{case}, 2 ranks, float sums: {found:.2f} times the time of {rows} by rows; at most 2")

@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from mpifed import __version__
+from mpifed.batch.cli import status, submit
 from mpifed.core.errors import MpifedError
+from mpifed.scaling.cli import numbers, scale
 from mpifed.shards.command import data
 
 FOLDER = click.Path(path_type=Path)
@@ -39,6 +41,9 @@ def main() -> None:
 
 
 main.add_command(data)
+main.add_command(submit)
+main.add_command(status)
+main.add_command(scale)
 
 
 @main.command()
@@ -84,11 +89,26 @@ def run(
     "default the objective, test accuracy, simulated or training seconds, and bytes up.",
 )  # fmt: skip
 @click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
+@click.option("--scale", metavar="RANKS[,RANKS...]", help="Predict a round of a job on each of these numbers of ranks.")
+@click.option("--weak", is_flag=True, help="With --scale: as many times the clients as ranks.")
+@click.option(
+    "--latency", type=click.FloatRange(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]"
+)
+@click.option(
+    "--bandwidth", type=click.FloatRange(min=0, min_open=True),
+    help="With --scale: bytes a second between two nodes.  [default: 12.5e9]",
+)  # fmt: skip
+@click.option("--ranks-per-node", type=click.IntRange(min=1), help="With --scale.  [default: as many as cores here]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep, the list of its points.")
 def show(
     what: Path,
     changes: tuple[str, ...],
     ranks: int,
+    scale: str | None,
+    weak: bool,
+    latency: float | None,
+    bandwidth: float | None,
+    ranks_per_node: int | None,
     select: str | None,
     by: str | None,
     maximize: bool,
@@ -115,6 +135,16 @@ def show(
 
         chosen = what, by, maximize or None
         click.echo(json.dumps(best(*chosen), indent=2) if as_json else best_text(*chosen))
+    elif scale:
+        if what.is_dir():
+            raise click.UsageError("--scale is for a job file; what a run took, it shows without it")
+        from mpifed.forecast.scale import scale as predicted
+        from mpifed.forecast.scaletext import scale_text
+
+        counts = numbers(scale, "--scale")
+        asked: dict[str, Any] = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
+        found = predicted(what, changes, counts, weak=weak, **asked)
+        click.echo(json.dumps(found, indent=2) if as_json else scale_text(found))
     elif what.is_dir():
         from mpifed.run.show import run_summary, run_text
 
@@ -185,11 +215,17 @@ def audit(
 
 
 @main.command()
-def doctor() -> None:
+@click.option("--srun", is_flag=True, help="Only the word that `srun --mpi=` needs for the MPI library here.")
+def doctor(srun: bool) -> None:
     """Whether MPI, HDF5, BLAS, devices and Slurm are as they should be, and what to do where they are not.
 
     Under mpirun it tells which ranks have really joined.
     """
+    if srun:
+        from mpifed.batch.plugin import plugin
+
+        click.echo(plugin())
+        return
     from mpifed.doctor import examine
 
     sys.exit(examine())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,17 +17,10 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy is loaded: the bits depend o
 
 import numpy as np
 import pytest
+from launching import environment, mpiexec
 
-import mpifed
-
-ROOT = Path(mpifed.__file__).resolve().parents[1]
-OWN = Path(__file__).parent / "laws"  # holds `own_algorithms`, which jobs name
 LAUNCH_LIMIT_S = 90.0
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
-_STEP_VARIABLES = (
-    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "SLURM_STEP_",
-)  # fmt: skip
-
 
 # --- several ranks in one pytest: who fails alone ends all -------------------------------------------------------
 
@@ -191,6 +183,12 @@ def _make_data(out: Path, *arguments: str) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def make_data() -> Callable[..., Path]:
+    """make_data(out, *arguments): a data folder, made by `mpifed data` on rank 0."""
+    return _make_data
+
+
 @pytest.fixture
 def real_data() -> Path:
     """The folder of real data sets."""
@@ -347,27 +345,6 @@ class Ended(NamedTuple):
         return self.out + self.err
 
 
-def mpiexec() -> str:
-    """The launcher: $MPIEXEC, the one of this environment, or the first in the path."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec"))
-    if not found:
-        pytest.fail("no mpiexec here: install the extra `mpich` or `openmpi`, or leave these out by -m 'not launch'")
-    return found
-
-
-def _environment(changes: dict[str, str]) -> dict[str, str]:
-    """This process's environment without what a launcher of its own has put there."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEP_VARIABLES)}
-    kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(OWN), *filter(None, [kept.get("PYTHONPATH")])])
-    kept["OMP_NUM_THREADS"] = "1"
-    kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
-    kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4
-    if os.geteuid() == 0:
-        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return kept | changes
-
-
 @pytest.fixture(scope="session")
 def launch() -> Callable[..., Ended]:
     """launch(ranks, *arguments): `python -m mpifed arguments` under mpiexec; ranks = 0 is without it.
@@ -387,7 +364,7 @@ def launch() -> Callable[..., Ended]:
         if ranks:
             command = [mpiexec(), "-n", str(ranks), *command]
         process = subprocess.Popen(
-            command, cwd=cwd, env=_environment(env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, cwd=cwd, env=environment(env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
         try:

@@ -106,6 +106,8 @@ def _remarks(job: Job) -> list[str]:
     found = []
     if job.sum.numbers == "float":
         found.append("the job adds in floats; answers were recorded on the grids of exact sums")
+    if job.sum.numbers == "exact-blocks":
+        found.append("the job rounds sums of blocks; answers were recorded client by client, as for exact sums")
     if job.privacy is not None:
         found.append(
             "the papers' condition is that of answers without the job's noise, and so no finding; the attacks see noise"

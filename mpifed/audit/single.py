@@ -15,6 +15,7 @@ from mpifed.audit.plays import Play, exact_sum, plays
 from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import leaves
+from mpifed.run.participation import most_summed
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
@@ -64,7 +65,7 @@ def _answered(stage: Stage, play: Play) -> NDArray[np.bool_]:
 
 def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
     """Fields of which most values come from one client alone, although all may add."""
-    places = exact_sum(plain.job, exchange, stage.algorithm.problem.clients).places
+    places = exact_sum(plain.job, exchange, most_summed(plain.job, stage.algorithm, exchange)).places
     several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
     adding = [sum((upload[0].data != 0).astype(int) for upload in play.uploads.values()) for play in several]
     for place in places:

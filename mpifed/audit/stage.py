@@ -23,6 +23,7 @@ from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Algorithm, Exchange, Measure, States, ToClients, ToServer, play
 from mpifed.core.holdings import Cells
 from mpifed.core.record import Array, Record
+from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
@@ -176,7 +177,7 @@ def rehearse(job: Job, rounds: int) -> Stage:
     federation = ready.federation
     transcript.channel = federation.channel.name
     blocks = list(federation.blocks)
-    federation.blocks = [Block(tuple(Watched(one, watch) for one in b.shards), b.dtype) for b in blocks]
+    federation.blocks = Roster.of([Block(tuple(Watched(one, watch) for one in b.shards), b.dtype) for b in blocks])
     stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test)
     _play(stage, ready, _Watching(federation, watch), rounds)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
@@ -185,7 +186,7 @@ def rehearse(job: Job, rounds: int) -> Stage:
 
 def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
     everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
-    server, clients = play(stage.algorithm.setup, ready.server, ready.clients, everybody, federation)
+    server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
     exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
     for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
         if index < len(stage.scenes):

@@ -71,6 +71,11 @@ class Account:
         self.crypto_s = 0.0  # of this rank
         self.answer_s = 0.0  # of this rank: the slowest client's arithmetic, each time
         self.server_s = 0.0  # on rank 0: asking and absorbing
+        self.work_s = 0.0  # of this rank: all that its clients do, and adding it up; gathered, the most of a rank
+        self.idle_s = 0.0  # gathered: what the mean rank did less than that
+        self.tell_s = 0.0  # of this rank: until it has the question; gathered, the least: that of who comes last
+        self.sum_s = 0.0  # of this rank: until the sum over the ranks is there; gathered, the least
+        self.wait_s = 0.0  # gathered: what the mean rank took longer, waiting for the last
 
     def add(self, spent: Spent) -> None:
         """One play more."""
@@ -284,6 +289,8 @@ class Channel:
         if self.transport.size == 1:
             line.reduced = message
             return True
+        if getattr(line.sum, "aware", False):
+            return bool(line.sum.reduce(self.transport, isinstance(line.exchange, ToClients), reduced))
         if isinstance(line.exchange, ToClients):
             self.transport.reduce_all(message, reduced)
             return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,22 +22,42 @@ from mpifed.comm.channel import (
     hearing,
     make_channel,
 )
+from mpifed.comm.device import on_device
 from mpifed.comm.groups import check_groups
-from mpifed.comm.sums import FloatSum, make_sum, names_field
+from mpifed.comm.sums import make_sum, names_field
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
+from mpifed.core.device import Device, Host, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Layout, Record, leaves, map_leaves, nbytes, put, put_in_place, take
+from mpifed.core.record import Array, Layout, Record, leaves, map_leaves, namespace, nbytes, put, put_in_place, take
+from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
+from mpifed.core.states import writable
 
 _HEADER = 8  # bytes before a question: the server's order
+_OF_RANKS = ("crypto_s", "answer_s", "work_s", "tell_s", "sum_s")  # which every rank counts for itself
 
 
 def _repeated(state: Record, clients: int) -> Record:
     """The state [1, ...] of one client for so many, without copies."""
-    return map_leaves(lambda leaf: np.broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
+    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
+
+
+def _over_ranks(
+    crypto: Array, answer: Array, work: Array, tell: Array, sum_: Array
+) -> dict[str, float]:
+    """From the seconds [ranks] of each rank, those of the run: cryptography is that of all ranks together."""
+    return {
+        "crypto_s": float(crypto.sum()),
+        "answer_s": float(answer.max()),
+        "work_s": float(work.max()),
+        "idle_s": float(work.max() - work.mean()),
+        "tell_s": float(tell.min()),
+        "sum_s": float(sum_.min()),
+        "wait_s": float(sum_.mean() - sum_.min()),
+    }
 
 
 Kept: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # last answers by client and memory
@@ -54,13 +74,17 @@ class Federation:
 
     Parameters
     ----------
-    blocks : the blocks that this rank hosts
+    blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
     clients : number of clients of the whole federation
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
+    summed : by exchange, how many clients answer at most; all where it is left out
+    by_blocks : exact sums alone: whether the answers of a block's clients are summed in floats before they are rounded,
+        in the plain channel and where an exchange offers it, or each client's are rounded
     cells : who holds which rows and columns; everybody all of them when absent
     protection : how sums travel; plain when absent
     rehearsed : whether the clients of other ranks are not there at all, since only the cost counts
+    device : where this rank's clients compute; the processor when absent
     """
 
     def __init__(
@@ -76,15 +100,20 @@ class Federation:
         cells: Cells | None = None,
         protection: Protection | None = None,
         rehearsed: bool = False,
+        device: Device | None = None,
+        summed: Mapping[str, int] | None = None,
+        by_blocks: bool = False,
     ) -> None:
-        self.transport, self.blocks, self.clients = transport, list(blocks), clients
+        self.device: Device = device or Host()
+        self.transport, self.blocks, self.clients = transport, Roster.of(blocks), clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
-        self._all = Block(tuple(shard for block in blocks for shard in block.shards), dtype)
+        self._by_blocks = exact and by_blocks
+        self._summed = dict(summed or {})
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
-        setting = Setting(transport, self._all.clients, clients, self.cells, self.protection, rehearsed)
+        setting = Setting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
         self.channel = make_channel(setting)
         self._clear = Channel(setting)  # of exchanges that are not private
         self._lines: dict[str, Line] = {}
@@ -134,18 +163,15 @@ class Federation:
     def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """What the agreement on keys and each exchange have cost, and `before`; whole on rank 0. Collective.
 
-        Bytes are those that a deployment would send, `crypto_s` the seconds of all ranks together, `answer_s` those of
-        the rank with the most; measuring is left out.
+        Bytes are those that a deployment would send; seconds are gathered as `Account` says; measuring is left out.
         """
         lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
         found = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
-        gathered = self.transport.gather([(account.crypto_s, account.answer_s) for account in found.values()])
-        seconds = np.array(gathered or np.zeros((1, len(found), 2)))  # [ranks, exchanges, 2]
+        gathered = self.transport.gather([[getattr(account, name) for name in _OF_RANKS] for account in found.values()])
+        seconds = np.array(gathered or np.zeros((1, len(found), len(_OF_RANKS))))  # [ranks, exchanges, kinds]
         totals = {name: dict(cost) for name, cost in before.items()}
         for i, (name, account) in enumerate(found.items()):
-            cost = account.numbers() | {
-                "crypto_s": float(seconds[:, i, 0].sum()), "answer_s": float(seconds[:, i, 1].max()),
-            }  # fmt: skip
+            cost = account.numbers() | _over_ranks(*seconds[:, i].T)
             totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
         return totals
 
@@ -155,8 +181,10 @@ class Federation:
         Raises
         ------
         UsageError
-            where sums are in floats: then clients' answers are never messages of their own.
+            where sums are in floats, or of blocks: then clients' answers are never messages of their own.
         """
+        if recorder is not None and self._by_blocks:
+            raise UsageError('[sum] numbers = "exact-blocks": sums of blocks are not recorded; set numbers = "exact"')
         if recorder is not None and not self._settings["exact"]:
             raise UsageError('[sum] numbers = "float": only exact sums can be recorded; set [sum] numbers = "exact"')
         self.channel.recorder = self._clear.recorder = recorder
@@ -196,7 +224,9 @@ class Federation:
             if exchange.stale:
                 memory = self._memories.setdefault(exchange.stale, Memory(self.clients))
             # a partial and no lambda, which would hold this federation, and its blocks, in a cycle
-            line = Line(exchange, partial(make_sum, exchange, self.clients, **self._settings), self.cells, memory)
+            most = self._summed.get(exchange.name, self.clients)
+            line = Line(exchange, partial(make_sum, exchange, most, **self._settings), self.cells, memory)
+            line.sum = on_device(line.sum, self.device)
             self._lines[exchange.name] = line
         return line
 
@@ -221,7 +251,9 @@ class Federation:
         if self.serves:
             order[0] = self.order
             line.layout.pack(question, line.buffer[_HEADER:])
+        start = time.perf_counter()
         self.transport.broadcast(line.buffer)
+        line.account.tell_s += time.perf_counter() - start
         self.order = int(order[0])
         return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])
 
@@ -232,19 +264,23 @@ class Federation:
         line, channel = self._line(exchange), self._channel(exchange)
         if channel.recorder is not None:
             channel.recorder.question(line, now, question)
-        fused = getattr(exchange, "fused", None)
-        if fused is not None and isinstance(line.sum, FloatSum):
-            start = time.perf_counter()
+        fused, start = getattr(exchange, "fused", None), time.perf_counter()
+        if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
+            self._answer_by_blocks(line, fused, question, now)
+        elif fused is not None and not self._settings["exact"]:
             self._answer_fused(line.sum, fused, question, now)
-            here = max(1, int(now.present[self._all.clients].sum()))
+            here = max(1, int(self.blocks.here(now.present).sum()))
             line.account.answer_s += (time.perf_counter() - start) / here
         else:
             clients = self._answer(line, exchange, clients, question, now)
+        line.account.work_s += time.perf_counter() - start
         self._count(exchange, line, question, now)
         if now.void:
             return clients, None
         line.sum.message[-1] = self.request.asked
+        start = time.perf_counter()
         heard = channel.collect(line, now)
+        line.account.sum_s += time.perf_counter() - start
         if self.serves:
             self.requested = bool(line.reduced[-1])
         if not heard:
@@ -254,75 +290,95 @@ class Federation:
             channel.recorder.opened(line, now, total)
         return clients, total
 
-    def _answer_fused(self, adder: FloatSum, fused: object, question: Record, now: Round) -> None:
-        who = np.flatnonzero(now.present[self._all.clients])
-        if len(who):
-            block = self._all.only(who)
-            adder.set_fused(fused(question, block, now))  # type: ignore[operator]
+    def _answer_fused(self, adder: Any, fused: object, question: Record, now: Round) -> None:
+        block = self.blocks.together(now.present)
+        if block is not None:
+            there = self.device.record(question)
+            adder.set_fused(fused(there, self.device.block(block), now))  # type: ignore[operator]
         else:
             adder.begin(0)
+
+    def _answer_by_blocks(self, line: Line, fused: Any, question: Record, now: Round) -> None:
+        """Each block's sum is one addition; which clients form a block does not depend on the number of ranks."""
+        slowest, device = 0.0, self.device
+        there, found = device.record(question), list(self.blocks.among(now.present))
+        line.sum.begin(len(found))
+        for i, who in found:
+            start = time.perf_counter()
+            block = device.block(self.blocks[i]).only(who)
+            total = fused(there, block, now)
+            slowest = max(slowest, (time.perf_counter() - start) / len(who))
+            line.sum.add_total(total, block.clients)  # type: ignore[attr-defined]
+        line.account.answer_s += slowest
 
     def _answer(
         self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round
     ) -> States:
-        channel, slowest = self._channel(exchange), 0.0
+        channel, slowest, device = self._channel(exchange), 0.0, self.device
         channel.begin(line, now)
         add = channel.add if channel.recorder is None else channel.add_one_by_one
-        clients = list(clients)
-        for i, who, block in self._among(answering(exchange, now)):
+        summed_there = channel.name == "plain" and channel.recorder is None and line.memory is None
+        as_it_is = summed_there or device.on_host
+        question = device.record(question)
+        clients = writable(clients, None if exchange.off_clock else now.leaving)
+        for i, who in self.blocks.among(answering(exchange, now)):
+            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
+            whole = device.block(here)
+            state = device.record(clients[i])
+            block = whole.only(who)
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
-                alone = len(some) == len(self.blocks[i].clients)
-                before = clients[i] if alone else take(clients[i], who[some])
+                before = state if len(some) == len(whole.clients) else take(state, who[some])
                 start = time.perf_counter()
                 states, answer = exchange.answer(before, question, block.only(some), now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(some))
-                add(line, answer, block.clients[some], now)
+                add(line, answer if as_it_is else host_record(answer), block.clients[some], now)
                 if states is not before:  # most clients keep nothing, or nothing new
-                    clients[i] = self._put(i, clients[i], who[some], states, exchange, now)
+                    state = self._put(whole, state, who[some], states, exchange, now)
+                    clients[i] = device.states(state)
+            if line.memory is not None and not isinstance(clients, list):
+                clients.touch(i)
         line.account.answer_s += slowest
         return clients
 
     def _put(
-        self, i: int, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange, now: Round
+        self, block: Block, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange, now: Round
     ) -> Record:
-        """The states of block `i` with those of clients `who` renewed; where that is all, they may change shape.
+        """The states of a block with those of clients `who` renewed; where that is all, they may change shape.
 
         States of a round are this rank's own, and renewed where they lie: a copy of all for the sake of a few takes
         longer than the few take to compute. A measure may have begun with the algorithm's states, and copies them; and
         a round that may turn out void leaves them as they were.
         """
-        if len(who) == len(self.blocks[i].clients):
+        if len(who) == len(block.clients):
             return new
         keeps = exchange.off_clock or now.leaving is not None
         return put(state, who, new) if keeps else put_in_place(state, who, new)
 
-    def _among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
-        """(number on this rank, positions of the clients chosen, their block) of each block with any."""
-        if chosen.all():
-            yield from ((i, np.arange(len(block.clients)), block) for i, block in enumerate(self.blocks))
-            return
-        for i, block in enumerate(self.blocks):
-            who = np.flatnonzero(chosen[block.clients])
-            if len(who):
-                yield i, who, block.only(who)
-
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """Each block's clients who are still there absorb the sum, or the one client who is told it."""
-        clients, alike, slowest = list(clients), None, 0.0
-        for i, who, block in self._among(hearing(exchange, now)):
+        clients, alike, slowest = writable(clients, None if exchange.off_clock else now.leaving), None, 0.0
+        began = time.perf_counter()
+        device, total = self.device, self.device.record(total)
+        for i, who in self.blocks.among(hearing(exchange, now)):
+            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
+            whole = device.block(here)
+            state = device.record(clients[i])
+            block = whole.only(who)
             start = time.perf_counter()
             if exchange.alike:
                 first = np.arange(1)
                 if alike is None:
-                    alike = exchange.absorb(take(clients[i], who[first]), total, block.only(first), now)
+                    alike = exchange.absorb(take(state, who[first]), total, block.only(first), now)
                     slowest = time.perf_counter() - start
                 heard = _repeated(alike, len(who))
             else:
-                before = clients[i] if len(who) == len(self.blocks[i].clients) else take(clients[i], who)
+                before = state if len(who) == len(whole.clients) else take(state, who)
                 heard = exchange.absorb(before, total, block, now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            clients[i] = self._put(i, clients[i], who, heard, exchange, now)
-        self._line(exchange).account.answer_s += slowest
+            clients[i] = device.states(self._put(whole, state, who, heard, exchange, now))
+        account = self._line(exchange).account
+        account.answer_s += slowest
+        account.work_s += time.perf_counter() - began
         return clients
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:

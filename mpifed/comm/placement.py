@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Placement(NamedTuple):
+class Hosted(NamedTuple):
+    """What one rank hosts: some blocks side by side."""
+
+    clients: range
+    bounds: NDArray[np.int64]  # [blocks + 1] where each begins, counted from the first of these clients
+
+
+class Placement:
     """Blocks of clients, and the rank of each block. Blocks follow from the job, ranks from the launch."""
 
-    blocks: tuple[range, ...]  # clients of each block
-    ranks: NDArray[np.int64]  # [blocks]
+    def __init__(self, bounds: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+        self.bounds = bounds  # [blocks + 1] block i has the clients from bounds[i] to bounds[i + 1]
+        self.ranks = ranks  # [blocks], ascending
+
+    @cached_property
+    def blocks(self) -> tuple[range, ...]:
+        """The clients of each block."""
+        starts = self.bounds.tolist()
+        return tuple(map(range, starts[:-1], starts[1:]))
 
     def of(self, rank: int) -> list[range]:
         """The blocks that `rank` hosts, in order."""
-        return [self.blocks[i] for i in np.flatnonzero(self.ranks == rank)]
+        first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
+        starts = self.bounds[first : stop + 1].tolist()
+        return list(map(range, starts[:-1], starts[1:]))
+
+    def hosted(self, rank: int) -> Hosted:
+        """The same in arrays."""
+        first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
+        bounds = self.bounds[first : stop + 1]
+        if first == stop:
+            return Hosted(range(0), np.zeros(1, np.int64))
+        return Hosted(range(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
+
+    @cached_property
+    def hosts(self) -> NDArray[np.int64]:
+        """[N] the rank of each client."""
+        return np.repeat(self.ranks, np.diff(self.bounds))
 
 
 def place(work: Sequence[float] | NDArray[np.int64], block: int, ranks: int, dedicated: bool) -> Placement:
@@ -33,17 +63,17 @@ def place(work: Sequence[float] | NDArray[np.int64], block: int, ranks: int, ded
     -------
     Every block on one rank; ranks beyond the number of blocks host nothing.
     """
-    clients = len(work)
-    blocks = tuple(range(start, min(start + block, clients)) for start in range(0, clients, block))
+    starts = np.arange(0, len(work), block)
+    blocks, bounds = len(starts), np.append(starts, len(work))
     first = 1 if dedicated and ranks > 1 else 0
     hosts = ranks - first
-    load = np.array([float(np.sum(np.asarray(work)[b.start : b.stop])) for b in blocks])
-    if hosts >= len(blocks):
-        return Placement(blocks, first + np.arange(len(blocks)))
+    if hosts >= blocks:
+        return Placement(bounds, first + np.arange(blocks))
+    load = np.add.reduceat(np.asarray(work, dtype=np.float64), starts)
     middle = np.cumsum(load) - load / 2
     share = np.minimum((middle * hosts / load.sum()).astype(np.int64), hosts - 1)
-    # every host gets a block: push shares up where the ones before ran ahead, and down where too few are left
-    for i in range(len(blocks)):
-        low = share[i - 1] if i else 0
-        share[i] = min(max(share[i], low, hosts - (len(blocks) - i)), low + 1 if i else 0)
-    return Placement(blocks, first + share)
+    # every host gets a block: push shares up where too few blocks are left, and down so that none is passed over
+    number = np.arange(blocks)
+    share = np.maximum(share, hosts - (blocks - number))
+    share[0] = 0
+    return Placement(bounds, first + np.minimum.accumulate(share - number) + number)

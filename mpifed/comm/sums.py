@@ -39,6 +39,13 @@ class Place:
             )
         return _floats(array).reshape(clients, -1)
 
+    def whole(self, leaf: Any) -> NDArray[np.floating]:
+        """A sum of answers, of the field's shape."""
+        array = np.asarray(leaf)
+        if array.shape != self.field.shape:
+            raise UsageError(f"{self.name}: the sum has shape {array.shape}, its field declares {self.field.shape}")
+        return _floats(array)
+
     def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
         """Of a field that is filled in parts: (client, its values, where they go) for each who has any.
 
@@ -226,6 +233,22 @@ class ExactSum(_Message):
             encoder.add(values, accumulator, 0 if self._begun else self._clients)
         self._begun = True
 
+    def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Round the sum of the answers of `clients` to the grid, as a whole, and add it; it counts as one addition.
+
+        Raises
+        ------
+        NumericalError
+            when a value of it is not a number, or outside its field's bound times the number of `clients`.
+        """
+        parts = zip(self.places, self._encoders, self._accumulators, leaves(total), strict=True)
+        for place, encoder, accumulator, (_, leaf) in parts:
+            values = place.whole(leaf)
+            if outside(values, place.form.bound * len(clients)):
+                raise total_out_of_bounds(place, clients, float(np.abs(values).max()))
+            encoder.add_total(values.reshape(-1), accumulator, 0 if self._begun else self._clients)
+        self._begun = True
+
     def _put(
         self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]
     ) -> None:
@@ -377,11 +400,31 @@ def make_sum(
 def _out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
     finite = values[np.isfinite(values)]
     largest = float(np.abs(finite).max(initial=0.0))
-    what = f"has {values.size - finite.size} values that are not finite" if finite.size < values.size else ""
+    wrong = values.size - finite.size
+    return out_of_bounds(place, client, largest, f"has {wrong} values that are not finite" if wrong else "")
+
+
+def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
+    """The error of a client whose largest value is not within the bound; `what` it has, where that is not the value."""
+    if not np.isfinite(largest):
+        largest, what = 0.0, "has values that are not finite"
     what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
     return NumericalError(
         f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
         f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
+    )
+
+
+def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
+    """The error of a block of clients whose sum has a value that is not within their bounds."""
+    bound = place.form.bound * len(clients)
+    what = f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound"
+    what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
+    raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
+    return NumericalError(
+        f"{place.name}: the sum over clients {_listed(clients)}, a block, {what}; lower the step size, or set [sum] "
+        'numbers = "exact" to learn which client it comes from; if such values are right, raise the bound: '
+        f'[sum.bounds] "{place.name}" = {raised:g}'
     )
 
 

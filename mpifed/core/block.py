@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.record import Array
+from mpifed.core.record import Array, index, namespace
 from mpifed.core.round import Round
 
 
@@ -26,9 +26,14 @@ class Shard(Protocol):
     features: int
     sparse: bool
     y: Array  # [s] class numbers or targets
-    rows: Array  # [s] global sample numbers
-    columns: Array  # [p] global feature numbers
 
+    @property
+    def rows(self) -> Array:
+        """[s] global sample numbers."""
+
+    @property
+    def columns(self) -> Array:
+        """[p] global feature numbers."""
 
     def take(self, at: Array, out: Array) -> None:
         """Put the rows `at` [b] into `out` [b, p]."""
@@ -57,7 +62,8 @@ class Batch(NamedTuple):
         if isinstance(self.X, tuple):
             from scipy.sparse import vstack
 
-            return Batch((vstack(self.X, format="csr"),), self.y.reshape(1, -1))
+            stack = getattr(self.X[0], "stacked", partial(vstack, format="csr"))  # a device's rows have their own
+            return Batch((stack(self.X),), self.y.reshape(1, -1))
         return Batch(self.X.reshape(1, -1, self.X.shape[-1]), self.y.reshape(1, -1))
 
 
@@ -83,6 +89,16 @@ class Block:
         """Whether the rows are sparse."""
         return self.shards[0].sparse
 
+    @property
+    def xp(self) -> Any:
+        """The module of its arrays: numpy, or cupy where the block is on a device."""
+        return namespace(self.shards[0].y)
+
+    @property
+    def host(self) -> Block:
+        """The same clients' rows in memory."""
+        return self
+
     def only(self, who: Array) -> Block:
         """The block of the clients at positions `who`."""
         if len(who) == len(self.shards):
@@ -105,13 +121,15 @@ class Block:
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""
-        y = np.concatenate([shard.y[rows] for shard, rows in zip(self.shards, at, strict=True)]).reshape(at.shape)
+        xp, pairs = self.xp, list(zip(self.shards, at, strict=True))
+        there = index(self.shards[0].y, at)
+        y = xp.concatenate([shard.y[rows] for shard, rows in zip(self.shards, there, strict=True)]).reshape(at.shape)
         if self.sparse:
             return Batch(
-                tuple(s.take_sparse(rows, self.dtype) for s, rows in zip(self.shards, at, strict=True)), y
+                tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y
             )
-        X = np.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
-        for shard, rows, out in zip(self.shards, at, X, strict=True):
+        X = xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
+        for (shard, rows), out in zip(pairs, X, strict=True):
             shard.take(rows, out)
         return Batch(X, y)
 

@@ -19,7 +19,7 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
 
-States: TypeAlias = list[Record]  # a client-state record for each block of this rank
+States: TypeAlias = Any  # a client-state record for each block of this rank: a list, or mpifed.core.states.ClientStates
 
 
 class Field:
@@ -86,6 +86,10 @@ class Placed:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def moved(self, move: Callable[[Array], Array]) -> Placed:
+        """The same with every client's values as `move` gives them."""
+        return Placed([move(one) for one in self.values], self.at, self.size, self.axis)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """[n, ...] with zeros in all other places."""
@@ -200,6 +204,11 @@ class Problem:
         """Who holds which rows and columns."""
         assert self.rows is not None and self.columns is not None  # every run says so
         return Cells(self.rows, self.columns)
+
+    @cached_property
+    def offsets(self) -> Array:
+        """[N + 1] rows of all clients before each."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
 
     @cached_property
     def weights(self) -> Array:

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.record import Array
+
+
+class Members(Sequence["slice | NDArray[np.int64]"]):
+    """The places of many groups, in one array that is loaded when they are first asked for."""
+
+    def __init__(self, bounds: NDArray[np.int64], load: Callable[[], NDArray[np.int64]]) -> None:
+        """Group g has the places from bounds[g] to bounds[g + 1] of `load()` [places of all groups]."""
+        self.bounds, self._load = bounds, load
+        self._found: dict[int, slice | NDArray[np.int64]] = {}
+
+    @cached_property
+    def flat(self) -> NDArray[np.int64]:
+        """The places of all groups, one after the other."""
+        return self._load()
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, g: int) -> slice | NDArray[np.int64]: ...
+
+    @overload
+    def __getitem__(self, g: slice) -> list[slice | NDArray[np.int64]]: ...
+
+    def __getitem__(self, g: int | slice) -> slice | NDArray[np.int64] | list[slice | NDArray[np.int64]]:
+        if isinstance(g, slice):
+            return [self[i] for i in range(*g.indices(len(self)))]
+        if not 0 <= g < len(self):
+            raise IndexError(f"group {g} of {len(self)}")
+        found = self._found.get(g)
+        if found is None:
+            found = self._found[g] = span(self.flat[self.bounds[g] : self.bounds[g + 1]])
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +52,7 @@ class Holdings:
 
     length: int  # of the axis: all rows, or all columns
     groups: NDArray[np.int64]  # [N] each client's group
-    members: tuple[slice | NDArray[np.int64], ...]  # the places of each group, ascending
+    members: Sequence[slice | NDArray[np.int64]]  # the places of each group, ascending
 
     @classmethod
     def all(cls, clients: int, length: int) -> Holdings:
@@ -32,7 +66,21 @@ class Holdings:
     @cached_property
     def widths(self) -> NDArray[np.int64]:
         """[N] how much each client holds."""
-        return np.array([size(at, self.length) for at in self.members], dtype=np.int64)[self.groups]
+        return self._sizes[self.groups]
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """[groups]"""
+        if isinstance(self.members, Members):
+            return np.diff(self.members.bounds)
+        return np.array([size(at, self.length) for at in self.members], dtype=np.int64)
+
+    @cached_property
+    def _flat(self) -> NDArray[np.int64]:
+        """The places of all groups, one after the other."""
+        if isinstance(self.members, Members):
+            return self.members.flat
+        return np.concatenate([np.arange(self.length)[at] for at in self.members])
 
     @cached_property
     def holders(self) -> NDArray[np.int64]:
@@ -41,29 +89,24 @@ class Holdings:
 
     def held_by(self, who: NDArray[np.bool_]) -> NDArray[np.int64]:
         """[length] how many of the clients `who` [N] hold each."""
-        found = np.zeros(self.length, dtype=np.int64)
         many = np.bincount(self.groups[who], minlength=len(self.members))
-        for at, count in zip(self.members, many.tolist(), strict=True):
-            found[at] += count
-        return found
+        return np.bincount(self._flat, np.repeat(many, self._sizes), self.length).astype(np.int64)
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
         """[length] the lowest client who holds each; -1 where nobody does."""
-        found = np.full(self.length, -1, dtype=np.int64)
-        groups, clients = np.unique(self.groups, return_index=True)
-        for group, client in sorted(zip(groups.tolist(), clients.tolist(), strict=True), key=lambda pair: -pair[1]):
-            found[self.members[group]] = client
-        return found
+        clients = len(self.groups)
+        lowest = np.full(len(self.members), clients)
+        groups, lowest_of_these = np.unique(self.groups, return_index=True)
+        lowest[groups] = lowest_of_these
+        found = np.full(self.length, clients, dtype=np.int64)
+        np.minimum.at(found, self._flat, np.repeat(lowest, self._sizes))
+        return np.where(found == clients, -1, found)
 
     @cached_property
     def apart(self) -> bool:
         """Whether no place is in two groups."""
-        held = np.zeros(self.length, dtype=np.int64)
-        for at in self.members:
-            held[at] += 1
-        return bool((held <= 1).all())
-
+        return bool((np.bincount(self._flat, minlength=self.length) <= 1).all())
 
     @property
     def shared(self) -> list[tuple[NDArray[np.bool_], slice | NDArray[np.int64]]]:
@@ -100,6 +143,13 @@ class Cells(NamedTuple):
     def of_columns(cls, columns: Holdings) -> Cells:
         """Everybody holds all rows, of which there is one."""
         return cls(Holdings.all(len(columns.groups), 1), columns)
+
+
+def span(numbers: Array) -> Array | slice:
+    """A slice in place of ascending numbers without a gap: indexing with it makes no copy."""
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return slice(numbers[0], numbers[-1] + 1)
+    return numbers
 
 
 def size(at: slice | Array, length: int) -> int:

@@ -1,18 +1,56 @@
 """Records: NamedTuples of named arrays, nested where that reads better.
 
 Models, states, questions, answers and sums are records. The functions here see a record as its leaves in order;
-an array alone is a record of one leaf, and the empty tuple is the record of nothing.
+an array alone is a record of one leaf, and the empty tuple is the record of nothing. They take NumPy and CuPy arrays
+alike. Fields that Python reads, and that therefore never go to a device, are named at their class: `in_memory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 Array: TypeAlias = Any  # numpy.ndarray, or a cupy.ndarray of the same interface
 Record: TypeAlias = Any  # a NamedTuple of arrays and records, an array, or ()
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def in_memory(*fields: str) -> Callable[[Class], Class]:
+    """Of a record class: those of its fields that are never on a device, since Python reads them."""
+
+    def mark(kind: Class) -> Class:
+        kind.in_memory = fields  # type: ignore[attr-defined]
+        return kind
+
+    return mark
+
+
+def namespace(array: Array) -> Any:
+    """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
+    if type(array).__module__.startswith("cupy"):
+        import cupy
+
+        return cupy
+    return np
+
+
+def beside(like: Array, values: Any, dtype: Any = None) -> Array:
+    """`values` where `like` is, in memory or on the device; copied only if they are elsewhere, or of another dtype."""
+    return namespace(like).asarray(values, dtype=dtype)
+
+
+def index(like: Array, at: Any) -> Any:
+    """The positions `at`, a slice or an array, as `like` can be indexed with."""
+    return at if isinstance(at, slice) else beside(like, at)
+
+
+def on_host(array: Array) -> Array:
+    """`array` in memory: a copy of what is on a device, else itself."""
+    return array if namespace(array) is np else array.get()
 
 
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -36,7 +74,7 @@ def map_leaves(function: Callable[..., Any], record: Record, *others: Record) ->
 
 def take(record: Record, who: Array) -> Record:
     """The entries `who`, in ascending order, of every leaf's leading axis."""
-    return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[who], record)
+    return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[beside(leaf, who)], record)
 
 
 def put(record: Record, who: Array, values: Record) -> Record:
@@ -46,7 +84,7 @@ def put(record: Record, who: Array, values: Record) -> Record:
         if len(who) == len(leaf):
             return new
         leaf = leaf.copy()
-        leaf[who] = new
+        leaf[beside(leaf, who)] = beside(leaf, new)
         return leaf
 
     return map_leaves(replaced, record, values)
@@ -56,32 +94,47 @@ def put_in_place(record: Record, who: Array, values: Record) -> Record:
     """The same as `put`, in the arrays of `record` wherever they can be written to."""
 
     def replaced(leaf: Array, new: Array) -> Array:
-        leaf = leaf if leaf.flags.writeable else leaf.copy()
-        leaf[who] = new
+        leaf = leaf if _writable(leaf) else leaf.copy()
+        leaf[beside(leaf, who)] = beside(leaf, new)
         return leaf
 
     return map_leaves(replaced, record, values)
 
 
+def _writable(leaf: Array) -> bool:
+    """Whether it can be written to; CuPy does not keep from writing to what was broadcast, of which rows are one."""
+    flags: Any = leaf.flags
+    if namespace(leaf) is np:
+        return bool(flags.writeable)
+    return not any(stride == 0 and size > 1 for stride, size in zip(leaf.strides, leaf.shape, strict=True))
+
+
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
-    return np.concatenate([leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)])
+    parts = [leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)]
+    return namespace(parts[0]).concatenate(parts)
 
 
 def unflat(values: Array, like: Record) -> Record:
     """The record of which `values` [d] are the leaves one after the other, in the shapes of those of `like`."""
-    parts = iter(np.split(values, np.cumsum([leaf.size for _, leaf in leaves(like)])[:-1]))
-    return map_leaves(lambda leaf: next(parts).reshape(leaf.shape), like)
+    start = 0
+
+    def part(leaf: Array) -> Array:
+        nonlocal start
+        start += leaf.size
+        return values[start - leaf.size : start].reshape(leaf.shape)
+
+    return map_leaves(part, like)
 
 
 def zeros(like: Record) -> Record:
     """Zeros in the shapes and dtypes of `like`."""
-    return map_leaves(np.zeros_like, like)
+    return map_leaves(lambda leaf: namespace(leaf).zeros_like(leaf), like)
 
 
 def nbytes(record: Record) -> int:
     """Bytes of all leaves."""
-    return sum(np.asarray(leaf).nbytes for _, leaf in leaves(record))
+    return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for _, leaf in leaves(record))
 
 
 class Spec(NamedTuple):
@@ -111,7 +164,7 @@ class Layout:
         self._tree = map_leaves(lambda _: None, record)
         self._leaves: list[_Leaf] = []
         for name, leaf in leaves(record):
-            array = np.asarray(leaf)
+            array = np.asarray(on_host(leaf))
             place = _Leaf(name, self.nbytes, Spec(array.shape, array.dtype.str))
             self._leaves.append(place)
             self.nbytes += -(-place.nbytes // 8) * 8
@@ -127,7 +180,7 @@ class Layout:
         Raises ValueError when a leaf has another shape or dtype than the layout was made for.
         """
         for place, (name, leaf) in zip(self._leaves, leaves(record), strict=True):
-            array = np.asarray(leaf)
+            array = np.asarray(on_host(leaf))
             if array.shape != place.spec.shape or array.dtype != place.dtype:
                 raise ValueError(
                     f"{name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "

@@ -96,14 +96,16 @@ def is_sweep(folder: Path) -> bool:
 
 def read_points(folder: Path) -> list[Ran]:
     """The points of a sweep, as far as they have come."""
+    return [_read_point(folder / name, settings) for name, settings in point_settings(folder)]
+
+
+def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The points of a sweep: the name of each, and what sets it apart."""
     with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file))
     after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # the summary's first; a setting may have its name too
     names = header[1:after]
-    return [
-        _read_point(folder / row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True)))
-        for row in rows
-    ]
+    return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
 
 
 def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:

@@ -1,8 +1,9 @@
 """Checkpoints: everything a run needs to go on to the very bits, on any number of ranks.
 
-A checkpoint is a folder `checkpoint/round-00000100` with the server's state, client states in files by ranges of
-clients, and a manifest with their SHA-256. It is written aside, synced and renamed, and the one before it is kept;
-so at any moment a whole one is there, and a damaged one falls back to the other.
+A checkpoint is a folder `checkpoint/round-00000100` with the server's state, what clients keep in segments (see
+`mpifed.run.segments`), and a manifest with their SHA-256. It is written aside, synced and renamed, and the one before
+it is kept; so at any moment a whole one is there, and a damaged one falls back to the other. Segments that have not
+changed are in both, by hard links: each folder is whole by itself, and can be copied.
 """
 
 from __future__ import annotations
@@ -10,30 +11,33 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
 from mpifed.comm.federation import Federation, Kept
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
+from mpifed.core.device import host_record
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import States
 from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.core.roster import Roster
+from mpifed.core.states import ClientStates
+from mpifed.run import segments
 from mpifed.run.history import read_json, write_json
+from mpifed.run.segments import Arrays, Part, Segments
 from mpifed.run.setup import Result, together
+from mpifed.shards.hdf5 import open_hdf5
 from mpifed.shards.layout import sha256
 
-SCHEMA = 2
+SCHEMA = 3
 KEPT = 2  # generations
-_RANGE = 1024  # clients whose states share a file, as far as one rank hosts them
+_MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _NAME = re.compile(r"round-(\d{8})")
-_LAST = "last"  # the group of clients' last answers in a file
 
 
 class Progress(NamedTuple):
@@ -57,76 +61,179 @@ class Progress(NamedTuple):
         )
 
 
-def save(
-    run_dir: Path,
-    transport: Transport,
-    progress: Progress,
-    job: dict[str, Any],
-    server: Record,
-    blocks: Sequence[Block],
-    clients: States,
-    kept: Kept | None = None,
-) -> None:
-    """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
+class Checkpoints:
+    """The checkpoints of one run; on every rank."""
 
-    Where a whole one of this round stands already, it stays: it holds the same bits. `kept` are the last answers of
-    this rank's clients, where they go on counting.
-    """
-    final = run_dir / "checkpoint" / f"round-{progress.round:08d}"
-    aside = final.with_name(final.name + ".new")
-    if transport.share(transport.rank == 0 and _why_not_whole(final) is None):
-        return
-    _together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
-    checksums: dict[str, str] = {}
+    def __init__(self, run_dir: Path, transport: Transport, blocks: Sequence[Block]) -> None:
+        """`blocks` are those that this rank hosts."""
+        self._run_dir, self._transport, self._blocks = run_dir, transport, Roster.of(blocks)
+        self._segments = Segments(run_dir, self._blocks.first)
+        self._checksums: dict[str, str] = {}  # of the segments of this rank's clients
+        self._own = True  # whether these were written for clients of this rank alone
+        self._last: int | None = None  # the round of the newest one
+        hosting = transport.gather(self._blocks.clients[:1].tolist())
+        self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
-    def write() -> None:
-        if transport.rank == 0:
-            checksums["server.h5"] = _write(aside / "server.h5", {"server": server})
-        for name, states in _files(blocks, clients, kept or {}):
-            checksums[name] = _write(aside / name, states)
+    def save(self, progress: Progress, job: dict[str, Any], server: Record, clients: ClientStates, kept: Kept) -> None:
+        """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
-    _together(transport, write)
-    gathered = transport.gather(checksums)
+        Where a whole one of this round stands already, it stays: it holds the same bits. What clients keep is written
+        where it has changed since the last one, whose files are in this one too, as far as they are needed.
 
-    def commit() -> None:
+        Parameters
+        ----------
+        server : on rank 0
+        clients : the states of this rank's blocks
+        kept : the last answers of this rank's clients, where they go on counting
+        """
+        if self._last == progress.round:
+            return
+        final = self._run_dir / "checkpoint" / f"round-{progress.round:08d}"
+        aside, transport = final.with_name(final.name + ".new"), self._transport
+        if transport.share(transport.rank == 0 and final.exists() and _why_not_whole(final) is None):
+            return
+        _together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
+        linked, numbers = self._plan(clients.changed)
+        checksums = {name: self._checksums[name] for name in linked}
+        others: dict[str, str] = {}
+
+        def write() -> list[Part]:
+            if transport.rank == 0:
+                others["server.h5"] = _write(aside / "server.h5", {"server": server})
+            for name in linked:
+                _link(self._segments.folder / name, aside / name)
+            name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
+            states = ((int(self._blocks.first[i]), self._arrays(i, clients, kept)) for i in numbers)
+            first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
+            if first is None:
+                return []
+            parts = segments.write(aside / name, chain([first], states))
+            checksums[name] = sha256(aside / name)
+            return parts
+
+        parts = _together(transport, write)
+        ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
+        gathered = transport.gather((checksums, others, ranges))
+        manifest = {
+            "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "job": job,
+            "hosting": self._hosting,
+        }  # fmt: skip
+        _together(transport, lambda: self._commit(aside, final, manifest, gathered))
+        self._segments.drop(set(self._checksums) - set(linked))
+        self._segments.add(parts)
+        self._segments.moved(final)
+        clients.is_saved(self._segments)
+        self._checksums, self._own, self._last = checksums, True, progress.round
+
+    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, Kept]:
+        """(progress, job, server, last answers) of the newest whole checkpoint, whose states `clients` have then.
+        Collective.
+
+        Parameters
+        ----------
+        server : a state of the right structure, as at the start of a run; None on ranks but 0
+        clients : as at the start of a run; a state is read when its clients are first present
+
+        Raises
+        ------
+        DataError
+            when there is no checkpoint, or none that is whole.
+        """
+        transport = self._transport
+        choice = _together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
+        folder, manifest = transport.share(choice)
+
+        def read() -> tuple[Record, Kept]:
+            found = None if server is None else _read(folder / "server.h5", "server", server)
+            self._segments = Segments(folder, self._blocks.first)
+            mine = self._blocks.first
+            for name, (low, high) in sorted(manifest["segments"].items()):
+                if len(mine) and low <= mine[-1] and mine[0] <= high:
+                    self._segments.add(segments.parts_of(folder / name))
+                    self._checksums[name] = manifest["files"][name]
+            clients.is_saved(self._segments)
+            for i in self._segments.written()[:1]:
+                clients.peek(int(i))  # what does not fit is said now
+            return found, self._kept()
+
+        restored, kept = _together(transport, read)
+        self._own = manifest["hosting"] == self._hosting
+        self._last = manifest["round"]
+        progress = Progress(*(manifest[name] for name in Progress._fields))
+        return progress, manifest["job"], restored, kept
+
+    def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:
+        """(segments that stay as they are, blocks to be written).
+
+        Segments of which most is out of date are written anew; where there are many, so is the smaller half of them.
+        """
+        new = np.array(sorted(changed), dtype=np.int64)
+        if not self._own:
+            return [], np.union1d(new, self._segments.written()).tolist()
+        sizes = self._segments.sizes(without=new)
+        stay = [name for name, (needed, whole) in sizes.items() if 2 * needed >= whole and needed]
+        if len(stay) > _MOST_SEGMENTS:
+            smallest = sorted(stay, key=lambda name: sizes[name])[: len(stay) // 2]
+            stay = [name for name in stay if name not in smallest]
+        again = self._segments.within(set(sizes) - set(stay))
+        return stay, np.union1d(new, again).tolist()
+
+    def _arrays(self, i: int, clients: ClientStates, kept: Kept) -> Arrays:
+        """What is written of block `i`."""
+        found = {f"{segments.STATE}/{name}".rstrip("/"): leaf for name, leaf in leaves(host_record(clients.peek(i)))}
+        for j, client in enumerate(self._clients_of(i)):
+            found |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
+        return found
+
+    def _kept(self) -> Kept:
+        """The last answers of the clients of this rank, where any count."""
+        found: Kept = {}
+        for i in self._segments.written().tolist():
+            if not self._segments.has(i, segments.LAST):
+                continue
+            members = self._clients_of(i)
+            for name, numbers in (self._segments.of(i) or {}).items():
+                kind, *rest = name.split("/", 2)
+                if kind == segments.LAST:
+                    found.setdefault(members[int(rest[0])], {})[rest[1]] = numbers
+        return found
+
+    def _clients_of(self, i: int) -> list[int]:
+        members: list[int] = self._blocks.clients[self._blocks.bounds[i] : self._blocks.bounds[i + 1]].tolist()
+        return members
+
+    def _ranges(self, names: Iterable[str], new: Iterable[Part]) -> dict[str, tuple[int, int]]:
+        """The first and the last block of each segment, by their first clients."""
+        low_high: dict[str, tuple[int, int]] = {}
+        for part in [*self._segments.parts, *new]:
+            low, high = low_high.get(part.segment, (int(part.first[0]), int(part.first[0])))
+            low_high[part.segment] = min(low, int(part.first.min())), max(high, int(part.first.max()))
+        return {name: low_high[name] for name in names}
+
+    def _commit(self, aside: Path, final: Path, manifest: dict[str, Any], gathered: list[Any] | None) -> None:
+        """On rank 0: from here on it is the newest checkpoint."""
         if gathered is None:
             return
-        files = {name: checksum for part in gathered for name, checksum in part.items()}
-        done = {**progress._asdict(), "exchanges": dict(progress.exchanges)}
-        write_json(aside / "manifest.json", {"schema": SCHEMA, **done, "job": job, "files": files})
+        files = {name: checksum for part in gathered for one in part[:2] for name, checksum in one.items()}
+        ranges = {name: span for _, _, spans in gathered for name, span in spans.items()}
+        write_json(aside / "manifest.json", {**manifest, "files": files, "segments": ranges})
+        sync_folder(aside)
         if final.exists():
             shutil.rmtree(final)
         os.rename(aside, final)
         sync_folder(final.parent)
-        for old in _generations(run_dir)[KEPT:]:
+        for old in _generations(self._run_dir)[KEPT:]:
             shutil.rmtree(old)
 
-    _together(transport, commit)
 
-
-def load(
-    run_dir: Path, transport: Transport, server: Record, blocks: Sequence[Block], clients: States
-) -> tuple[Progress, dict[str, Any], Record, States, Kept]:
-    """(progress, job, server, clients, last answers) of the newest whole checkpoint. Collective.
-
-    `server` (None on ranks but 0) and `clients` are states of the right structure, as at the start of a run.
-
-    Raises
-    ------
-    DataError
-        when there is no checkpoint, or none that is whole.
-    """
-    choice = _together(transport, lambda: _newest_whole(run_dir) if transport.rank == 0 else None)
-    folder, manifest = transport.share(choice)
-
-    def read() -> tuple[Record, States, Kept]:
-        restored = None if server is None else _read(folder / "server.h5", "server", server)
-        states = [_read_block(folder, manifest, b, state) for b, state in zip(blocks, clients, strict=True)]
-        return restored, states, _read_kept(folder, manifest, blocks)
-
-    result = _together(transport, read)
-    progress = Progress(*(manifest[name] for name in Progress._fields))
-    return progress, manifest["job"], *result
+def _link(source: Path, target: Path) -> None:
+    """The same file in another folder: by a hard link, or as a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        with open(target, "r+b") as copied:
+            os.fsync(copied.fileno())
 
 
 def _together(transport: Transport, work: Callable[[], Result]) -> Result:
@@ -148,34 +255,9 @@ def _make_anew(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _files(blocks: Sequence[Block], clients: States, kept: Kept) -> Iterator[tuple[str, dict[str, Record]]]:
-    """(file name, groups) of what this rank's clients keep, if anything: a block's state by its first client, and each
-    client's last answers."""
-    there = []
-    for block, state in zip(blocks, clients, strict=True):
-        groups = {_group(block): state} if any(True for _ in leaves(state)) else {}
-        for client in block.clients.tolist():
-            groups |= {f"{_LAST}/{client:08d}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
-        if groups:
-            there.append((block, groups))
-    for _, part in groupby(there, key=lambda pair: int(pair[0].clients[0]) // _RANGE):
-        pairs = list(part)
-        yield _file_name(pairs[0][0].clients[0], pairs[-1][0].clients[-1]), {
-            name: one for _, groups in pairs for name, one in groups.items()
-        }
-
-
-def _file_name(first: int, last: int) -> str:
-    return f"clients-{first:08d}-{last:08d}.h5"
-
-
-def _group(block: Block) -> str:
-    return f"from-{int(block.clients[0]):08d}"
-
-
 def _write(path: Path, states: dict[str, Record]) -> str:
     """Write records into the groups of a file, sync it, and give its SHA-256."""
-    with h5py.File(path, "w") as file:
+    with open_hdf5(path, "w") as file:
         for group, record in states.items():
             for name, leaf in leaves(record):
                 file[f"{group}/{name}".rstrip("/")] = leaf
@@ -189,7 +271,7 @@ def _read(path: Path, group: str, like: Record) -> Record:
 
     def restored(leaf: Any) -> Any:
         name = f"{group}/{next(names)}"
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, "r") as file:
             if name not in file:
                 raise DataError(f"{path}: no {name}, which this job needs; resume with the job that wrote it")
             found = file[name][()]
@@ -202,39 +284,6 @@ def _read(path: Path, group: str, like: Record) -> Record:
         return found
 
     return map_leaves(restored, like)
-
-
-def _read_block(folder: Path, manifest: dict[str, Any], block: Block, like: Record) -> Record:
-    if not any(True for _ in leaves(like)):
-        return like
-    first = int(block.clients[0])
-    for name, clients in _client_files(manifest):
-        if first in clients:
-            return _read(folder / name, _group(block), like)
-    raise DataError(f"{folder}: no file holds the state of client {first}; resume with the job that wrote it")
-
-
-def _client_files(manifest: dict[str, Any]) -> Iterator[tuple[str, range]]:
-    """(name, clients) of the files of clients' states."""
-    for name in manifest["files"]:
-        match = re.fullmatch(r"clients-(\d+)-(\d+)\.h5", name)
-        if match:
-            yield name, range(int(match[1]), int(match[2]) + 1)
-
-
-def _read_kept(folder: Path, manifest: dict[str, Any], blocks: Sequence[Block]) -> Kept:
-    """The last answers of the clients of this rank's blocks, where any count."""
-    hosted = [int(client) for block in blocks for client in block.clients]
-    found: Kept = {}
-    for name, clients in _client_files(manifest):
-        if not clients.start <= max(hosted, default=-1) or not min(hosted) < clients.stop:
-            continue
-        with h5py.File(folder / name, "r") as file:
-            there = file.get(_LAST, {})
-            for client in hosted:
-                for memory, numbers in there.get(f"{client:08d}", {}).items():
-                    found.setdefault(client, {})[memory] = numbers[()]
-    return found
 
 
 def _generations(run_dir: Path) -> list[Path]:

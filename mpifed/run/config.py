@@ -139,11 +139,16 @@ class Job(Table):
     def sum_settings(self) -> dict[str, Any]:
         """How answers are added, as `mpifed.comm` takes it."""
         return {
-            "exact": self.sum.numbers == "exact",
+            "exact": self.sum.numbers != "float",
             "dtype": self.compute.dtype,
             "bounds": self.sum.bounds,
             "scales": self.sum.scales,
         }
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether a block's answers are summed before they are rounded, where that is offered."""
+        return self.sum.numbers == "exact-blocks"
 
     def protection(self) -> Protection:
         """How sums travel, as `mpifed.comm` takes it."""

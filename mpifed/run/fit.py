@@ -46,6 +46,16 @@ def _wrong_channel(job: Job) -> Iterator[str]:
         yield (
             f'[sum] numbers = "float": channel = "{channel}" adds integers; set numbers = "exact", or channel = "plain"'
         )
+    if channel != "plain" and job.sum.numbers == "exact-blocks":
+        yield (
+            f'[sum] numbers = "exact-blocks": channel = "{channel}" takes each client\'s answer by itself; set '
+            'numbers = "exact", or channel = "plain"'
+        )
+    if job.record.transcript and job.sum.numbers == "exact-blocks":
+        yield (
+            f'[sum] numbers = "exact-blocks": [record] transcript = {job.record.transcript} needs each client\'s '
+            'answer by itself; set numbers = "exact", or transcript = 0'
+        )
     if part.dropout_rate and not part.max_dropouts:
         yield (
             f"[participation] dropout_rate = {part.dropout_rate:g}: whoever leaves makes the round void; give "

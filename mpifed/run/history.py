@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.hdf5 import open_hdf5
 
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
@@ -82,6 +82,12 @@ class History:
         with open(self._path, "a", encoding="utf-8", newline="") as file:
             file.write(_csv(lines))
 
+    def sync(self) -> None:
+        """What was added is on the disk."""
+        if self._path.exists():
+            with open(self._path, "r+b") as file:
+                os.fsync(file.fileno())
+
     def last(self) -> dict[str, Any]:
         """The last measured round, by column; empty where there is none."""
         columns = read_history(self._path.parent) if self._columns else {}
@@ -124,7 +130,7 @@ def write_model(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]
 def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of a file that `write_model` wrote; DataError when it is missing or damaged."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, "r") as file:
             return {name: np.asarray(file[name][()]) for name in file}
     except OSError as error:
         raise DataError(f"{path}: no readable model ({error}); let the run reach its end, or resume it") from error
@@ -206,7 +212,7 @@ def aside(path: Path) -> Iterator[Path]:
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     assert not any("/" in name for name in arrays), tuple(arrays)
-    with aside(path) as temporary, h5py.File(temporary, "w") as file:
+    with aside(path) as temporary, open_hdf5(temporary, "w") as file:
         for name, values in arrays.items():
             file[name] = values
 

@@ -16,8 +16,8 @@ from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
-from mpifed.run import checkpoint, ends, environment
-from mpifed.run.checkpoint import Progress
+from mpifed.run import ends, environment
+from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.ledger import Header, Ledger, write_header
@@ -73,6 +73,8 @@ def run(
     with stop_on_signals() as request, threadpool_limits(1):  # the bits depend on it, and ranks share the cores
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
         saved, header = transport.share(opened)
+        if resume and not saved and transport.rank == 0:
+            reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
         try:
             return _Run(job, transport, out, reporter, request, shelf, header).play(saved, max_hours)
         finally:
@@ -105,6 +107,7 @@ class _Run:
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
         self.keeps = any(exchange.stale for exchange in self.exchanges)  # answers of those who are absent
         self.settings = job.table()
+        self.checkpoints = Checkpoints(out, transport, self.ready.federation.blocks)
         self.header = header  # of the ledger of an earlier part of this run
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
@@ -255,7 +258,7 @@ class _Run:
         ready = self.ready
         return measure(
             measures, ready.algorithm, self.server, ready.federation.blocks, self.clients, self.everybody,
-            ready.federation, ready.test, certify,
+            ready.federation, ready.test, certify, self.job.data.state_gib * 2**30,
         )  # fmt: skip
 
     def _measure_the_end(self) -> None:
@@ -282,22 +285,15 @@ class _Run:
         self._account()
         if self.ledger is not None:
             self.ledger.sync()
-        checkpoint.save(
-            self.out,
-            self.transport,
-            self.progress,
-            self.settings,
-            self.server,
-            self.ready.federation.blocks,
-            self.clients,
-            self.ready.federation.kept(),
+        if self.results is not None and self.results.history is not None:
+            self.results.history.sync()
+        self.checkpoints.save(
+            self.progress, self.settings, self.server, self.clients.settled(), self.ready.federation.kept()
         )
 
     def _load(self) -> None:
         federation = self.ready.federation
-        self.progress, before, self.server, self.clients, kept = checkpoint.load(
-            self.out, self.transport, self.server, federation.blocks, self.clients
-        )
+        self.progress, before, self.server, kept = self.checkpoints.load(self.server, self.clients)
         together(self.transport, lambda: same_job(self.out, before, self.settings))
         federation.restore(kept)
         self.spent = self.progress.exchanges
@@ -313,6 +309,7 @@ class _Run:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
             ledger = Ledger(self.out, algorithm, self.progress.round, self.progress.attempt)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger)
+        results.device = self.ready.federation.device
         if resumed:
             self.row = results.resume(self.progress.round)
             if self.row.get("round") == self.progress.round:
@@ -326,4 +323,5 @@ class _Run:
         if gathered is not None and self.results is not None:
             self.results.close(self.server, self.late)
             seconds, peaks = zip(*gathered, strict=True)
+            self.results.about["reductions"] = self.transport.ways()
             self.results.write(self.progress, ends.exit_code(code), self.round_s, sum(seconds), peaks)

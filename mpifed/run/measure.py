@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from math import inf
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Measure, Problem, States, Summation, play
 from mpifed.core.record import Record
+from mpifed.core.roster import Roster
 from mpifed.core.round import Round
+from mpifed.core.states import ClientStates
 from mpifed.maths.objectives import Parameters
 
 
@@ -22,6 +26,7 @@ def measure(
     summation: Summation,
     test: Block | None,
     certify: bool = True,
+    room: float = inf,
 ) -> dict[str, float | None]:
     """The columns of one row of the history, on rank 0; elsewhere nothing. Collective.
 
@@ -31,14 +36,16 @@ def measure(
     now : everybody present
     test : the test data as the block of one client, on rank 0 alone
     certify : play the certificates too; otherwise their columns are None
+    room : bytes in memory of what clients keep while they are measured
     """
     columns: dict[str, float | None] = {}
+    roster = Roster.of(blocks)
     for one in measures:
         if one.certificate and not certify:
             columns |= dict.fromkeys(one.certificate)
             continue
         found = one.start(server) if summation.serves else None
-        clients = [one.start_clients(*pair) for pair in zip(blocks, states, strict=True)]
+        clients: States = ClientStates(len(roster), partial(_begun, one, roster, states), room)
         for _ in range(one.turns):
             found, clients = play(one.exchanges, found, clients, now, summation)
         if summation.serves:
@@ -46,6 +53,11 @@ def measure(
     if summation.serves and test is not None:
         columns |= test_scores(algorithm.problem, algorithm.model(server), test)
     return columns
+
+
+def _begun(one: Measure, roster: Roster, states: States, i: int) -> Record:
+    """What the clients of block `i` begin to be measured with."""
+    return one.start_clients(roster.visit(i, keep=False), states[i])
 
 
 def test_scores(problem: Problem, model: Parameters, test: Block) -> dict[str, float]:

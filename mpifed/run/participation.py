@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mpifed.core.exchange import Algorithm, Exchange
 from mpifed.core.round import Leaving, Round, secret_rng
 from mpifed.run.config import Job
 
@@ -25,6 +26,21 @@ def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Roun
     now.present[:] = False
     now.present[rng.choice(clients, some, replace=False)] = True
     return now
+
+
+def most_summed(job: Job, algorithm: Algorithm, exchange: Exchange) -> int:
+    """How many clients' answers an exchange adds up at most; on it rests what its integers must hold.
+
+    All clients, unless so many are drawn for each round: what is measured and set up takes all, so do last answers of
+    those who are absent, and nobody knows how many a coin for each client will bring.
+    """
+    some, clients = job.participation.clients_per_round, algorithm.problem.clients
+    by_coins = job.privacy is not None and job.privacy.by_coins
+    if some is None or by_coins or exchange.off_clock or exchange.stale:
+        return clients
+    if exchange.name in {one.name for one in algorithm.setup}:
+        return clients
+    return min(some, clients)
 
 
 def returning(job: Job, now: Round, key: int | None = None) -> Round:

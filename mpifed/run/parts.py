@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     """One kind of part."""
 
     table: str
-    known: dict[str, type]  # the package's own, by name
+    known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.comm.transport import Transport, library
+from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm
 from mpifed.core.record import Record, leaves
@@ -19,9 +20,10 @@ from mpifed.run import environment
 from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
-from mpifed.run.history import HISTORY, History, dotted, write_json, write_model
+from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
 from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
 from mpifed.run.network import Simulation, described, played_once, simulate
+from mpifed.run.process import this_process
 from mpifed.run.protection import not_private, warnings_of
 from mpifed.run.report import Reporter
 
@@ -29,6 +31,7 @@ FAILURE = "failure.txt"  # what the first rank to fail has said
 # what may differ between a run and its resumption, since no bit depends on it
 _FREE = (
     "rounds", "name", "stop", "record", "server", "audit", "network", "data.path", "data.memory_gib", "data.verify",
+    "data.stage", "data.state_gib",
 )  # fmt: skip
 
 
@@ -38,15 +41,13 @@ def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]
     Raises
     ------
     UsageError, DataError
-        when there is a run where none should be, or none, or that of another job; when its ledger is gone.
+        when there is a run where none should be, or that of another job; when its ledger is gone.
     """
     begun = (out / "job.toml").exists() or (out / LEDGER).exists()
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
-    if resume and not begun:
-        raise UsageError(f"{out}: no run to resume; start it without --resume")
-    header = _header(job, out) if resume else None
+    header = _header(job, out) if resume and begun else None
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
     if not saved:  # also a run that was killed before its first checkpoint
@@ -84,6 +85,7 @@ class Results:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
         self.history: History | None = None  # there once rounds are measured
         self.about: dict[str, Any] = {}  # what run.json says from the start
+        self.device: Device = Host()  # of rank 0
 
     def resume(self, done: int) -> dict[str, Any]:
         """Go on with the history of so many rounds; its last row.
@@ -100,7 +102,8 @@ class Results:
         """The job as run, what is known from the start, and a word to the reporter."""
         self.history = self.history or History(self.out)
         job, text = self.job, self.job.text()
-        (self.out / "job.toml").write_text(text, encoding="utf-8")
+        with aside(self.out / "job.toml") as temporary:
+            temporary.write_text(text, encoding="utf-8")
         self.about = {
             "name": job.name,
             "seed": job.seed,
@@ -108,10 +111,12 @@ class Results:
             "host": environment.host(),
             "ranks": transport.size,
             "commit": environment.commit(),
-            "versions": environment.versions(),
+            "device": self.device.name,
+            "versions": environment.versions() | dict(self.device.versions),
             "blas": environment.blas(),
             "mpi": library() if transport.size > 1 else None,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
+            "process": this_process(),
             "warnings": self._warnings(),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
             **self._privacy(),

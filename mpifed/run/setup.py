@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpifed.comm.channel import Recorder
 from mpifed.comm.federation import Federation
-from mpifed.comm.placement import place
-from mpifed.comm.transport import Transport
+from mpifed.comm.placement import Hosted, place
+from mpifed.comm.transport import Transport, library, takes_device_arrays
 from mpifed.core.block import Block
+from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Exchange, Measure, Problem, States
-from mpifed.core.holdings import Cells, Holdings
+from mpifed.core.exchange import Algorithm, Exchange, Measure, Problem
+from mpifed.core.holdings import Cells, Holdings, Members
 from mpifed.core.record import Array, Record
+from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
+from mpifed.core.states import ClientStates
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
-from mpifed.run.participation import is_secure
+from mpifed.run.participation import is_secure, most_summed
 from mpifed.run.shelf import Shelf
+from mpifed.run.staged import staged
+from mpifed.run.together import Result as Result
+from mpifed.run.together import together as together
 from mpifed.shards import store
-from mpifed.shards.layout import span
+from mpifed.shards.hosted import hosted_blocks
 
-Result = TypeVar("Result")
 _KIND = {True: "classes", False: "real-valued targets"}
 
 
@@ -35,20 +39,9 @@ class Ready(NamedTuple):
     algorithm: Algorithm
     federation: Federation
     server: Record  # None on ranks but 0
-    clients: States
+    clients: ClientStates
     test: Block | None  # on rank 0
     key: int | None = None  # of who takes part, where nobody may know it; on all ranks, new in each process
-
-
-def together(transport: Transport, work: Callable[[], Result]) -> Result:
-    """The result of `work` on this rank, unless it failed on any: then the same error on all. Collective."""
-    error: Exception | None = None
-    try:
-        result = work()
-    except Exception as failed:  # whatever it is, all ranks must hear of it
-        error = failed
-    transport.agree(error)
-    return result
 
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
@@ -96,25 +89,53 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, noise_multiplier)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
-    hosted = placement.of(transport.rank)
+    hosted = placement.hosted(transport.rank)
+    data = shelf.take("staged", lambda: staged(job.data, data, placement, transport))
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
-    federation = together(transport, lambda: _federation(job, algorithm.problem, transport, blocks))
+    compute = together(transport, lambda: shelf.take("device", lambda: device_of(job, transport)))
+    federation = together(transport, lambda: _federation(job, algorithm, transport, blocks, compute))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
     together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)
-    clients = together(transport, lambda: [algorithm.start_clients(block, everybody) for block in blocks])
+    clients = ClientStates(
+        len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
+    )
+    together(transport, lambda: clients[0] if len(blocks) else None)  # what cannot be begun is said now
     tests = federation.serves and job.record.every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
     return Ready(algorithm, federation, server, clients, test, key)
 
 
-def _federation(job: Job, problem: Problem, transport: Transport, blocks: list[Block]) -> Federation:
+def device_of(job: Job, transport: Transport) -> Device:
+    """Where this rank's clients compute; UsageError where that is to be a device and there is none."""
+    table = job.compute
+    if table.device == "cpu" and table.mpi == "host":
+        return Host()
+    from mpifed.maths.device import open_device
+
+    found = open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
+    if table.mpi == "device":
+        if found.on_host:
+            raise UsageError('[compute] mpi = "device": a rank has no device; set mpi = "host"')
+        if transport.size > 1 and not takes_device_arrays():
+            raise UsageError(
+                f'[compute] mpi = "device": {library()} does not say that it takes arrays on a device; use a library '
+                'built with CUDA (under Cray MPICH, export MPICH_GPU_SUPPORT_ENABLED=1), or set mpi = "host"'
+            )
+        found.aware = transport.size > 1
+    return found
+
+
+def _federation(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Federation:
+    problem = algorithm.problem
     return Federation(
-        transport, blocks, problem.clients, **job.sum_settings(), cells=problem.cells, protection=job.protection()
-    )
+        transport, blocks, problem.clients, **job.sum_settings(), by_blocks=job.by_blocks, cells=problem.cells,
+        protection=job.protection(), device=device,
+        summed={one.name: most_summed(job, algorithm, one) for one in all_exchanges(algorithm)},
+    )  # fmt: skip
 
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: float | None) -> tuple[Algorithm, bool]:
@@ -131,7 +152,7 @@ def cells_of(data: store.Federation) -> Cells:
     """Who holds which rows and columns."""
 
     def along(axis: str, length: int, which: Array) -> Holdings:
-        return Holdings(length, which, tuple(span(members) for members in data.groups(axis)))
+        return Holdings(length, which, Members(data.bounds[axis], lambda: data.members(axis)))
 
     rows, columns = data.holds.T
     return Cells(along("rows", data.samples, rows), along("columns", data.features, columns))
@@ -148,21 +169,14 @@ def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
     return () if job.record.released_only else algorithm.measures
 
 
-def _open_blocks(job: Job, data: store.Federation, hosted: list[range]) -> list[Block]:
-    """The hosted shards, in memory as far as the job's limit goes."""
-    room = job.data.memory_gib * 2**30
-    if job.data.verify:
-        for file in sorted({client // data.pack for clients in hosted for client in clients}):
-            data.verify(file)
-    blocks = []
-    for clients in hosted:
-        shards = []
-        for client in clients:
-            fits = data.shard_nbytes(client) <= room
-            room -= data.shard_nbytes(client) if fits else 0
-            shards.append(data.shard(client, in_memory=fits))
-        blocks.append(Block(tuple(shards), job.compute.dtype))
-    return blocks
+def _open_blocks(job: Job, data: store.Federation, hosted: Hosted) -> Roster:
+    """The hosted shards: opened now if all are in every round, else when their clients first are."""
+    clients = hosted.clients
+    if clients and job.data.verify and job.data.stage is None:  # a copy was compared when it was made
+        for number in range(clients[0] // data.pack, clients[-1] // data.pack + 1):
+            data.verify(number)
+    ahead = job.participation.clients_per_round is None
+    return hosted_blocks(data, *hosted, job.compute.dtype, job.data.memory_gib * 2**30, ahead)
 
 
 def _test_block(job: Job, data: store.Federation) -> Block | None:

@@ -65,6 +65,8 @@ def run_summary(folder: Path) -> Any:
             if point.summary is not None
         ]
     if not (folder / "run.json").exists():
+        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
+            raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
     return summary(folder) | {"exchanges": _costs(folder), "simulated": read_json(folder / "run.json").get("simulated")}
 

@@ -22,7 +22,9 @@ class DataTable(Table):
     path: str
     block: Positive = 1  # clients computed together
     memory_gib: Annotated[float, Field(ge=0)] = 4.0  # shards kept in memory, per rank; the rest is streamed
+    state_gib: Annotated[float, Field(ge=0)] = 4.0  # what clients keep, in memory per rank; the rest is on the disk
     verify: bool = True  # compare the shards' checksums at the start
+    stage: str | None = None  # folder on a disk of each node, as "$TMPDIR", to which the shards are copied first
 
 
 class ParticipationTable(Table):
@@ -37,7 +39,7 @@ class ParticipationTable(Table):
 class SumTable(Table):
     """`[sum]`"""
 
-    numbers: Literal["exact", "float"] = "exact"
+    numbers: Literal["exact", "exact-blocks", "float"] = "exact"  # exact-blocks: a block's sum is rounded, as a whole
     channel: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
     min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
     allow: list[str] = []  # exchanges or fields that may show values of fewer
@@ -84,7 +86,9 @@ class ServerTable(Table):
 class ComputeTable(Table):
     """`[compute]`"""
 
-    device: Literal["auto", "cpu"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a CUDA device where CuPy finds one
+    memory_gib: Annotated[float, Field(gt=0)] | None = None  # of the device, for rows; most of what is free when absent
+    mpi: Literal["host", "device"] = "host"  # from where MPI takes the sums of a plain channel; device: if it can
     dtype: Literal["float32", "float64"] = "float32"
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.run.history import aside
+from mpifed.shards.hdf5 import open_hdf5
 
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
@@ -113,7 +113,7 @@ class Transcript:
         if self.folder is None or not (self.messages or self.left_out):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with aside(self.folder / f"rank-{self.rank:04d}.h5") as temporary, h5py.File(temporary, "w") as file:
+        with aside(self.folder / f"rank-{self.rank:04d}.h5") as temporary, open_hdf5(temporary, "w") as file:
             file.attrs.update(
                 form=_FORM, rank=self.rank, rounds=self.rounds, channel=self.channel, left_out=self.left_out,
                 left_out_bytes=self.left_out_bytes,
@@ -177,7 +177,7 @@ def read(run_dir: Path) -> Recorded:
 
 def _read(path: Path) -> Transcript:
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, "r") as file:
             about = dict(file.attrs)
             found = Transcript(int(about["rounds"]), path.parent, int(about["rank"]))
             found.channel, found.left_out = str(about["channel"]), int(about["left_out"])

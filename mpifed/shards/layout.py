@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.holdings import span as span
 from mpifed.core.record import Array
 
-SCHEMA = 1
+SCHEMA = 2
 FEDERATION = "federation.h5"
 REMEDY = "make the data again with `mpifed data ... --force`"
 
@@ -22,7 +23,7 @@ def shard_name(number: int) -> str:
 
 
 def group_name(client: int) -> str:
-    """Name of a client's group in its shard file."""
+    """Name of a client's group in its shard file, of schema 1."""
     return f"client-{client:05d}"
 
 
@@ -70,13 +71,6 @@ def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int)
             raise DataError(f"{path}: no such file, it holds {whose}; put it back, or {REMEDY}")
         if path.stat().st_size != size:
             raise DataError(f"{path}: {path.stat().st_size} bytes, {size} were written for {whose}; {REMEDY}")
-
-
-def span(numbers: Array) -> Array | slice:
-    """A slice in place of ascending numbers without a gap: indexing with it makes no copy."""
-    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return slice(numbers[0], numbers[-1] + 1)
-    return numbers
 
 
 def compact_labels(y: Array) -> Array:

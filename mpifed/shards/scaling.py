@@ -17,6 +17,11 @@ class Scaling(NamedTuple):
     scale: Array
     shift: Array
 
+    @property
+    def by_column(self) -> bool:
+        """Whether columns are scaled each in its own way."""
+        return bool(self.scale.ndim or self.shift.ndim)
+
     def part(self, columns: Array) -> Scaling:
         """The scaling of some of the columns."""
         return Scaling(*(value[columns] if value.ndim else value for value in self))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,38 @@ from mpifed.shards.layout import REMEDY
 from mpifed.shards.scaling import Scaling, scale_dense, scale_sparse
 
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, and of sparse rows their int32 columns too
+MOST_OPEN = 128  # files of one federation
+
+
+class Files:
+    """Open files, a few at a time: the one that was longest not read from is closed for another."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        weakref.finalize(self, _close, self._open)
+
+    def descriptor(self, path: Path) -> int:
+        """Of a file, to be used before the next one is asked for; DataError where it cannot be opened."""
+        found = self._open.get(path)
+        if found is not None:
+            self._open.move_to_end(path)
+            return found
+        while len(self._open) >= MOST_OPEN:
+            os.close(self._open.popitem(last=False)[1])
+        try:
+            self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                raise DataError(
+                    f"{path}: this process may not open more files; raise the limit (`ulimit -n`) to {2 * MOST_OPEN}"
+                ) from error
+            raise DataError(f"{path}: cannot be opened ({error.strerror}); {REMEDY}") from error
+        return self._open[path]
+
+
+def _close(files: dict[Path, int]) -> None:
+    for descriptor in files.values():
+        os.close(descriptor)
 
 
 class Extent:
@@ -27,15 +62,26 @@ class Extent:
     file that was cut off meanwhile would end the process, it just reads less.
     """
 
-    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(
+        self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, files: Files | None = None
+    ) -> None:
         self.path, self.offset, self.shape, self.dtype = path, offset, shape, np.dtype(dtype)
-        self._item_nbytes = int(np.prod(shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        self._fd: int | None = None
+        self._item_nbytes = math.prod(shape[1:]) * self.dtype.itemsize
+        self._files = files or Files()
 
     def load(self) -> Array:
         """All items."""
-        items = np.empty(self.shape, self.dtype)
-        self.gather(np.array([0]), np.array([self.shape[0]]), items)
+        return self.part(0, self.shape[0])
+
+    def part(self, start: int, stop: int) -> Array:
+        """The items from `start` to `stop`, which exist."""
+        items: Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        if items.size:
+            try:
+                begin = self.offset + start * self._item_nbytes
+                self._read_on(self._files.descriptor(self.path), memoryview(items.reshape(-1)).cast("B"), begin)
+            except OSError as error:
+                raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
         return items
 
     def gather(self, starts: Array, stops: Array, into: Array) -> None:
@@ -51,7 +97,7 @@ class Extent:
         last = np.append(first[1:], len(starts)) - 1
         begins = (starts[first] * self._item_nbytes + self.offset).tolist()
         sizes = ((stops[last] - starts[first]) * self._item_nbytes).tolist()
-        fd, view, done = self._descriptor(), memoryview(into).cast("B"), 0
+        fd, view, done = self._files.descriptor(self.path), memoryview(into).cast("B"), 0
         try:
             for begin, size in zip(begins, sizes, strict=True):
                 target = view[done : done + size]
@@ -69,28 +115,13 @@ class Extent:
                 raise DataError(f"{self.path}: ends at byte {begin}, {len(target)} too early; {REMEDY}")
             target, begin = target[got:], begin + got
 
-    def _descriptor(self) -> int:
-        if self._fd is None:
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno == errno.EMFILE:
-                    raise DataError(
-                        f"{self.path}: this process may not open more files; raise the limit (`ulimit -n`), or load "
-                        "the shards into memory"
-                    ) from error
-                raise DataError(f"{self.path}: cannot be opened ({error.strerror}); {REMEDY}") from error
-            weakref.finalize(self, os.close, self._fd)
-        return self._fd
-
 
 class DenseRows:
     """Raw values [s, p] in one contiguous dataset."""
 
     def __init__(self, values: Extent, in_memory: bool) -> None:
         self.dtype = values.dtype
-        self._values = values.load() if in_memory else values  # dropping the extent closes its file
-
+        self._values = values.load() if in_memory else values
         self._scratch = np.empty((0, *values.shape[1:]), values.dtype)
 
     def rows(self, at: Array) -> Array:
@@ -115,9 +146,7 @@ class DenseRows:
             view = self._values[rows]
             view.flags.writeable = False
             return view
-        into = np.empty((rows.stop - rows.start, *self._values.shape[1:]), self.dtype)
-        self._values.gather(np.array([rows.start]), np.array([rows.stop]), into)
-        return into
+        return self._values.part(rows.start, rows.stop)
 
 
 def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
@@ -165,9 +194,7 @@ class SparseRows:
         if self._extents is None:
             data, indices = self._memory.data[start:stop], self._memory.indices[start:stop]
         else:
-            data, indices = (np.empty(stop - start, extent.dtype) for extent in self._extents)
-            for extent, part in zip(self._extents, (data, indices), strict=True):
-                extent.gather(np.array([start]), np.array([stop]), part)
+            data, indices = (extent.part(start, stop) for extent in self._extents)
         return _csr((data, indices, indptr), shape=(len(indptr) - 1, self._features))
 
 
@@ -180,22 +207,31 @@ class Shard:
     def __init__(
         self,
         client: int,
-        rows: NDArray[np.int64],
-        columns: NDArray[np.int64],
+        members: Callable[[str], NDArray[np.int64]],
+        shape: tuple[int, int],
         y: Array,
         values: DenseRows | SparseRows,
         scaling: Scaling,
         check: Callable[[], None],
     ) -> None:
-        self.client = client
-        self.rows = rows  # [s] global sample numbers
-        self.columns = columns  # [p] global feature numbers
+        """`members` gives the numbers of the rows and columns, which are looked up when they are asked for."""
+        self.client, self._members = client, members
         self.y = y  # [s] int64 classes or float64 targets
-        self.samples, self.features = len(rows), len(columns)
+        self.samples, self.features = shape
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
         self._kept: dict[Any, list[tuple[slice, Any]]] = {}  # pieces of sparse rows in memory
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """[s] global sample numbers."""
+        return self._members("rows")
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """[p] global feature numbers."""
+        return self._members("columns")
 
     def take(self, at: Array, out: Array) -> None:
         """Put the scaled rows `at` into `out`.

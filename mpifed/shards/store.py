@@ -1,8 +1,11 @@
 """The files of a federation: `shard-00000.h5` ... with the clients' data, and `federation.h5` about them all.
 
-A shard file holds one group `client-00000` for each of its clients: labels `y` [s], and either dense rows `X` [s, p]
-as one contiguous uncompressed dataset, which can be read row by row without HDF5, or sparse rows as `data`,
-`indices` and `indptr` (CSR). Values are raw: uint8 where the source is, else float32. Numbers are little-endian.
+A shard file holds what its clients have, one client after the other: labels `y` [s], and either dense rows `X` [s, p]
+as one contiguous uncompressed dataset, which can be read row by row without HDF5, or sparse rows as `data`, `indices`
+and `indptr` (CSR). `X` has one axis where its clients hold other columns. `federation.h5` says where the datasets lie,
+and how many rows and columns each client has: so a shard is opened without HDF5. (Files of schema 1 have a group
+`client-00000` for each client, and say so themselves.)
+Values are raw: uint8 where the source is, else float32. Numbers are little-endian.
 
 `federation.h5` holds what all have in common: groups of rows and columns and who holds which, the scaling of the
 columns, test data, checksums, provenance. It is written last, so that unfinished data never looks complete.
@@ -11,11 +14,12 @@ columns, test data, checksums, provenance. It is written last, so that unfinishe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import h5py
@@ -25,112 +29,37 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards import layout
-from mpifed.shards.partition import Partition
+from mpifed.shards.hdf5 import open_hdf5
 from mpifed.shards.scaling import Scaling
-from mpifed.shards.shard import DenseRows, Extent, Shard, SparseRows
+from mpifed.shards.shard import DenseRows, Extent, Files, Shard, SparseRows
+from mpifed.shards.writing import About as About
+from mpifed.shards.writing import write_federation as write_federation
 
 NUMBERS = ("clients", "samples", "test_samples", "features", "classes", "seed", "pack")  # attributes of federation.h5
+_FEW_MEMBERS = 2**22  # up to so many row numbers, or column numbers, of all clients are read at once, and kept
 
 
-@dataclass(frozen=True)
-class About:
-    """What `federation.h5` says beside the map and the checksums."""
+class Places(NamedTuple):
+    """Where the datasets of shard files lie; of each by its name."""
 
-    classes: int  # 0 for regression
-    scaling: Scaling
-    seed: int
-    provenance: dict[str, Any]
-    test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
-    names: tuple[str, ...] | None = None  # [p] of the features
-    optimum: dict[str, Any] | None = None  # loss, and w [p] that has it
+    offsets: dict[str, NDArray[np.int64]]  # [files] bytes from the start of the file
+    dtypes: dict[str, list[str]]  # [files]
 
+    @classmethod
+    def read(cls, group: h5py.Group) -> Places:
+        """As a group of `federation.h5` has them."""
+        names = [name for name in ("y", "X", "data", "indices", "indptr") if name in group]
+        return cls(
+            {name: group[f"{name}/offset"][()] for name in names},
+            {name: group[f"{name}/dtype"].asstr()[()].tolist() for name in names},
+        )
 
-def write_federation(
-    folder: Path, partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int, about: About
-) -> None:
-    """Write all files of a federation.
-
-    Parameters
-    ----------
-    folder : an existing folder; the files of an earlier federation in it are removed
-    partition : who holds what
-    y : [s] class numbers or targets
-    chunks : the raw rows [b, p] in order, read once, one chunk at a time; sparse rows come in a single chunk
-    dtype : of dense rows as stored; None for sparse rows
-    pack : clients a file
-    about : the rest
-    """
-    layout.clear(folder)
-    paths = [folder / layout.shard_name(number) for number in range(-(-partition.clients // pack))]
-    nbytes = _write_shards(paths, partition, y, chunks, dtype, pack)
-    with h5py.File(layout.aside(folder / layout.FEDERATION), "w") as file:
-        file.attrs.update(
-            schema=layout.SCHEMA, split=partition.split, clients=partition.clients, samples=len(y),
-            features=1 + max(int(group[-1]) for group in partition.columns),
-            classes=about.classes, seed=about.seed, pack=pack, sparse=dtype is None,
-            test_samples=0 if about.test is None else len(about.test[1]),
-        )  # fmt: skip
-        file["provenance"] = json.dumps(about.provenance)
-        file["files/checksum"] = [layout.sha256(path) for path in paths]
-        file["files/nbytes"] = [path.stat().st_size for path in paths]
-        file["shard_nbytes"] = nbytes
-        file["holds"] = partition.holds
-        for name, groups in (("rows", partition.rows), ("columns", partition.columns)):
-            file[f"{name}/bounds"] = np.cumsum([0, *map(len, groups)])
-            file.create_dataset(f"{name}/members", data=np.concatenate(groups), compression="gzip", shuffle=True)
-        file["scaling/scale"], file["scaling/shift"] = about.scaling
-        if about.test is not None:
-            _write_rows(file.create_group("test"), *about.test)
-        if about.names is not None:
-            file["names"] = list(about.names)
-        for name, value in (about.optimum or {}).items():
-            file[f"optimum/{name}"] = value
-    layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
-
-
-def _write_shards(
-    paths: list[Path], partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int
-) -> NDArray[np.int64]:
-    """Write the shard files; returns [N] the bytes of each client's data."""
-    nbytes = np.zeros(partition.clients, dtype=np.int64)
-    files = [(path, range(n * pack, min((n + 1) * pack, partition.clients))) for n, path in enumerate(paths)]
-    first = 0
-    for X in chunks:
-        for path, clients in files:
-            with h5py.File(layout.aside(path), "a") as file:
-                for client in clients:
-                    rows, columns = partition.of(client)
-                    group = file.require_group(layout.group_name(client))
-                    start, stop = np.searchsorted(rows, [first, first + X.shape[0]])
-                    part = X[layout.span(rows[start:stop] - first)][:, layout.span(columns)]
-                    if dtype is None:
-                        _write_rows(group, part, y[rows])
-                    else:
-                        _add_dense(group, start, part, y[rows], dtype)
-                    nbytes[client] = sum(dataset.nbytes for dataset in group.values())
-        first += X.shape[0]
-    for path, _ in files:
-        layout.aside(path).rename(path)
-    return nbytes
-
-
-def _add_dense(group: h5py.Group, start: int, rows: Array, y: Array, dtype: Any) -> None:
-    """Write dense rows [b, p] from row `start` of a client, all of whose labels are y [s]."""
-    if "X" not in group:
-        group.create_dataset("X", shape=(len(y), rows.shape[1]), dtype=np.dtype(dtype).newbyteorder("<"))
-        group["y"] = layout.compact_labels(y)
-    group["X"][start : start + len(rows)] = rows
-
-
-def _write_rows(group: h5py.Group, X: Any, y: Array) -> None:
-    """Write complete rows X [s, p], dense or CSR, and their labels."""
-    if isinstance(X, np.ndarray):
-        _add_dense(group, 0, X, y, X.dtype)
-        return
-    X.sort_indices()
-    index = "<i4" if X.shape[1] <= np.iinfo(np.int32).max else "<i8"
-    group["data"], group["indices"] = X.data.astype("<f4"), X.indices.astype(index)
-    group["indptr"], group["y"] = X.indptr.astype("<i8"), layout.compact_labels(y)
+    def extent(
+        self, path: Path, number: int, name: str, start: int, shape: tuple[int, ...], files: Files
+    ) -> Extent:
+        """So many items of a dataset of file `number`, from its value number `start` on."""
+        dtype = np.dtype(self.dtypes[name][number])
+        return Extent(path, int(self.offsets[name][number]) + start * dtype.itemsize, shape, dtype, files)
 
 
 @dataclass(frozen=True)
@@ -155,9 +84,13 @@ class Federation:
     checksums: tuple[str, ...]  # SHA-256 of each shard file
     provenance: dict[str, Any]
     optimum: dict[str, Any] | None  # loss and w [p] of the least-squares optimum, where it is known
+    places: Places | None  # where everything lies in the shard files; None: they say so themselves
+    bounds: dict[str, NDArray[np.int64]]  # of the groups of "rows" and "columns" among all their members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(
         init=False, default_factory=WeakValueDictionary, repr=False, compare=False
     )  # those in use
+    _scalings: dict[int, Scaling] = field(init=False, default_factory=dict, repr=False, compare=False)  # of columns
+    _files: Files = field(init=False, default_factory=Files, repr=False, compare=False)
 
     def file_of(self, client: int) -> Path:
         """The file that holds a client's shard."""
@@ -190,10 +123,12 @@ class Federation:
         with _reading(path) as file:
             if "test" not in file:
                 return None
-            group, columns = file["test"], np.arange(self.features)
-            y = self._labels(group)
-            values = self._values(path, group, self.features, in_memory=True)
-            return Shard(-1, np.arange(len(y)), columns, y, values, self.scaling, lambda: None)
+            y = self._typed(file["test/y"][()])
+            values = self._values(path, file["test"], self.features, in_memory=True)
+        sizes = {"rows": len(y), "columns": self.features}
+        return Shard(
+            -1, lambda axis: np.arange(sizes[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
+        )
 
     def shard(self, client: int, in_memory: bool) -> Shard:
         """The data of one client.
@@ -208,26 +143,64 @@ class Federation:
         DataError
             When the file is missing, damaged, or has another number of rows or columns than `federation.h5` says.
         """
-        rows, columns = map(self._members, ("rows", "columns"), self.holds[client].tolist())
-        path, shape = self.file_of(client), (len(rows), len(columns))
+        group = int(self.holds[client, 1])
+        scaling = self._scalings.get(group)
+        if scaling is None:
+            scaling = self.scaling.part(self._members("columns", group)) if self.scaling.by_column else self.scaling
+            self._scalings[group] = scaling
+        y, values = self._side_by_side(client, in_memory) if self.places else self._in_group(client, in_memory)
+        return Shard(
+            client, partial(self._held, client), (int(self.counts[client]), int(self.widths[client])), y, values,
+            scaling, partial(self.verify, client // self.pack),
+        )  # fmt: skip
+
+    def _held(self, client: int, axis: str) -> NDArray[np.int64]:
+        """The numbers of a client's "rows" or "columns"."""
+        return self._members(axis, int(self.holds[client, 1 if axis == "columns" else 0]))
+
+    @cached_property
+    def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """([N + 1] rows, [N + 1] dense values) of all clients before each."""
+        return tuple(np.concatenate([[0], np.cumsum(one)]) for one in (self.counts, self.counts * self.widths))  # type: ignore[return-value]
+
+    def _side_by_side(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
+        """(labels, values) of a client, found by what `federation.h5` says."""
+        assert self.places is not None
+        number, first = client // self.pack, client // self.pack * self.pack
+        path, (rows, values), samples = self.file_of(client), self._before, int(self.counts[client])
+
+        def extent(name: str, start: int, shape: tuple[int, ...]) -> Extent:
+            return self.places.extent(path, number, name, start, shape, self._files)  # type: ignore[union-attr]
+
+        start = int(rows[client] - rows[first])
+        y = self._typed(extent("y", start, (samples,)).load())
+        if not self.sparse:
+            begin = int(values[client] - values[first])
+            return y, DenseRows(extent("X", begin, (samples, int(self.widths[client]))), in_memory)
+        indptr = extent("indptr", start, (samples + 1,)).load().astype(np.int64, copy=False)
+        begin, shape = int(indptr[0]), (int(indptr[-1] - indptr[0]),)
+        data, indices = extent("data", begin, shape), extent("indices", begin, shape)
+        return y, SparseRows(data, indices, indptr - begin, int(self.widths[client]), in_memory)
+
+    def _in_group(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
+        """The same from a file of schema 1."""
+        path, shape = self.file_of(client), (int(self.counts[client]), int(self.widths[client]))
         with _reading(path) as file:
             group = file[layout.group_name(client)]
-            y = self._labels(group)
-            found = (len(group["indptr"]) - 1, len(columns)) if self.sparse else group["X"].shape
-            if found != shape or len(y) != len(rows):
+            y = self._typed(group["y"][()])
+            found = (len(group["indptr"]) - 1, shape[1]) if self.sparse else group["X"].shape
+            if found != shape or len(y) != shape[0]:
                 raise DataError(
                     f"{path}: client {client} has values {found} and {len(y)} labels, but should have {shape} and "
                     f"{shape[0]}; {layout.REMEDY}"
                 )
-            values = self._values(path, group, len(columns), in_memory)
-        return Shard(
-            client, rows, columns, y, values, self.scaling.part(columns), lambda: self.verify(client // self.pack)
-        )
+            return y, self._values(path, group, shape[1], in_memory)
 
-    def groups(self, axis: str) -> list[NDArray[np.int64]]:
-        """The members of each group of "rows" or "columns", which `holds` numbers."""
+    def members(self, axis: str) -> NDArray[np.int64]:
+        """The members of all groups of "rows" or "columns", which `holds` numbers; `bounds` says whose they are."""
         with _reading(self.path / layout.FEDERATION) as file:
-            return np.split(file[f"{axis}/members"][()], file[f"{axis}/bounds"][1:-1])
+            members: NDArray[np.int64] = file[f"{axis}/members"][()]
+        return members
 
     def verify(self, number: int) -> None:
         """Compare one shard file with its checksum.
@@ -249,22 +222,37 @@ class Federation:
         """The numbers of a group of "rows" or "columns": one array for all clients who hold it."""
         members = self._groups.get((name, number))
         if members is None:
-            with _reading(self.path / layout.FEDERATION) as file:
-                start, stop = file[f"{name}/bounds"][number : number + 2]
-                members = file[f"{name}/members"][start:stop]
+            start, stop = self.bounds[name][number : number + 2].tolist()
+            if self.bounds[name][-1] <= _FEW_MEMBERS:
+                members = (self._all_rows if name == "rows" else self._all_columns)[start:stop]
+            else:
+                with _reading(self.path / layout.FEDERATION) as file:
+                    members = file[f"{name}/members"][start:stop]
             self._groups[name, number] = members
         return members
+
+    @cached_property
+    def _all_rows(self) -> NDArray[np.int64]:
+        return self.members("rows")
+
+    @cached_property
+    def _all_columns(self) -> NDArray[np.int64]:
+        return self.members("columns")
 
     def _values(self, path: Path, group: h5py.Group, features: int, in_memory: bool) -> DenseRows | SparseRows:
         """The raw rows in a client's group."""
         if self.sparse:
-            data, indices = _extent(path, group["data"]), _extent(path, group["indices"])
+            data, indices = self._extent(path, group["data"]), self._extent(path, group["indices"])
             return SparseRows(data, indices, group["indptr"][()], features, in_memory)
-        return DenseRows(_extent(path, group["X"]), in_memory)
+        return DenseRows(self._extent(path, group["X"]), in_memory)
 
-    def _labels(self, group: h5py.Group) -> Array:
-        """y [s]: int64 class numbers or float64 targets."""
-        return group["y"].astype(np.int64 if self.classes else np.float64)[()]
+    def _extent(self, path: Path, dataset: h5py.Dataset) -> Extent:
+        """Where a contiguous dataset lies in its file."""
+        return Extent(path, dataset.id.get_offset() or 0, dataset.shape, dataset.dtype, self._files)
+
+    def _typed(self, y: Array) -> Array:
+        """Labels y [s]: int64 class numbers or float64 targets."""
+        return y.astype(np.int64 if self.classes else np.float64)
 
 
 def open_federation(path: Path | str, verify: bool = False) -> Federation:
@@ -285,20 +273,23 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     path = Path(path)
     with _reading(path / layout.FEDERATION) as file:
         schema = file.attrs.get("schema")
-        if schema != layout.SCHEMA:
+        if schema not in (1, layout.SCHEMA):
             raise DataError(
-                f"{path / layout.FEDERATION}: schema version {schema}, this mpifed reads version {layout.SCHEMA}; "
+                f"{path / layout.FEDERATION}: schema version {schema}, this mpifed reads version 1 to {layout.SCHEMA}; "
                 f"{layout.REMEDY}"
             )
         holds = file["holds"][()]
+        bounds = {axis: file[f"{axis}/bounds"][()] for axis in ("rows", "columns")}
         optimum = {name: value[()] for name, value in file.get("optimum", {}).items()}
         sizes = file["files/nbytes"][()]
         federation = Federation(
             path=path,
             split=str(file.attrs["split"]),
             sparse=bool(file.attrs["sparse"]),
-            counts=np.diff(file["rows/bounds"])[holds[:, 0]],
-            widths=np.diff(file["columns/bounds"])[holds[:, 1]],
+            counts=np.diff(bounds["rows"])[holds[:, 0]],
+            widths=np.diff(bounds["columns"])[holds[:, 1]],
+            bounds=bounds,
+            places=None if schema == 1 else Places.read(file["files"]),
             holds=holds,
             scaling=Scaling(*(np.asarray(file[f"scaling/{name}"][()]) for name in Scaling._fields)),
             nbytes=file["shard_nbytes"][()],
@@ -324,12 +315,7 @@ def _reading(path: Path) -> Iterator[h5py.File]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; make the data with `mpifed data ... --out {path.parent}`")
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path, "r") as file:
             yield file
     except (OSError, KeyError) as error:
         raise DataError(f"{path}: damaged, or not written by `mpifed data` ({error}); {layout.REMEDY}") from error
-
-
-def _extent(path: Path, dataset: h5py.Dataset) -> Extent:
-    """Where a contiguous dataset lies in its file."""
-    return Extent(path, dataset.id.get_offset() or 0, dataset.shape, dataset.dtype)

@@ -197,11 +197,14 @@ def saved(out: Path) -> Saved:
     folder = max((out / "checkpoint").glob("round-*[0-9]"))
     with h5py.File(folder / "server.h5") as file:
         server = _flat(file["server"])
-    blocks: dict[str, dict[str, Any]] = {}
-    for path in folder.glob("clients-*.h5"):
+    blocks: dict[int, dict[str, Any]] = {}  # by the first client, of those who were ever present
+    for path in sorted(folder.glob("clients-*.h5")):  # what was written later stands above
         with h5py.File(path) as file:
-            blocks |= {group: _flat(file[group]) for group in file}
-    ordered = [blocks[group] for group in sorted(blocks)]
+            for part in file.values():
+                states = _flat(part["state"]) if "state" in part else {}
+                for k, first in enumerate(part["first"][()].tolist()):
+                    blocks[first] = {name: values[k] for name, values in states.items()}
+    ordered = [blocks[first] for first in sorted(blocks)]
     clients = {name: np.concatenate([block[name] for block in ordered]) for name in (ordered[0] if ordered else {})}
     return Saved(progress_of(out), server, clients)
 

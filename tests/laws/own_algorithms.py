@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Gt
 
-from mpifed.algorithms import FedAvg
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Problem, ToClients, ToServer
 from mpifed.core.record import Array
@@ -49,6 +49,15 @@ class Troubled(FedAvg):
             raise RuntimeError("trouble in a round")
         if trouble in ("SIGKILL", "SIGUSR1", "SIGTERM"):
             os.kill(os.getpid(), getattr(signal, trouble))
+
+
+class TroubledSum(Troubled):
+    """The same, where the clients' answers are summed block by block."""
+
+    def fused(self, question: Any, block: Block, now: Round) -> Any:
+        if now.index == self.at_round:
+            self._happens(os.environ.get("MPIFED_TEST_TROUBLE", ""), block, at_round=now.index)
+        return super().fused(question, block, now)
 
 
 class Server(NamedTuple):

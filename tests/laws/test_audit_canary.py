@@ -94,6 +94,7 @@ def least_epsilon(audit: Audit, weaker: float, shard: type) -> float:
     return float(np.log((true - DELTA) / false)) if true > DELTA else 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("audit", AUDITS.values(), ids=AUDITS)
 def test_the_canary(audit: Audit, array_shard: Any) -> None:
     claimed = reported(audit)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from registry import CASES, Case, table
+from registry import CASES, SIZES, Case, table
 
 from mpifed.run.history import read_history
 
@@ -18,6 +18,12 @@ RANKS = [2, 3, 4, 7]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 4
 PROGRAM = Path(__file__).with_name("sweeps.py")
+BLOCKS = {"sum": {"numbers": "exact-blocks"}}
+ALL = [  # and sums of blocks, which are rounded whole
+    *CASES,
+    Case("ssca-horizontal", {**SIZES, "start": "paper"}, BLOCKS),
+    Case("fedavg", {"batch": 7, "step": [0.5, 0.1], "local_steps": 1}, BLOCKS),
+]
 UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
 
 
@@ -39,7 +45,7 @@ def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
     Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other; of cells, 5 of 6 and of 7.
     """
     alike: dict[str, list[Case]] = {}
-    for case in CASES:
+    for case in ALL:
         alike.setdefault(json.dumps([case.split, case.everybody, case.tables]), []).append(case)
     found = {}
     for number, cases in enumerate(alike.values()):
@@ -78,7 +84,7 @@ def sweeps(
     def sweeps(ranks: int) -> list[Sweep]:
         out = folder / f"on-{ranks}"
         if not out.exists():
-            ended = launch(ranks, out, *paths, program=(str(PROGRAM),))
+            ended = launch(ranks, out, *paths, program=(str(PROGRAM),), limit_s=240.0)
             assert ended.code == 0, ended.text
         return [of(out / path.stem) for path in paths]
 
@@ -101,7 +107,7 @@ def certificate(row: dict[str, str]) -> str:
 def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int) -> None:
     alone = sweeps(0)
     points = sum(len(sweep.rows) for sweep in alone)
-    assert points == sum(ways(case) * (1 if case.tables else 2) for case in CASES)
+    assert points == sum(ways(case) * (1 if case.tables else 2) for case in ALL)
     for here, there in zip(sweeps(ranks), alone, strict=True):
         assert all(len(row["model_sha256"]) == 64 and row["exit"] == "0" for row in there.rows)
         assert all(float(row[certificate(row)]) > 0 for row in there.rows)

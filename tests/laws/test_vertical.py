@@ -99,20 +99,20 @@ def test_same_bits_and_exact_resume_with_client_states(
         assert summary(out)["model_sha256"] == hashes[0]
 
 
-def test_checkpoints_hold_client_states_by_ranges_of_clients(vertical: dict[str, Any], tmp_path: Path) -> None:
+def test_checkpoints_hold_client_states_side_by_side(vertical: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(Job.check(vertical), Alone(), out)
     newest = sorted((out / "checkpoint").iterdir())[-1]
     assert newest.name == f"round-{ROUNDS:08d}"
     files = sorted(path.name for path in newest.glob("clients-*.h5"))
-    assert files == ["clients-00000000-00000004.h5"]
+    assert files == [f"clients-{ROUNDS:08d}-00000.h5"]
     w = read_model(out / "model.h5")["first"][:, 0]
     total = np.zeros_like(w)
     with h5py.File(newest / files[0]) as file:
-        assert len(file) == 5
-        for group in file.values():
-            assert group["w"].shape == (1, 13)
-            total += group["w"][0]
+        assert file["0000/first"][()].tolist() == list(range(5))
+        assert file["0000/state/w"].shape == (5, 1, 13)
+        for one in file["0000/state/w"]:
+            total += one[0]
     # the server's gradients have been rounded to the grid, the clients' own have not
     np.testing.assert_allclose(total, w, rtol=0, atol=1e-10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +19,8 @@ from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run import checkpoint
-from mpifed.run.checkpoint import Progress
+from mpifed.core.states import ClientStates
+from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.history import model_sha256
 from mpifed.run.loop import run
@@ -141,8 +142,6 @@ def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path
             run(job(shared_tmp_path / "nothing"), transport, out)
         with pytest.raises(UsageError, match="no such field"):
             run(job(skewed, sum={"bounds": {"changes.nothing": 1.0}}), transport, out)
-        with pytest.raises(UsageError, match="to resume"):
-            run(job(skewed), transport, shared_tmp_path / f"new-{transport.size}", resume=True)
 
 
 # --- the federation, with exchanges of the test's own ------------------------------------------------------------
@@ -289,28 +288,49 @@ def test_the_order_to_end_reaches_every_rank(array_shard: Any) -> None:
         assert toy.federation.order == 75
 
 
+def begun(states: list[Any]) -> ClientStates:
+    return ClientStates(len(states), lambda i: np.zeros_like(states[i]))
+
+
+def renewed(states: list[Any]) -> ClientStates:
+    found = begun(states)
+    for i, state in enumerate(states):
+        found[i] = state
+    return found
+
+
 def test_checkpoints_move_between_worlds(array_shard: Any, shared_tmp_path: Path) -> None:
-    """Written by every size of world, read by every other."""
+    """Written by every size of world, read by every other, which writes on."""
     for writer in worlds():
         toy = Toy(writer, array_shard)
         server = np.arange(4.0) if writer.rank == 0 else None
-        states = [block.clients[:, None] * 10.0 + np.arange(3) for block in toy.blocks]
+        states = renewed([-block.clients[:, None] * 10.0 + np.arange(3) for block in toy.blocks])
         folder = shared_tmp_path / f"on-{writer.size}"
-        checkpoint.save(folder, writer, Progress(7, 1.5, 20, 30), {"a": 1}, server, toy.blocks, states)
-        names = [p.name for p in (folder / "checkpoint").iterdir()]
-        assert names == ["round-00000007"]
+        checkpoints = Checkpoints(folder, writer, toy.blocks)
+        checkpoints.save(Progress(6), {"a": 1}, server, states, {})
+        for i, block in enumerate(toy.blocks):  # the second one has what has changed since, on most ranks
+            if i or writer.rank != 1:
+                states[i] = block.clients[:, None] * 10.0 + np.arange(3)
+        checkpoints.save(Progress(7, 1.5, 20, 30), {"a": 1}, server, states, {})
+        names = sorted(p.name for p in (folder / "checkpoint").iterdir())
+        assert names == ["round-00000006", "round-00000007"]
     for reader in worlds():
         for written in range(1, worlds_there() + 1):
             toy = Toy(reader, array_shard, dedicated=True)
             like = np.zeros(4) if reader.rank == 0 else None
-            progress, table, server, states, _ = checkpoint.load(
-                shared_tmp_path / f"on-{written}", reader, like, toy.blocks, toy.states
-            )
-            assert progress == Progress(7, 1.5, 20, 30)
-            assert table == {"a": 1}
-            assert server is None if reader.rank else server.tolist() == [0, 1, 2, 3]
-            for block, state in zip(toy.blocks, states, strict=True):
-                np.testing.assert_array_equal(state, block.clients[:, None] * 10.0 + np.arange(3))
+            here = f"on-{written}", f"{reader.size}-from-{written}"
+            if reader.rank == 0:
+                shutil.copytree(shared_tmp_path / here[0], shared_tmp_path / here[1])
+            reader.share(None)
+            for again in range(2):
+                checkpoints, states = Checkpoints(shared_tmp_path / here[1], reader, toy.blocks), begun(toy.states)
+                progress, table, server, _ = checkpoints.load(like, states)
+                assert progress == (Progress(8) if again else Progress(7, 1.5, 20, 30))
+                assert table == {"a": 1}
+                assert server is None if reader.rank else server.tolist() == [0, 1, 2, 3]
+                for block, state in zip(toy.blocks, states, strict=True):
+                    np.testing.assert_array_equal(np.abs(state - np.arange(3)), block.clients[:, None] * np.full(3, 10))
+                checkpoints.save(Progress(8), table, server, states, {})
 
 
 def test_a_checkpoint_that_one_rank_cannot_read_is_an_error_on_all(array_shard: Any, shared_tmp_path: Path) -> None:
@@ -318,10 +338,11 @@ def test_a_checkpoint_that_one_rank_cannot_read_is_an_error_on_all(array_shard: 
         toy = Toy(transport, array_shard)
         folder = shared_tmp_path / f"on-{transport.size}"
         server = np.arange(4.0) if transport.rank == 0 else None
-        checkpoint.save(folder, transport, Progress(1), {}, server, toy.blocks, toy.states)
-        other = [np.zeros((len(b.clients), 2 if 4 in b.clients else 3)) for b in toy.blocks]  # client 4 only
+        Checkpoints(folder, transport, toy.blocks).save(Progress(1), {}, server, renewed(toy.states), {})
+        width = 2 if any(4 in b.clients for b in toy.blocks) else 3  # where client 4 is only
+        other = begun([np.zeros((len(b.clients), width)) for b in toy.blocks])
         with pytest.raises(DataError, match="shape"):
-            checkpoint.load(folder, transport, server, toy.blocks, other)
+            Checkpoints(folder, transport, toy.blocks).load(server, other)
 
 
 def test_a_value_out_of_bounds_is_found_on_the_rank_that_hosts_its_client(array_shard: Any) -> None:

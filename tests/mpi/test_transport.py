@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.comm import transport as module
+from mpifed.comm import reductions as module
 from mpifed.comm.transport import Alone, MPITransport, connect
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
 
@@ -45,10 +45,7 @@ def part(rank: int, size: int, dtype: str) -> Any:
 
 def around_a_piece(dtype: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of values just below, at and above one and two pieces, with pieces made small."""
-    pieces = [name for name in vars(module) if name.endswith("_PIECE")]
-    assert pieces
-    for name in pieces:
-        monkeypatch.setattr(module, name, 4096)
+    monkeypatch.setattr(module, "PIECE", 4096)
     step = 4096 // np.dtype(dtype).itemsize
     return [step - 1, step, step + 1, 2 * step - 1, 2 * step, 2 * step + 1]
 

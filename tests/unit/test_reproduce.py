@@ -102,6 +102,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
     assert {job.algorithm["batch"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
 
 
+@pytest.mark.long
 def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
     """Runs, grid, table and figures; and what has run is not run again."""
     from jobs.ssca.reproduce import JOBS, Plan, finish

@@ -151,6 +151,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
             assert clips[name] == clips[f"{kind}-fedpdm-7"]
 
 
+@pytest.mark.long
 def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     """Runs, grids, tables and figures; and what has run is not run again."""
     from jobs.fedpdm.names import JOBS

@@ -148,6 +148,7 @@ def test_rows_are_put_together_from_cells(tmp_path: Path, kind: str) -> None:
     assert best == best_of(tmp_path / "nothing", 0.01, tmp_path / "optimum.json")  # as it was kept
 
 
+@pytest.mark.long
 def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data, sweeps, runs, tables and figures; and what has run is not run again."""
     from jobs.hyfdca import data, figures

@@ -37,6 +37,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return jobs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_a_digit(jobs: Callable[..., Path], real_data: Path, write_job: Any, channel: str) -> None:
     found = audited(jobs(real_data / "mnist", write_job), (f"sum.channel={channel}",), 1, ("server",))

@@ -43,6 +43,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKERS)
 def test_p_values_of_uniform_numbers_are_uniform(kind: str) -> None:
     """1 in 100 below 0.01, for every test; each bound fails with chance 1e-6."""
@@ -58,6 +59,7 @@ def test_p_values_of_uniform_numbers_are_uniform(kind: str) -> None:
             assert kstest(values, "uniform").pvalue > 1e-6, test
 
 
+@pytest.mark.long
 def test_a_family_raises_no_more_false_alarms_than_its_level() -> None:
     """Holm at 0.1 over all tests of six uploads: at most 1 in 10 families, although some tests depend."""
     rng, families = np.random.default_rng(5), 150

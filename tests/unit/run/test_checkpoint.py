@@ -13,8 +13,8 @@ from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
-from mpifed.run import checkpoint
-from mpifed.run.checkpoint import Progress
+from mpifed.core.states import ClientStates
+from mpifed.run.checkpoint import Checkpoints, Progress
 
 
 class Inner(NamedTuple):
@@ -47,14 +47,30 @@ def clients(blocks: list[Block], t: int) -> list[Client]:
     return [Client(b.clients[:, None] + np.arange(3) / 7 + t, b.clients * 10 + t) for b in blocks]
 
 
+def started(states: list[Any]) -> ClientStates:
+    """States that a run begins with."""
+    return ClientStates(len(states), lambda i: map_leaves(np.copy, states[i]))
+
+
+def renewed(states: list[Any]) -> ClientStates:
+    """States that were renewed in a round."""
+    found = started(states)
+    for i, state in enumerate(states):
+        found[i] = state
+    return found
+
+
 def save(folder: Path, t: int, blocks: list[Block], states: Any = None, kept: Any = None) -> Path:
     states = clients(blocks, t) if states is None else states
-    checkpoint.save(folder, Alone(), Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), blocks, states, kept)
+    to = Checkpoints(folder, Alone(), blocks)
+    to.save(Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), renewed(states), kept or {})
     return folder / "checkpoint" / f"round-{t:08d}"
 
 
-def load(folder: Path, blocks: list[Block]) -> Any:
-    return checkpoint.load(folder, Alone(), server(0), blocks, clients(blocks, 0))
+def load(folder: Path, blocks: list[Block], like: Any = None, states: Any = None) -> Any:
+    here = started(clients(blocks, 0) if states is None else states)
+    progress, job, found, kept = Checkpoints(folder, Alone(), blocks).load(server(0) if like is None else like, here)
+    return progress, job, found, list(here), kept
 
 
 def bits(record: Any) -> list[Any]:
@@ -91,17 +107,19 @@ def test_the_same_round_again(tmp_path: Path, blocks: list[Block]) -> None:
 
 def damages() -> list[Any]:
     def flip(folder: Path, name: str) -> None:
+        name = name.format(round=folder.name[-8:])
         stored = bytearray((folder / name).read_bytes())
         stored[len(stored) // 2] ^= 4
         (folder / name).write_bytes(stored)
 
     def cut(folder: Path, name: str) -> None:
+        name = name.format(round=folder.name[-8:])
         (folder / name).write_bytes((folder / name).read_bytes()[:-10])
 
     def remove(folder: Path, name: str) -> None:
-        (folder / name).unlink()
+        (folder / name.format(round=folder.name[-8:])).unlink()
 
-    names = ["server.h5", "clients-00000000-00000004.h5", "manifest.json"]
+    names = ["server.h5", "clients-{round}-00000.h5", "manifest.json"]
     return [
         pytest.param(damage, name, id=f"{damage.__name__}-{name}")
         for damage in (flip, cut, remove)
@@ -140,8 +158,8 @@ def test_there_is_none(tmp_path: Path, blocks: list[Block]) -> None:
 def test_another_schema(tmp_path: Path, blocks: list[Block]) -> None:
     folder = save(tmp_path, 1, blocks)
     text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(text.replace('"schema": 2', '"schema": 99'))
-    with pytest.raises(DataError, match="schema 99, this version reads 2"):
+    (folder / "manifest.json").write_text(text.replace('"schema": 3', '"schema": 99'))
+    with pytest.raises(DataError, match="schema 99, this version reads 3"):
         load(tmp_path, blocks)
 
 
@@ -161,10 +179,10 @@ def test_states_of_another_form(tmp_path: Path, blocks: list[Block], change: Any
     save(tmp_path, 1, blocks)
     other = server(0)._replace(w=change(server(0).w))
     with pytest.raises(DataError, match=r"server/w has shape .* and dtype float32, this job needs"):
-        checkpoint.load(tmp_path, Alone(), other, blocks, clients(blocks, 0))
+        load(tmp_path, blocks, other)
     states = [state._replace(v=change(state.v)) for state in clients(blocks, 0)]
     with pytest.raises(DataError, match=r"v has shape .* and dtype float64, this job needs"):
-        checkpoint.load(tmp_path, Alone(), server(0), blocks, states)
+        load(tmp_path, blocks, states=states)
 
 
 class More(NamedTuple):
@@ -178,28 +196,80 @@ def test_states_with_a_new_field(tmp_path: Path, blocks: list[Block]) -> None:
     """As of a later version of the algorithm."""
     save(tmp_path, 1, blocks)
     with pytest.raises(DataError):
-        checkpoint.load(tmp_path, Alone(), More(*server(0), np.zeros(2)), blocks, clients(blocks, 0))
+        load(tmp_path, blocks, More(*server(0), np.zeros(2)))
 
 
 def test_client_states_that_are_not_there(tmp_path: Path, blocks: list[Block]) -> None:
+    """Nobody was ever present: all are as at the start."""
     save(tmp_path, 1, blocks, states=[(), (), ()])
     assert not list((tmp_path / "checkpoint" / "round-00000001").glob("clients-*"))
-    with pytest.raises(DataError, match="no file holds the state of client 0"):
-        load(tmp_path, blocks)
-    _, _, _, states, _ = checkpoint.load(tmp_path, Alone(), server(0), blocks, [(), (), ()])
-    assert states == [(), (), ()]
+    assert [bits(s) for s in load(tmp_path, blocks)[3]] == [bits(s) for s in clients(blocks, 0)]
+    assert load(tmp_path, blocks, states=[(), (), ()])[3] == [(), (), ()]
 
 
-def test_client_states_are_grouped_by_ranges_and_not_by_ranks(
-    tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "_RANGE", 2)
-    folder = save(tmp_path, 1, blocks)
-    names = sorted(p.name for p in folder.glob("clients-*"))
-    assert names == [f"clients-{a:08d}-{b:08d}.h5" for a, b in ((0, 1), (2, 3), (4, 4))]
-    monkeypatch.undo()
+def test_another_rank_reads_what_it_hosts(tmp_path: Path, blocks: list[Block]) -> None:
+    save(tmp_path, 1, blocks)
     _, _, _, states, _ = load(tmp_path, blocks[1:])  # a rank that hosts the last ones
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks[1:], 1)]
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def test_a_checkpoint_costs_what_has_changed(tmp_path: Path, blocks: list[Block]) -> None:
+    states, checkpoints = renewed(clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
+    expected = clients(blocks, 1)
+    last = {1: {"duals": np.arange(3)}}
+    for t in range(1, 5):
+        if t > 1:
+            states[t % 3] = expected[t % 3] = clients(blocks, t)[t % 3]
+        checkpoints.save(Progress(t), {}, server(t), states, last)
+        assert not states.changed
+        found, _, _, there, kept = load(tmp_path, blocks)
+        assert found.round == t
+        assert [bits(s) for s in there] == [bits(s) for s in expected]
+        assert kept[1]["duals"].tolist() == [0, 1, 2]
+    folders = [tmp_path / "checkpoint" / f"round-{t:08d}" for t in (3, 4)]
+    names = [{path.name for path in folder.glob("clients-*")} for folder in folders]
+    # by round 3 most of the first one was out of date, and what was left of it is written with the change
+    assert names == [{f"clients-{t:08d}-00000.h5" for t in some} for some in ((2, 3), (2, 3, 4))]
+    shared = names[0] & names[1]
+    assert shared
+    assert all(inode(folders[0] / name) == inode(folders[1] / name) for name in shared)
+
+
+def test_folders_without_hard_links(tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", refused)
+    states, checkpoints = renewed(clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
+    checkpoints.save(Progress(1), {}, server(1), states, {})
+    states[0] = clients(blocks, 2)[0]
+    checkpoints.save(Progress(2), {}, server(2), states, {})
+    there = load(tmp_path, blocks)[3]
+    assert [bits(s) for s in there] == [bits(s) for s in [clients(blocks, 2)[0], *clients(blocks, 1)[1:]]]
+
+
+def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
+    """Random ones of 40 clients change, for 60 rounds: the files never hold twice what is needed."""
+    blocks = [Block((array_shard(c, np.zeros((1, 1)), [0]),)) for c in range(40)]
+    begin = [np.full((1, 50), float(c)) for c in range(40)]
+    states, checkpoints, rng = started(begin), Checkpoints(tmp_path, Alone(), blocks), np.random.default_rng(0)
+    expected, touched = [np.copy(one) for one in begin], set()
+    for t in range(1, 61):
+        for i in rng.choice(40, 3, replace=False).tolist():
+            states[i] = expected[i] = np.full((1, 50), 100.0 * t + i)
+            touched.add(i)
+        checkpoints.save(Progress(t), {}, (), states, {})
+        if t % 15 == 0:
+            files = list((tmp_path / "checkpoint" / f"round-{t:08d}").glob("clients-*"))
+            assert len(files) <= 9
+            assert sum(path.stat().st_size for path in files) < 2 * 400 * len(touched) + 8192 * len(files)
+            found = started(begin)
+            Checkpoints(tmp_path, Alone(), blocks).load((), found)
+            np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(expected))
 
 
 def test_saving_changes_nothing(tmp_path: Path, blocks: list[Block]) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import tomli_w
 
-from mpifed.algorithms import ALGORITHMS, FedAvg, SSCAHorizontal
+from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.functions import Constraint
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import OBJECTIVES, Network, Softmax

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,25 @@ def test_a_folder_with_a_run_is_refused(digits: Path, tmp_path: Path) -> None:
     run(job(digits), Alone(), tmp_path / "run")
     with pytest.raises(UsageError, match="holds a run already"):
         run(job(digits), Alone(), tmp_path / "run")
-    with pytest.raises(UsageError, match="--resume"):
-        run(job(digits), Alone(), tmp_path / "new", resume=True)
+
+
+@pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
+def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
+    digits: Path, tmp_path: Path, left: list[str]
+) -> None:
+    """As it was killed at some moment before its first checkpoint; with what it had written till then."""
+    run(job(digits), Alone(), tmp_path / "whole")
+    for name in left:
+        (tmp_path / "run").mkdir(exist_ok=True)
+        if name == "checkpoint":  # which was being written
+            (tmp_path / "run" / name / "round-00000002.new").mkdir(parents=True)
+        else:
+            shutil.copy(tmp_path / "whole" / name, tmp_path / "run" / name)
+    run(job(digits), Alone(), tmp_path / "run", resume=True)
+    assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    once_more = run(job(digits), Alone(), tmp_path / "run", resume=True)  # of a run that is finished
+    assert once_more is not None
+    assert summary(tmp_path / "run")["exit"] == 0
 
 
 @pytest.mark.parametrize(

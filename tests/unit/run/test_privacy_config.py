@@ -11,7 +11,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from mpifed.algorithms import ALGORITHMS, FedAvg
+from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array

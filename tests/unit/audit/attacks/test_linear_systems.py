@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attacked import digits
 
-from mpifed.algorithms import SSCAVertical
+from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.linear import (
     rows_from_duals,

@@ -1,0 +1,105 @@
+"""The roster of a rank: the clients whom it hosts, block by block; a block is opened when somebody in it is present.
+
+What is known of all clients are a few arrays of numbers. Who is present is found in them at once, and only the blocks
+of these clients are touched: a round takes as long with 100,000 clients as with 1,000, where as many are present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.block import Block, Shard
+
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+class Roster(Sequence[Block]):
+    """The blocks of this rank, in order."""
+
+    def __init__(
+        self,
+        clients: NDArray[np.int64],
+        bounds: NDArray[np.int64],
+        open_block: Callable[[int], Block],
+        look: Callable[[int], Block] | None = None,
+    ) -> None:
+        """Of `clients` [n], block number i has those from bounds[i] to bounds[i + 1]; `open_block` gives it, and `look`
+        if it is needed only once."""
+        self.clients, self.bounds, self._open, self._look = clients, bounds, open_block, look or open_block
+        side_by_side = len(clients) and clients[-1] - clients[0] == len(clients) - 1 and (np.diff(clients) == 1).all()
+        self._at = slice(int(clients[0]), int(clients[-1]) + 1) if side_by_side else clients
+        self._everybody: Block | None = None
+        self.first = clients[bounds[:-1]]  # [blocks] the first client of each
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> Roster:
+        """A roster of blocks that are open."""
+        if isinstance(blocks, Roster):
+            return blocks
+        opened = list(blocks)
+        parts = [block.clients for block in opened]
+        bounds = np.cumsum([0, *map(len, parts)])
+        return cls(np.concatenate([np.zeros(0, np.int64), *parts]), bounds, opened.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> Block: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[Block]: ...
+
+    def __getitem__(self, i: int | slice) -> Block | list[Block]:
+        if isinstance(i, slice):
+            return [self._open(j) for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"block {i} of {len(self)}")
+        return self._open(i % len(self))
+
+    def visit(self, i: int, keep: bool) -> Block:
+        """A block; whether to `keep` it open, as far as there is room."""
+        return self._open(i) if keep else self._look(i)
+
+    def size(self, i: int) -> int:
+        """How many clients a block has; it is not opened."""
+        return int(self.bounds[i + 1] - self.bounds[i])
+
+    def here(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[n] which of this rank's clients are among those chosen [N]; to be read only."""
+        found: NDArray[np.bool_] = chosen[self._at]
+        return found
+
+    def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
+        where = np.flatnonzero(self.here(chosen))
+        if len(self) == len(self.clients) or not len(where):
+            yield from ((i, _FIRST) for i in where.tolist())
+            return
+        which = np.searchsorted(self.bounds, where, side="right") - 1
+        starts = np.flatnonzero(np.diff(which, prepend=-1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(where)], strict=True):
+            i = int(which[start])
+            yield i, where[start:stop] - self.bounds[i]
+
+    def together(self, chosen: NDArray[np.bool_]) -> Block | None:
+        """The clients chosen [N] as one block, if there are any; where they are all, it is kept."""
+        whole = bool(self.here(chosen).all())
+        if whole and self._everybody is not None:
+            return self._everybody
+        shards: list[Shard] = []
+        dtype = ""
+        for i, who in self.among(chosen):
+            block = self[i]
+            shards += [block.shards[j] for j in who.tolist()]
+            dtype = block.dtype
+        if not shards:
+            return None
+        found = Block(tuple(shards), dtype)
+        if whole:
+            self._everybody = found
+        return found

@@ -1,0 +1,92 @@
+"""The shards of a rank, opened when their clients are first present, and kept as far as the job's limit goes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.block import Block
+from mpifed.core.roster import Roster
+from mpifed.shards.shard import Shard
+from mpifed.shards.store import Federation
+
+SHARD_NBYTES = 2048  # of an open shard beside its numbers
+STREAMED_NBYTES = 2**30  # of labels of shards whose values stay in their files
+
+
+def hosted_blocks(
+    data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
+) -> Roster:
+    """The blocks of some clients side by side, which are opened when they are asked for.
+
+    Parameters
+    ----------
+    clients, bounds : block i has the clients from bounds[i] to bounds[i + 1], counted from the first
+    dtype : of their rows
+    room : bytes of values kept in memory; those of clients who come later are read from their files again and again
+    ahead : open all of them now, since all will be needed
+
+    Raises
+    ------
+    DataError
+        When a shard is damaged; where they are not opened now, when it is opened.
+    """
+    opened = _Opened(data, clients, bounds, dtype, room)
+    if ahead:
+        for i in range(len(bounds) - 1):
+            opened.keep(i)
+    return Roster(np.arange(clients.start, clients.stop), bounds, opened.keep, opened.look)
+
+
+class _Opened:
+    """Open blocks: those in memory to the end, others as long as they were used of late."""
+
+    def __init__(self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float) -> None:
+        self._data, self._clients, self._bounds, self._dtype, self._room = data, clients, bounds, dtype, room
+        self._kept: dict[int, Block] = {}
+        self._streamed: OrderedDict[int, Block] = OrderedDict()
+        self._streamed_nbytes = 0
+
+    def keep(self, i: int) -> Block:
+        """The block of that number, which will be needed again."""
+        found = self._kept.get(i)
+        if found is not None:
+            return found
+        found = self._streamed.get(i)
+        if found is not None:
+            self._streamed.move_to_end(i)
+            return found
+        shards, streams = [], False
+        for client in self._of(i):
+            nbytes = self._data.shard_nbytes(client) + self._beside(client)
+            fits = nbytes <= self._room
+            self._room -= nbytes if fits else 0
+            streams |= not fits
+            shards.append(self._data.shard(client, in_memory=fits))
+        block = Block(tuple(shards), self._dtype)
+        if not streams:
+            self._kept[i] = block
+            return block
+        self._streamed[i] = block
+        self._streamed_nbytes += sum(map(self._beside, self._of(i)))
+        while self._streamed_nbytes > STREAMED_NBYTES and len(self._streamed) > 1:
+            old, _ = self._streamed.popitem(last=False)
+            self._streamed_nbytes -= sum(map(self._beside, self._of(old)))
+        return block
+
+    def look(self, i: int) -> Block:
+        """The block of that number for once: if it is not open, its values are read piece by piece, and not kept."""
+        found = self._kept.get(i) or self._streamed.get(i)
+        if found is not None:
+            return found
+        shards: list[Shard] = [self._data.shard(client, in_memory=False) for client in self._of(i)]
+        return Block(tuple(shards), self._dtype)
+
+    def _of(self, i: int) -> range:
+        return self._clients[int(self._bounds[i]) : int(self._bounds[i + 1])]
+
+    def _beside(self, client: int) -> int:
+        """Bytes in memory beside the values."""
+        return SHARD_NBYTES + 8 * int(self._data.counts[client])

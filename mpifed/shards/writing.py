@@ -1,0 +1,173 @@
+"""Writing a federation: shard files, then `federation.h5`; see `mpifed.shards.store` for what is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.record import Array
+from mpifed.shards import layout
+from mpifed.shards.hdf5 import open_hdf5, reserve
+from mpifed.shards.partition import Partition
+from mpifed.shards.scaling import Scaling
+
+
+@dataclass(frozen=True)
+class About:
+    """What `federation.h5` says beside the map and the checksums."""
+
+    classes: int  # 0 for regression
+    scaling: Scaling
+    seed: int
+    provenance: dict[str, Any]
+    test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
+    names: tuple[str, ...] | None = None  # [p] of the features
+    optimum: dict[str, Any] | None = None  # loss, and w [p] that has it
+
+
+def write_federation(
+    folder: Path, partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int, about: About
+) -> None:
+    """Write all files of a federation.
+
+    Parameters
+    ----------
+    folder : an existing folder; the files of an earlier federation in it are removed
+    partition : who holds what
+    y : [s] class numbers or targets
+    chunks : the raw rows [b, p] in order, read once, one chunk at a time; sparse rows come in a single chunk
+    dtype : of dense rows as stored; None for sparse rows
+    pack : clients a file
+    about : the rest
+    """
+    layout.clear(folder)
+    paths = [folder / layout.shard_name(number) for number in range(-(-partition.clients // pack))]
+    packed = [
+        _Packed(path, partition, range(n * pack, min((n + 1) * pack, partition.clients)), y, dtype)
+        for n, path in enumerate(paths)
+    ]
+    first = 0
+    for X in chunks:
+        for one in packed:
+            one.add(X, first)
+        first += X.shape[0]
+    for path in paths:
+        layout.aside(path).rename(path)
+    with open_hdf5(layout.aside(folder / layout.FEDERATION), "w") as file:
+        file.attrs.update(
+            schema=layout.SCHEMA, split=partition.split, clients=partition.clients, samples=len(y),
+            features=1 + max(int(group[-1]) for group in partition.columns),
+            classes=about.classes, seed=about.seed, pack=pack, sparse=dtype is None,
+            test_samples=0 if about.test is None else len(about.test[1]),
+        )  # fmt: skip
+        file["provenance"] = json.dumps(about.provenance)
+        file["files/checksum"] = [layout.sha256(path) for path in paths]
+        file["files/nbytes"] = [path.stat().st_size for path in paths]
+        for name in packed[0].offsets:
+            file[f"files/{name}/offset"] = [one.offsets[name] for one in packed]
+            file[f"files/{name}/dtype"] = [one.dtypes[name] for one in packed]
+        file["shard_nbytes"] = np.concatenate([one.nbytes for one in packed])
+        file["holds"] = partition.holds
+        for name, groups in (("rows", partition.rows), ("columns", partition.columns)):
+            file[f"{name}/bounds"] = np.cumsum([0, *map(len, groups)])
+            file.create_dataset(f"{name}/members", data=np.concatenate(groups), compression="gzip", shuffle=True)
+        file["scaling/scale"], file["scaling/shift"] = about.scaling
+        if about.test is not None:
+            _write_rows(file.create_group("test"), *about.test)
+        if about.names is not None:
+            file["names"] = list(about.names)
+        for name, value in (about.optimum or {}).items():
+            file[f"optimum/{name}"] = value
+    layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
+
+
+class _Packed:
+    """A shard file, where what its clients hold lies one client after the other."""
+
+    def __init__(self, path: Path, partition: Partition, clients: range, y: Array, dtype: Any) -> None:
+        """Labels are written, and for dense rows the room is taken, which is filled chunk by chunk."""
+        self.path = layout.aside(path)
+        self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
+        self.held = [partition.of(client) for client in clients]
+        self.counts = np.array([len(rows) for rows, _ in self.held])
+        self.widths = np.array([len(columns) for _, columns in self.held])
+        groups = partition.holds[clients.start : clients.stop, 1]
+        self.alike = bool((groups == groups[0]).all())  # all hold the same columns
+        self.size = int(self.counts @ self.widths)
+        order = np.concatenate([rows for rows, _ in self.held])  # [rows of the file] numbers of the samples
+        if self.alike:
+            self.places = np.argsort(order, kind="stable")  # where the samples go, in their order
+            self.samples = order[self.places]
+        self.offsets: dict[str, int] = {}  # bytes from the start of the file, by dataset
+        self.dtypes: dict[str, str] = {}
+        labels = layout.compact_labels(y[order])
+        self.nbytes = self.counts * labels.itemsize  # [clients]
+        with open_hdf5(self.path, "w") as file:
+            self._put(file, "y", labels)
+            if self.dtype is not None:
+                shape = (len(order), int(self.widths[0])) if self.alike else (self.size,)
+                self.offsets["X"], self.dtypes["X"] = reserve(file, "X", shape, self.dtype), self.dtype.str
+                self.nbytes += self.counts * self.widths * self.dtype.itemsize
+
+    def _put(self, file: Any, name: str, values: Array) -> None:
+        """Write a dataset, and note where it lies."""
+        self.offsets[name], self.dtypes[name] = reserve(file, name, values.shape, values.dtype), values.dtype.str
+        file[name][...] = values
+
+    def add(self, X: Any, first: int) -> None:
+        """Write what the clients have of the rows X [b, p], of which the first has number `first`."""
+        if self.dtype is None:
+            self._add_sparse(X)
+        elif self.size:
+            with self.path.open("r+b") as file:  # a full disk is an OSError here, and would end the process below
+                os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
+            values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
+            (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
+
+    def _add_whole_rows(self, X: Array, first: int, values: Array) -> None:
+        start, stop = np.searchsorted(self.samples, [first, first + X.shape[0]])
+        rows, columns = X[layout.span(self.samples[start:stop] - first)], self.held[0][1]
+        values.reshape(-1, len(columns))[self.places[start:stop]] = rows[:, layout.span(columns)]
+
+    def _add_rectangles(self, X: Array, first: int, values: Array) -> None:
+        done = 0
+        for rows, columns in self.held:
+            own = values[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
+            start, stop = np.searchsorted(rows, [first, first + X.shape[0]])
+            own[start:stop] = X[layout.span(rows[start:stop] - first)][:, layout.span(columns)]
+            done += own.size
+
+    def _add_sparse(self, X: Any) -> None:
+        """All rows are here, and written as one CSR matrix, whose columns are counted for each client by itself."""
+        parts = [X[layout.span(rows)][:, layout.span(columns)] for rows, columns in self.held]
+        for part in parts:
+            part.sort_indices()
+        index = _index_type(int(self.widths.max()))
+        lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+        with open_hdf5(self.path, "r+") as file:
+            self._put(file, "data", np.concatenate([part.data for part in parts]).astype("<f4"))
+            self._put(file, "indices", np.concatenate([part.indices for part in parts]).astype(index))
+            self._put(file, "indptr", np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"))
+        self.nbytes += np.array([part.nnz for part in parts]) * (4 + np.dtype(index).itemsize) + 8 * (self.counts + 1)
+
+
+def _write_rows(group: Any, X: Any, y: Array) -> None:
+    """Write complete rows X [s, p], dense or CSR, and their labels, into a group of a file."""
+    group["y"] = layout.compact_labels(y)
+    if isinstance(X, np.ndarray):
+        group.create_dataset("X", data=X, dtype=X.dtype.newbyteorder("<"))
+        return
+    X.sort_indices()
+    group["data"], group["indices"] = X.data.astype("<f4"), X.indices.astype(_index_type(X.shape[1]))
+    group["indptr"] = X.indptr.astype("<i8")
+
+
+def _index_type(columns: int) -> str:
+    """Of column numbers."""
+    return "<i4" if columns <= np.iinfo(np.int32).max else "<i8"

@@ -1,0 +1,39 @@
+"""How tests start ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import mpifed
+
+ROOT = Path(mpifed.__file__).resolve().parents[1]
+OWN = Path(__file__).parent / "laws"  # holds `own_algorithms`, which jobs name
+_STEP_VARIABLES = (
+    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "SLURM_STEP_",
+)  # fmt: skip
+
+
+def mpiexec() -> str:
+    """The launcher: $MPIEXEC, the one of this environment, or the first in the path."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec"))
+    if not found:
+        pytest.fail("no mpiexec here: install the extra `mpich` or `openmpi`, or leave these out by -m 'not launch'")
+    return found
+
+
+def environment(changes: dict[str, str]) -> dict[str, str]:
+    """This process's environment without what a launcher of its own has put there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEP_VARIABLES)}
+    kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(OWN), *filter(None, [kept.get("PYTHONPATH")])])
+    kept["OMP_NUM_THREADS"] = "1"
+    kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
+    kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4
+    if os.geteuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return kept | changes

@@ -1,0 +1,113 @@
+"""Shards that are opened when somebody is present."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mpifed.shards import hosted
+from mpifed.shards.hosted import hosted_blocks
+from mpifed.shards.partition import by_rows
+from mpifed.shards.store import Federation
+
+S, P = 60, 5
+X = np.random.default_rng(1).integers(0, 256, (S, P), dtype=np.uint8)
+Y = np.arange(S) % 3
+Make = Callable[..., Federation]
+
+
+def rows(block: Any) -> list[np.ndarray]:
+    found = []
+    for shard in block.shards:
+        out = np.empty((shard.samples, P))
+        shard.take(np.arange(shard.samples), out)
+        found.append(out)
+    return found
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """(client, whether in memory) of every shard that is opened."""
+    found: list[tuple[int, bool]] = []
+    shard = Federation.shard
+
+    def watched(self: Federation, client: int, in_memory: bool) -> Any:
+        found.append((client, in_memory))
+        return shard(self, client, in_memory)
+
+    monkeypatch.setattr(Federation, "shard", watched)
+    return found
+
+
+def test_blocks_are_opened_once_and_when_asked_for(make: Make, opened: list[tuple[int, bool]]) -> None:
+    data = make(X, Y, by_rows(Y, P, 10), pack=4)
+    roster = hosted_blocks(data, range(2, 9), np.array([0, 3, 6, 7]), "float64", 2**20, ahead=False)
+    assert (len(roster), roster.clients.tolist(), opened) == (3, list(range(2, 9)), [])
+    block = roster[1]
+    assert block is roster[1] is roster.visit(1, keep=False)
+    assert opened == [(5, True), (6, True), (7, True)]
+    for shard, found in zip(block.shards, rows(block), strict=True):
+        assert np.array_equal(found, X[shard.rows])
+
+
+def test_a_look_is_not_kept(make: Make, opened: list[tuple[int, bool]]) -> None:
+    roster = hosted_blocks(make(X, Y, by_rows(Y, P, 10)), range(10), np.arange(11), "float64", 2**20, ahead=False)
+    assert roster.visit(3, keep=False) is not roster.visit(3, keep=False)
+    assert opened == [(3, False), (3, False)]
+
+
+def test_ahead(make: Make, opened: list[tuple[int, bool]]) -> None:
+    hosted_blocks(make(X, Y, by_rows(Y, P, 10)), range(10), np.arange(11), "float64", 2**20, ahead=True)
+    assert [client for client, _ in opened] == list(range(10))
+
+
+def test_beyond_the_room_values_are_read_from_the_files(
+    make: Make, opened: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make(X, Y, by_rows(Y, P, 10), pack=4)
+    room = 3.5 * (data.shard_nbytes(0) + hosted.SHARD_NBYTES + 8 * 6)
+    roster = hosted_blocks(data, range(10), np.arange(11), "float64", room, ahead=False)
+    everybody = [roster[i] for i in (9, 1, 2, 3, 4, 9, 3)]
+    assert opened == [(9, True), (1, True), (2, True), (3, False), (4, False)]  # the first to come stay
+    assert [np.array_equal(rows(b)[0], X[b.shards[0].rows]) for b in everybody] == [True] * 7
+    monkeypatch.setattr(hosted, "STREAMED_NBYTES", 1)  # of others not even the labels, but for the last one
+    opened.clear()
+    assert [roster[i].clients[0] for i in (5, 6, 6, 5)] == [5, 6, 6, 5]
+    assert opened == [(5, False), (6, False), (5, False)]
+
+
+@pytest.mark.parametrize("values", [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)], ids=["dense", "sparse"])
+def test_files_of_the_first_schema_are_read(make: Make, values: Any) -> None:
+    """Written here as they were then: a group for each client."""
+    import h5py
+
+    data = make(values, Y, by_rows(Y, P, 5), pack=2)
+    expected = {c: (data.shard(c, True).rows, data.shard(c, True).y) for c in range(5)}
+    for number in range(3):
+        with h5py.File(data.path / f"shard-{number:05d}.h5", "w") as file:
+            for c in range(2 * number, min(5, 2 * number + 2)):
+                group, part = file.create_group(f"client-{c:05d}"), values[expected[c][0]]
+                group["y"] = expected[c][1].astype("u1")
+                if sparse.issparse(part):
+                    group["data"], group["indices"], group["indptr"] = part.data, part.indices, part.indptr
+                else:
+                    group["X"] = part
+    from mpifed.shards.store import open_federation
+
+    with h5py.File(data.path / "federation.h5", "a") as file:
+        file.attrs["schema"] = 1
+        file["files/nbytes"][...] = [(data.path / f"shard-{n:05d}.h5").stat().st_size for n in range(3)]
+    old = open_federation(data.path)
+    for c, (at, y) in expected.items():
+        for in_memory in (True, False):
+            shard = old.shard(c, in_memory)
+            out = np.empty((len(at), P))
+            shard.take(np.arange(len(at)), out)
+            whole = values.toarray() if sparse.issparse(values) else values
+            assert np.array_equal(out, whole[at])
+            assert np.array_equal(shard.y, y)
+            assert np.array_equal(shard.rows, at)
