@@ -21,7 +21,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi check smoke format bench reproduce-ssca reproduce-fedpdm reproduce-hyfdca clean
+.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -59,6 +59,20 @@ serial: .venv/test.done
 mpi: .venv/test.done ## the tests that need several ranks
 	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
+test-long: .venv/test.done ## the tests that take long: statistics over many runs, and whole reproductions
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) --dist loadfile
+
+test-gpu: .venv/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
+	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
+
+test-kill: .venv/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
+	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
+
+test-slurm: .venv/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
+	@slurm/testbed/install
+	@trap slurm/testbed/stop EXIT; settings=$$(slurm/testbed/start) && eval "$$settings" && set -x && \
+	$(BIN)/python -m pytest tests/slurm -m slurm
+
 check: .venv/test.done .venv/dev.done ## ruff, mypy and the serial tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -71,6 +85,13 @@ format: .venv/dev.done ## mend what ruff can
 
 bench: .venv/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py
+
+bench-gpu: .venv/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
+	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
+
+bench-rivals: .venv/data,plot.done ## install Flower, APPFL, pfl-research, FedLab, PyTorch; the same work, beside ours
+	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
+	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
 
 # FULL=1: 1000 rounds, 10 seeds, the large grid; or SEEDS, ROUNDS, GRID=large, ONLY='alg1 alg2', RANKS (2)
 reproduce-ssca: RANKS = 2
