@@ -19,6 +19,7 @@ from mpifed.run.results import FAILURE
 from mpifed.run.setup import together
 
 _GRACE_S = 3.0
+_HEARD_S = 0.2
 
 
 def launch(
@@ -67,6 +68,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any])
         if transport.rank == 0 if agreed else _first(run_dir, text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
+            if not agreed and transport.size > 1:
+                time.sleep(_HEARD_S)  # a launcher that ends all at once may not have passed the message on
         elif not agreed:
             time.sleep(_GRACE_S)  # the first rank to fail ends this one, once it has spoken
         if agreed or transport.size == 1:

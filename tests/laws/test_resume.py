@@ -164,12 +164,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     same(out, whole)
 
 
-def test_resume_is_refused_where_it_cannot_be(
-    job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_what_never_began_is_begun(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    ended = launch(2, "run", job, "--out", tmp_path / "new", "--resume")
+    assert ended.code == 0 and ended.text.count("the run starts from the beginning") == 1, ended.text
+    same(tmp_path / "new", whole)
+
+
+def test_resume_is_refused_where_it_cannot_be(job: Path, whole: Path, launch: Callable[..., Any]) -> None:
     for arguments, code, said in (
         (("--out", whole), 2, "holds a run already"),
-        (("--out", tmp_path / "nothing", "--resume"), 2, "to resume"),
         (("--out", whole, "--resume", "--set", "algorithm.batch=6"), 2, "algorithm.batch: 5 before, 6 now"),
         (("--out", whole, "--resume", "--set", "seed=5"), 2, "seed: 4 before, 5 now"),
         (("--out", whole, "--resume", "--set", "data.block=2"), 2, "data.block: 1 before, 2 now"),

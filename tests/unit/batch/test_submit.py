@@ -100,7 +100,8 @@ def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
     assert slurm.asked("sbatch") == [] and not Path("runs").exists()
 
 
-def test_without_slurm(nowhere: Path, job: Write) -> None:
+def test_without_slurm(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(nowhere / "python"))
     assert "no sbatch on PATH: " in refused(job(), "--time", 30)
     text = ok(job(), "--time", 30, "--partition", "debug", "--dry-run")
     assert "not checked, there is no sinfo here: partition debug up, 1 nodes with 1 CPUs, 512 MiB" in text
