@@ -4,6 +4,7 @@ A way is told the communicator, the operation, this rank's array [m] and where t
 elsewhere), or on every rank. All are collective. `benchmarks/reductions.py` compares them.
 
 direct: what the MPI library itself does, a piece after the other.
+everywhere: MPI_Allreduce, though rank 0 alone needs the sum; MPICH 5.0 takes a third of the time of its MPI_Reduce.
 scatter: every rank adds up its own m / P values of all ranks, then they are gathered: each value crosses the network
 twice, whatever P is (R. Thakur, R. Rabenseifner, W. Gropp, *Optimization of Collective Communication Operations in
 MPICH*, 2005).
@@ -60,6 +61,22 @@ class Direct:
         """MPI_Allreduce."""
         for piece in pieces(array):
             self.comm.Allreduce(array[piece], total[piece], op=self.operation)
+
+
+class Everywhere(Direct):
+    """The library's sum on every rank, for rank 0 too."""
+
+    def __init__(self, comm: Any, operation: Any) -> None:
+        super().__init__(comm, operation)
+        self._unused = np.empty(0, dtype=np.uint8)
+
+    def reduce(self, array: Array, total: Array | None) -> None:
+        """MPI_Allreduce."""
+        if total is None:
+            if len(self._unused) < array.nbytes:
+                self._unused = np.empty(array.nbytes, dtype=np.uint8)
+            total = self._unused[: array.nbytes].view(array.dtype)
+        self.reduce_all(array, total)
 
 
 class Scatter:

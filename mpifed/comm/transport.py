@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpifed.comm.nodes import NodeMap
 from mpifed.comm.reductions import Direct, Way, pieces
-from mpifed.comm.tuning import AUTO, Tuned
+from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, Tuned
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
@@ -138,7 +138,8 @@ class MPITransport:
         found = nodes or _found_nodes(MPI, comm)
         self.nodes = list(found.nodes)
         self.node_rank, self.node_size = found.rank_within(self.rank), found.size_of(self.rank)
-        self.way = Tuned(comm, MPI.SUM, MPI.MAX, found, way)
+        of_floats = EVERYWHERE if "MPICH" in str(library()) else DIRECT
+        self.way = Tuned(comm, MPI.SUM, MPI.MAX, found, way, of_floats)
         self.direct: Way = Direct(comm, MPI.SUM)  # also takes arrays on a device, if the library does
 
     def barrier(self) -> None:

@@ -1,7 +1,7 @@
 """Which way a long array is added up: each is tried on the first arrays of a length, and the fastest stays.
 
-Integers are the same whichever it is. The bits of floats are not, so they go the library's way, unless told otherwise:
-a run should not depend on how busy a machine was.
+Integers are the same whichever it is. The bits of floats are not, so they go one way for each library, unless told
+otherwise: a run should not depend on how busy a machine was.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Array, Direct, Layered, Pipelined, Scatter, Way
+from mpifed.comm.reductions import Array, Direct, Everywhere, Layered, Pipelined, Scatter, Way
 from mpifed.core.errors import UsageError
 
 AUTO, DIRECT = "auto", "direct"
-WAYS = (DIRECT, "scatter", "pipelined", "nodes")
+EVERYWHERE = "everywhere"
+WAYS = (DIRECT, EVERYWHERE, "scatter", "pipelined", "nodes")
 LONG = 2**17  # bytes: shorter arrays take microseconds anyhow
 _TRIES = 3  # of each way that is not far behind
 _FAR = 2.0  # times the fastest: tried no more
@@ -60,12 +61,15 @@ class Trial:
 class Tuned:
     """The `Way` of a transport, which follows from its length and kind. All calls are collective."""
 
-    def __init__(self, comm: Any, sum_: Any, largest: Any, nodes: NodeMap, way: str = AUTO) -> None:
-        """`sum_` and `largest` are operations of MPI; `way` is one of `WAYS`, or auto."""
+    def __init__(
+        self, comm: Any, sum_: Any, largest: Any, nodes: NodeMap, way: str = AUTO, of_floats: str = DIRECT
+    ) -> None:
+        """`sum_` and `largest` are operations of MPI; `way` is one of `WAYS`, or auto; then that `of_floats` holds."""
         if way not in (AUTO, *WAYS):
             raise UsageError(f"MPIFED_REDUCE={way}: known are {', '.join((AUTO, *WAYS))}")
         self._comm, self._sum, self._largest, self._nodes, self._asked = comm, sum_, largest, nodes, way
-        self._direct = Direct(comm, sum_)
+        self._direct, self._everywhere = Direct(comm, sum_), Everywhere(comm, sum_)
+        self._of_floats: Way = self._everywhere if of_floats == EVERYWHERE else self._direct
         self._ways: dict[str, Way] = {}  # made when an array is long enough
         self.trials: dict[tuple[str, int], Trial] = {}  # by call and bytes
 
@@ -85,15 +89,18 @@ class Tuned:
         }
 
     def _play(self, call: str, array: Array, act: Callable[[Way], None]) -> None:
-        fixed = array.dtype.kind == "f" and self._asked == AUTO
-        if self._comm.size == 1 or array.nbytes < LONG or fixed or self._asked == DIRECT:
+        if self._comm.size == 1 or array.nbytes < LONG or self._asked == DIRECT:
             act(self._direct)
+            return
+        if array.dtype.kind == "f" and self._asked == AUTO:
+            act(self._of_floats)
             return
         ways = self._made()
         if self._asked != AUTO:
             act(ways.get(self._asked, self._direct))
             return
-        trial = self.trials.setdefault((call, array.nbytes), Trial(tuple(ways)))
+        names = [name for name in ways if name != EVERYWHERE or call == "reduce"]
+        trial = self.trials.setdefault((call, array.nbytes), Trial(tuple(names)))
         if trial.chosen is not None:
             act(ways[trial.chosen])
             return
@@ -107,7 +114,7 @@ class Tuned:
 
     def _made(self) -> Mapping[str, Way]:
         if not self._ways:
-            self._ways = {DIRECT: self._direct}
+            self._ways = {DIRECT: self._direct, EVERYWHERE: self._everywhere}
             self._ways |= {"scatter": Scatter(self._comm, self._sum), "pipelined": Pipelined(self._comm, self._sum)}
             if self._nodes.many < len(self._nodes.nodes):
                 layered = Layered(self._comm, self._sum, self._nodes)

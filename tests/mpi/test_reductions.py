@@ -13,7 +13,7 @@ from mpifed.comm import reductions, tuning
 from mpifed.comm.nodes import NodeMap
 from mpifed.comm.reductions import Layered
 from mpifed.comm.transport import MPITransport
-from mpifed.comm.tuning import AUTO, DIRECT, LONG, WAYS
+from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, LONG, WAYS, Tuned
 from mpifed.core.errors import UsageError
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -82,29 +82,39 @@ def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> 
                     np.testing.assert_array_equal(total, expected)
 
 
-def test_the_fastest_way_stays_and_is_the_same_on_all_ranks() -> None:
+@pytest.mark.parametrize("call", ["reduce", "reduce_all"])
+def test_the_fastest_way_stays_and_is_the_same_on_all_ranks(call: str) -> None:
     for comm in comms():
         transport = MPITransport(comm, NodeMap.even(comm.size, 2))
         mine, total = np.arange(LONG // 8), np.empty(LONG // 8, dtype=np.int64)
+        hears = call == "reduce_all" or comm.rank == 0
         for _ in range(3 * len(WAYS) + 1):
-            transport.reduce_all(mine, total)
-            np.testing.assert_array_equal(total, comm.size * mine)
+            total[:] = 0
+            getattr(transport, call)(mine, total if hears else None)
+            np.testing.assert_array_equal(total, comm.size * mine * hears)
         found = transport.way.chosen()
         if comm.size == 1:
             assert not found
             continue
         (one,) = found.values()
         assert one["way"] in WAYS
-        assert set(one["seconds"]) == set(WAYS)
+        assert set(one["seconds"]) == {way for way in WAYS if way != EVERYWHERE or call == "reduce"}
         assert len(set(map(str, comm.allgather(found)))) == 1
 
 
-def test_floats_and_short_arrays_go_the_library_s_way() -> None:
+def test_nothing_is_tried_with_floats_and_short_arrays() -> None:
+    from mpi4py import MPI
+
     for comm in comms():
-        transport = MPITransport(comm, way=AUTO)
-        for array in (np.ones(LONG, dtype=np.float32), np.ones(10, dtype=np.int64)):
-            transport.reduce_all(array, np.empty_like(array))
-        assert not transport.way.chosen()
+        for of_floats in (DIRECT, EVERYWHERE):
+            way = Tuned(comm, MPI.SUM, MPI.MAX, NodeMap.even(comm.size, 1), AUTO, of_floats)
+            for array in (np.ones(LONG, dtype=np.float32), np.ones(10, dtype=np.int64)):
+                total = np.zeros_like(array)
+                way.reduce(array, total if comm.rank == 0 else None)
+                np.testing.assert_array_equal(total, comm.size if comm.rank == 0 else 0)
+                way.reduce_all(array, total)
+                np.testing.assert_array_equal(total, comm.size)
+            assert not way.chosen()
 
 
 def test_without_shared_memory_there_is_one_way_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +169,6 @@ def test_nodes_are_those_of_shared_memory() -> None:
 
 def test_an_unknown_way_is_refused() -> None:
     for comm in comms():
-        with pytest.raises(UsageError, match="MPIFED_REDUCE=fast: known are auto, direct, scatter, pipelined, nodes"):
+        with pytest.raises(UsageError, match="MPIFED_REDUCE=fast: known are auto, direct, everywhere, scatter, pipe"):
             MPITransport(comm, way="fast")
         assert MPITransport(comm, way=DIRECT).way.chosen() == {}
