@@ -59,10 +59,7 @@ class DeviceSum:
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n], on the device if any part of them is there."""
-        if not any_on_device(answer):
-            if self._clients:
-                self._own.begin(self._clients)  # all that come will come in memory
-                self._clients = 0
+        if self._stays(answer):
             self._own.add(answer, clients)
             return
         self._touch()
@@ -84,10 +81,7 @@ class DeviceSum:
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Add the sum of the answers of `clients`, rounded to the grid on the device if any part of it is there."""
         assert isinstance(self._own, ExactSum)
-        if not any_on_device(total):
-            if self._clients:
-                self._own.begin(self._clients)  # all that come will come in memory
-                self._clients = 0
+        if self._stays(total):
             self._own.add_total(total, clients)
             return
         self._touch()
@@ -97,6 +91,15 @@ class DeviceSum:
             rows = self._rows(place, leaf[None] if any_on_device(leaf) else np.asarray(leaf)[None], 1)
             note_worst(rows, first, place.form.bound * len(clients), self._worst[number])
             add_encoded(rows, place.form, self._limbs(place))
+
+    def _stays(self, record: Record) -> bool:
+        """Whether all of an answer is in memory; then so are all that will come."""
+        if any_on_device(record):
+            return False
+        if self._clients:
+            self._own.begin(self._clients)
+            self._clients = 0
+        return True
 
     def _touch(self) -> None:
         if not self._pending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -321,9 +321,7 @@ class Federation:
         as_it_is = summed_there or device.on_host
         question = device.record(question)
         clients = writable(clients, None if exchange.off_clock else now.leaving)
-        for i, who in self.blocks.among(answering(exchange, now)):
-            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
-            whole = device.block(here)
+        for i, who, whole in self._visited(exchange, answering(exchange, now)):
             state = device.record(clients[i])
             block = whole.only(who)
             for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
@@ -339,6 +337,14 @@ class Federation:
                 clients.touch(i)
         line.account.answer_s += slowest
         return clients
+
+    def _visited(
+        self, exchange: Exchange, chosen: NDArray[np.bool_]
+    ) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
+        """(number, positions of those chosen, block where it is computed) of each block with any, one at a time."""
+        for i, who in self.blocks.among(chosen):
+            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
+            yield i, who, self.device.block(here)
 
     def _put(
         self, block: Block, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange, now: Round
@@ -359,9 +365,7 @@ class Federation:
         clients, alike, slowest = writable(clients, None if exchange.off_clock else now.leaving), None, 0.0
         began = time.perf_counter()
         device, total = self.device, self.device.record(total)
-        for i, who in self.blocks.among(hearing(exchange, now)):
-            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
-            whole = device.block(here)
+        for i, who, whole in self._visited(exchange, hearing(exchange, now)):
             state = device.record(clients[i])
             block = whole.only(who)
             start = time.perf_counter()

@@ -165,6 +165,28 @@ def test_sums_of_whole_answers(cupy: Any, exact: bool, bound: float) -> None:
     assert there.nbytes == here.nbytes
 
 
+@pytest.mark.parametrize("bound", [2.0**10, 2.0**30])
+def test_sums_of_blocks(cupy: Any, bound: float) -> None:
+    """Each is one addition; a value may be up to the number of clients times the bound."""
+    there, here = _sums(cupy, fields_like(np.zeros((2, 3)), 2.0**-40, bound))
+    rng, blocks = np.random.default_rng(1), [np.array([0, 1]), np.array([4]), np.array([5, 6, 7])]
+    totals = [(len(who) * bound * rng.uniform(-1, 1, (2, 3))).astype("f4") for who in blocks]
+
+    def filled(adder: Any, module: Any) -> Any:
+        adder.begin(len(blocks))
+        for total, who in zip(totals, blocks, strict=True):
+            adder.add_total(module.asarray(total), who)
+        adder.check(np.arange(8))
+        return adder.message[:-1].tolist()
+
+    expected = filled(here, np)
+    assert filled(there, cupy) == filled(there, np) == filled(there, cupy) == expected
+    totals[2][1, 1] = 3.5 * bound
+    for adder, module in ((here, np), (there, cupy)):
+        with pytest.raises(NumericalError, match=r"clients 5, 6, 7, a block, has a value of .* outside 3 times"):
+            filled(adder, module)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("at", [slice(1, 4), np.array([5, 0, 2])], ids=["side by side", "scattered"])
 @pytest.mark.parametrize("bound", [2.0**10, 2.0**30])

@@ -46,11 +46,17 @@ def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path)
     assert_alike(on_device, outcome(job_of(folder, case, "cpu"), certify=certify), TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["ssca-horizontal-0", "ssca-vertical-1", "fedavg-0", "hyfdca-3", "cocoa-0"])
-def test_sums_in_floats(name: str, skewed: Path, sides: Path, halves: Path, patches: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        *((name, "float") for name in ("ssca-horizontal-0", "ssca-vertical-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
+        *((name, "exact-blocks") for name in ("ssca-horizontal-0", "ssca-horizontal-1", "fedavg-0")),
+    ],
+)
+def test_other_sums(name: str, numbers: str, skewed: Path, sides: Path, halves: Path, patches: Path) -> None:
     case = CASES[NAMES.index(name)]
     data = {"rows": skewed, "columns": sides, "halves": halves, "cells": patches}[case.split]
-    there, here = (outcome(job_of(data, case, device, "float"), 1) for device in ("cuda", "cpu"))
+    there, here = (outcome(job_of(data, case, device, numbers), 1) for device in ("cuda", "cpu"))
     assert_alike(there, here, TOLERANCE)
 
 
