@@ -308,6 +308,8 @@ def by_columns(shared_path: Path) -> Path:
 class ArrayShard:
     """A client's rows given as an array; see `mpifed.core.block.Shard`."""
 
+    joint = None
+
     def __init__(self, client: int, X: Any, y: Any) -> None:
         self.client, self.X, self.y = client, X, np.asarray(y)
         self.samples, self.features = X.shape

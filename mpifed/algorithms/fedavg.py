@@ -30,7 +30,7 @@ from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import Share, mean_released, protected, released, upload_share, weighted, weights
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
-from mpifed.core.record import Array, Record, beside, map_leaves, zeros
+from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
 from mpifed.maths.privacy.release import Release
@@ -122,21 +122,25 @@ class FedAvg(Rows):
         return clients, weighted(protected(self.problem, self._share(step), change, weight, block, now), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
-        """The sum of the clients' answers when each takes one step: one product over all their minibatches."""
+        """The sum of the clients' answers when each takes one step: products over many clients' minibatches."""
         step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        each = beside(batch.y, np.repeat(weight, self.batch)[None] * (-step / self.batch))
-        change = gradient(objective, question.model, batch.X, batch.y, each)
+
+        def change(some: Block) -> Parameters:
+            batch = some.take(some.draw(now, "minibatch", self.batch)).together()
+            each = np.repeat(self.problem.weights[some.clients], self.batch)[None] * (-step / self.batch)
+            found = gradient(objective, question.model, batch.X, batch.y, beside(batch.y, each))
+            first: Parameters = map_leaves(lambda leaf: leaf[0], found)
+            return first
 
         def public(leaf: Array, w: Array) -> Array:
-            leaf = leaf[0]
             if objective.penalty:
                 leaf += w * w.dtype.type(-2 * step * objective.penalty * weight.sum())
             if concave(objective):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        return Weighted(map_leaves(public, change, question.model), weight.sum())
+        changes = added(change(some) for some in block.parts(self.batch))
+        return Weighted(map_leaves(public, changes, question.model), weight.sum())
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change, or plus the velocity that it has changed; then the regularizer's prox."""

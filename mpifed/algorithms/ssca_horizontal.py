@@ -24,7 +24,7 @@ from mpifed.algorithms.horizontal import (
 from mpifed.algorithms.ssca import SSCA, Server
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
-from mpifed.core.record import Array, Record, beside, in_memory, map_leaves, namespace, on_host
+from mpifed.core.record import Array, Record, added, beside, in_memory, map_leaves, namespace, on_host
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
@@ -133,12 +133,17 @@ class SSCAHorizontal(SSCA, Rows):
         return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
-        """The sum of the clients' answers, from one product over all their minibatches."""
-        weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-        each = beside(batch.y, np.repeat(weight / self.batch, self.batch)[None])
-        found = self._statistics(question, batch.X, batch.y, each)
-        return Weighted(map_leaves(lambda leaf: leaf[0], found), weight.sum())
+        """The sum of the clients' answers, from products over many clients' minibatches."""
+
+        def some_of(block: Block) -> Statistics:
+            weight = self.problem.weights[block.clients]
+            batch = block.take(block.draw(now, "minibatch", self.batch)).together()
+            each = beside(batch.y, np.repeat(weight / self.batch, self.batch)[None])
+            found: Statistics = map_leaves(lambda leaf: leaf[0], self._statistics(question, batch.X, batch.y, each))
+            return found
+
+        total = added(some_of(part) for part in block.parts(self.batch))
+        return Weighted(total, self.problem.weights[block.clients].sum())
 
     def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""

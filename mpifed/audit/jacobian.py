@@ -33,6 +33,7 @@ class Probe:
     """A shard in float64, some of whose rows can be moved; see `mpifed.core.block.Shard`."""
 
     sparse = False
+    joint = None  # rows are to be asked for here
 
     def __init__(self, shard: Any, rows: NDArray[np.int64]) -> None:
         self._shard = shard

@@ -48,6 +48,8 @@ class Watch:
 class Watched:
     """A shard whose readings are noted; see `mpifed.core.block.Shard`."""
 
+    joint = None  # rows are to be asked for here
+
     def __init__(self, shard: Any, watch: Watch) -> None:
         self._shard, self._watch = shard, watch
 

@@ -226,11 +226,13 @@ class ExactSum(_Message):
             if place.field.in_parts:
                 self._put(place, accumulator, leaf, clients)
                 continue
-            values = place.rows(leaf, len(clients))
-            if outside(values, place.form.bound):
-                i = next(i for i, one in enumerate(values) if outside(one, place.form.bound))
-                raise _out_of_bounds(place, int(clients[i]), values[i])
-            encoder.add(values, accumulator, 0 if self._begun else self._clients)
+            values, together = place.rows(leaf, len(clients)), encoder.together
+            for start in range(0, len(values), together):  # each is still in the cache when it is encoded
+                some = values[start : start + together]
+                if outside(some, place.form.bound):
+                    i = next(i for i, one in enumerate(some) if outside(one, place.form.bound))
+                    raise _out_of_bounds(place, int(clients[start + i]), some[i])
+                encoder.add(some, accumulator, 0 if self._begun or start else self._clients)
         self._begun = True
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:

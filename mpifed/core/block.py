@@ -6,9 +6,10 @@ with it every bit of its clients' answers, is the same wherever it is placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,15 @@ from numpy.typing import NDArray
 
 from mpifed.core.record import Array, index, namespace
 from mpifed.core.round import Round
+
+_ROWS = 1024  # of one product: more leave the cache, fewer make poor products
+
+
+class Joint(Protocol):
+    """Rows of several clients in memory, one client after the other, so that one call takes some of each."""
+
+    def take(self, at: Array, out: Array, y: Array) -> None:
+        """Put the rows `at` [b], counted over all the clients, into `out` [b, p], and their labels into `y` [b]."""
 
 
 class Shard(Protocol):
@@ -26,6 +36,10 @@ class Shard(Protocol):
     features: int
     sparse: bool
     y: Array  # [s] class numbers or targets
+
+    @property
+    def joint(self) -> tuple[Joint, int] | None:
+        """What its rows can be taken from together with other clients', and where they begin; None: one by one."""
 
     @property
     def rows(self) -> Array:
@@ -105,6 +119,25 @@ class Block:
             return self
         return replace(self, shards=tuple(self.shards[i] for i in who))
 
+    def parts(self, rows: int) -> Sequence[Block]:
+        """The clients a few at a time, as neighbours: so many that `rows` of each make a good product in the cache.
+
+        On a device all at once.
+        """
+        some = max(1, _ROWS // max(rows, 1))
+        if some >= len(self.shards) or self.xp is not np:
+            return (self,)
+        found = self._parts.get(some)
+        if found is None:
+            numbers = np.arange(len(self.shards))
+            found = self._parts[some] = [self.only(numbers[i : i + some]) for i in range(0, len(numbers), some)]
+        return found
+
+    @cached_property
+    def _parts(self) -> dict[int, list[Block]]:
+        """What `parts` has found."""
+        return {}
+
     def equal_parts(self) -> Iterator[tuple[NDArray[np.int64], Block]]:
         """(positions, block) for each shard size in turn: clients with equally many rows, ready for one array."""
         for count in np.unique(self.counts):
@@ -120,18 +153,32 @@ class Block:
         return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
-        """The rows `at` [n, s] of each client."""
-        xp, pairs = self.xp, list(zip(self.shards, at, strict=True))
-        there = index(self.shards[0].y, at)
-        y = xp.concatenate([shard.y[rows] for shard, rows in zip(self.shards, there, strict=True)]).reshape(at.shape)
+        """The rows `at` [n, s] of each client; IndexError where one has not so many."""
+        check_rows(at, self.counts)
+        xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
-            return Batch(
-                tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y
-            )
+            for i, rows in enumerate(index(self.shards[0].y, at)):
+                y[i] = self.shards[i].y[rows]
+            pairs = zip(self.shards, at, strict=True)
+            return Batch(tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y)
         X = xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
-        for (shard, rows), out in zip(pairs, X, strict=True):
-            shard.take(rows, out)
+        for joint, who, starts in self._runs:
+            if joint is not None:
+                rows = (at[who] + starts).reshape(-1)
+                joint.take(rows, X[who].reshape(len(rows), -1), y[who].reshape(-1))
+                continue
+            shard, own = self.shards[who.start], at[who.start]
+            y[who.start] = shard.y[index(shard.y, own)]
+            shard.take(own, X[who.start])
         return Batch(X, y)
+
+    @cached_property
+    def _runs(self) -> list[tuple[Joint | None, slice, NDArray[np.int64]]]:
+        """Neighbours who can be asked in one call: (what, their positions, where each begins [n, 1]); or one alone."""
+        joints = [shard.joint or (None, 0) for shard in self.shards]
+        others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])
+        starts = np.array([start for _, start in joints], dtype=np.int64)[:, None]
+        return [(joints[i][0], slice(i, j), starts[i:j]) for i, j in pairwise([0, *others, len(joints)])]
 
     def everything(self, size: int) -> Iterator[tuple[int, Batch]]:
         """All rows, client by client, at most `size` at a time: (position, batch of that one client)."""
@@ -139,3 +186,9 @@ class Block:
             alone = self.only(np.array([i]))
             for start in range(0, shard.samples, size):
                 yield i, alone.take(np.arange(start, min(start + size, shard.samples))[None])
+
+
+def check_rows(at: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    """Raise IndexError unless rows `at` [n, s] are within `counts` [n]; the next client's would be there otherwise."""
+    if at.size and (at.min() < 0 or (at.max(axis=1) >= counts).any()):
+        raise IndexError(f"rows {at.min()} to {at.max()} of clients with {counts.tolist()} rows")

@@ -7,7 +7,9 @@ alike. Fields that Python reads, and that therefore never go to a device, are na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -70,6 +72,11 @@ def map_leaves(function: Callable[..., Any], record: Record, *others: Record) ->
         return function(record, *others)
     values = [map_leaves(function, *parts) for parts in zip(record, *others, strict=True)]
     return type(record)(*values) if record else record
+
+
+def added(records: Iterable[Record]) -> Record:
+    """The sum of records of one structure, in the arrays of the first; of one at least."""
+    return reduce(partial(map_leaves, operator.iadd), records)
 
 
 def take(record: Record, who: Array) -> Record:

@@ -77,6 +77,8 @@ def stock_like(data: store.Federation) -> Stock:
 class _Rows:
     """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
 
+    joint = None
+
     def __init__(self, client: int, rows: Array, columns: Array, stock: Stock) -> None:
         self.client, self.samples, self.features = client, len(rows), len(columns)
         self.y, self.rows, self.columns = stock.y[: len(rows)], rows, columns

@@ -82,14 +82,14 @@ class Encoder:
 
     def __init__(self, form: Grid, size: int) -> None:
         self.form, self.size = form, size
-        self._together = max(1, _TOGETHER // max(size, 1))  # rows that one call takes
+        self.together = max(1, _TOGETHER // max(size, 1))  # rows that are encoded in one go
         real, self._integer, digits = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
         self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # what adding a constant can encode
         self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
-        self._shifted = np.empty((self._together, size), real)
+        self._shifted = np.empty((self.together, size), real)
         self._piece = np.empty(min(size, _TOGETHER), real)
-        self._rest = np.empty((self._together if form.limbs == 2 else 0, size))
+        self._rest = np.empty((self.together if form.limbs == 2 else 0, size))
 
     def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> None:
         """Add the rows of `values` [n, size], each within the bound, to `accumulator` [limbs * size].
@@ -99,8 +99,8 @@ class Encoder:
         """
         sums = [accumulator[limb * self.size : (limb + 1) * self.size] for limb in range(self.form.limbs)]
         before = [self._offset(limb, first_of) for limb in range(self.form.limbs)] if first_of else sums
-        for start in range(0, len(values), self._together):
-            self._add(values[start : start + self._together], before, sums)
+        for start in range(0, len(values), self.together):
+            self._add(values[start : start + self.together], before, sums)
             before = sums
 
     def add_total(

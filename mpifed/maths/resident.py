@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.block import Batch, Block, Shard
+from mpifed.core.block import Batch, Block, Shard, check_rows
 from mpifed.core.record import Array
 from mpifed.maths.kernels import gathered
 from mpifed.maths.sparse import DeviceRows
@@ -43,6 +43,8 @@ class DeviceShard:
 
     That is held by whoever asks for its block, and may be another object the next time.
     """
+
+    joint = None  # a kernel takes rows of many clients wherever they lie
 
     def __init__(self, host: Shard, dtype: str, xp: Any, room: Room) -> None:
         self.dtype, self._xp, self._room = np.dtype(dtype), xp, room
@@ -173,7 +175,7 @@ class DeviceBlock(Block):
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""
-        _check(at, self.counts)
+        check_rows(at, self.counts)
         there = self.xp.asarray(np.ascontiguousarray(at, dtype=np.int64))
         y = self.xp.empty(at.shape, self.shards[0].y.dtype)
         gathered(self._labels, there, 1, y)
@@ -186,10 +188,5 @@ class DeviceBlock(Block):
         gathered(self._values, there, X.shape[-1], X)
         return Batch(X, y)
 
-
-def _check(at: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-    """A kernel would read past the end without a word."""
-    if at.size and (at.min() < 0 or (at.max(axis=1) >= counts).any()):
-        raise IndexError(f"rows {at.min()} to {at.max()} of clients with {counts.tolist()} rows")
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.block import Block
 from mpifed.core.roster import Roster
-from mpifed.shards.shard import Shard
+from mpifed.shards.shard import Joint, Shard
 from mpifed.shards.store import Federation
 
 SHARD_NBYTES = 2048  # of an open shard beside its numbers
@@ -58,13 +58,16 @@ class _Opened:
         if found is not None:
             self._streamed.move_to_end(i)
             return found
-        shards, streams = [], False
-        for client in self._of(i):
+        shards, streams, clients = [], False, self._of(i)
+        joint = Joint(int(self._data.counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
+        for client in clients:
             nbytes = self._data.shard_nbytes(client) + self._beside(client)
             fits = nbytes <= self._room
             self._room -= nbytes if fits else 0
             streams |= not fits
             shards.append(self._data.shard(client, in_memory=fits))
+            if joint is not None:
+                joint.add(shards[-1])
         block = Block(tuple(shards), self._dtype)
         if not streams:
             self._kept[i] = block

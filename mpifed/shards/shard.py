@@ -134,6 +134,16 @@ class DenseRows:
         self._values.gather(at, at + 1, into)
         return into
 
+    def move(self, into: Array) -> None:
+        """Keep the values, which are in memory, in `into` [s, p] from now on."""
+        into[:] = self._values
+        self._values = into
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the values are."""
+        return not isinstance(self._values, Extent)
+
     def cuts(self) -> list[slice]:
         """All rows as pieces of about `PIECE_NBYTES`, a function of the shape [s, p] alone."""
         samples, features = self._values.shape
@@ -218,6 +228,7 @@ class Shard:
         self.client, self._members = client, members
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = shape
+        self.joint: tuple[Joint, int] | None = None  # see `mpifed.core.block.Shard`
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
@@ -306,3 +317,39 @@ class Shard:
         if dtype not in self._factors:
             self._factors[dtype] = self._scaling.to(dtype)
         return self._factors[dtype]
+
+
+class Joint:
+    """Dense rows in memory of several clients whose values are of one type and are scaled alike.
+
+    Rows of all of them are taken in one call, where one call for each client takes as long as the rows do.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """With room for so many rows, which takes memory as it is filled."""
+        self._room, self._filled = rows, 0
+        self._like: Shard | None = None
+
+    def add(self, shard: Shard) -> None:
+        """Let the rows of a shard lie behind those that are there; nothing happens where they are of another kind."""
+        rows = shard._values
+        if isinstance(rows, SparseRows) or not rows.in_memory:
+            return
+        if self._like is None:
+            self._like = shard
+            self._values = np.empty((self._room, shard.features), rows.dtype)
+            self._y = np.empty(self._room, shard.y.dtype)
+        like, start, stop = self._like, self._filled, self._filled + shard.samples
+        if (shard.features, rows.dtype, shard.y.dtype) != (like.features, self._values.dtype, self._y.dtype):
+            return
+        if shard._scaling is not like._scaling or stop > self._room:
+            return
+        rows.move(self._values[start:stop])
+        self._y[start:stop] = shard.y
+        shard.y, shard.joint, self._filled = self._y[start:stop], (self, start), stop
+
+    def take(self, at: Array, out: Array, y: Array) -> None:
+        """Put the scaled rows `at` [b], counted over all who are here, into `out` [b, p]; their labels into `y` [b]."""
+        assert self._like is not None
+        y[:] = self._y.take(at)
+        scale_dense(self._values.take(at, axis=0), *self._like._factors_in(out.dtype), out)

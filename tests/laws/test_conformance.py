@@ -260,7 +260,11 @@ def test_seed_matters(case: Case, even: Path) -> None:
 
 
 @every_algorithm
-def test_fused_is_the_sum_of_the_answers(case: Case, uneven: Path) -> None:
+@pytest.mark.parametrize("rows", [1, 1024])  # of one product: of one client after the other, and of all
+def test_fused_is_the_sum_of_the_answers(
+    rows: int, case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpifed.core.block._ROWS", rows)
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     server, clients = rounds(job, at, 0, 2)
     now = round_of(job, at.federation.clients, 2)
@@ -271,10 +275,10 @@ def test_fused_is_the_sum_of_the_answers(case: Case, uneven: Path) -> None:
             assert case.split != "rows" or several_steps or each_has_its_own, "one product would do"
             continue
         question = exchange.ask(server, now)
-        for i, block in enumerate(at.federation.blocks):
-            answer = exchange.answer(clients[i], question, block, now)[1]
+        for i, some in enumerate(at.federation.blocks):
+            answer = exchange.answer(clients[i], question, some, now)[1]
             total = map_leaves(lambda leaf: np.sum(leaf, axis=0), answer)
-            fused = exchange.fused(question, block, now)
+            fused = exchange.fused(question, some, now)
             assert [(n, np.shape(a)) for n, a in leaves(fused)] == [(n, np.shape(a)) for n, a in leaves(total)]
             # float64 rounding over some hundred terms
             np.testing.assert_allclose(flat(fused), flat(total), rtol=1e-11, atol=1e-13)

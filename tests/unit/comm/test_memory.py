@@ -47,6 +47,7 @@ def value(client: int, index: int, size: int) -> Any:
 class Shard(NamedTuple):
     client: int
     samples: int = 1
+    joint: None = None
 
 
 class Heard(NamedTuple):

@@ -12,6 +12,8 @@ from mpifed.core.roster import Roster
 class Empty:
     """A shard without rows; see `mpifed.core.block.Shard`."""
 
+    joint = None
+
     def __init__(self, client: int) -> None:
         self.client, self.samples, self.features, self.sparse = client, 0, 1, False
 

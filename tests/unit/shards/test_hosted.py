@@ -11,7 +11,9 @@ from scipy import sparse
 
 from mpifed.shards import hosted
 from mpifed.shards.hosted import hosted_blocks
-from mpifed.shards.partition import by_rows
+from mpifed.shards.partition import by_grid, by_rows
+from mpifed.shards.scaling import Scaling
+from mpifed.shards.shard import Joint
 from mpifed.shards.store import Federation
 
 S, P = 60, 5
@@ -78,6 +80,42 @@ def test_beyond_the_room_values_are_read_from_the_files(
     opened.clear()
     assert [roster[i].clients[0] for i in (5, 6, 6, 5)] == [5, 6, 6, 5]
     assert opened == [(5, False), (6, False), (5, False)]
+
+
+@pytest.mark.parametrize("values", [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)], ids=["dense", "sparse"])
+@pytest.mark.parametrize("room", [2**20, 5 * (6 * (P + 8) + hosted.SHARD_NBYTES), 0])  # for all, for five, for none
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_of_many_clients_at_once(make: Make, values: Any, room: float, dtype: str) -> None:
+    """Whether they lie side by side in memory or not, of some or of all clients, of one block or of several."""
+    labels = Y * 1.5
+    data = make(values, labels, by_rows(Y, P, 10), pack=4)
+    roster = hosted_blocks(data, range(1, 10), np.array([0, 4, 5, 9]), dtype, room, ahead=True)
+    dense, rng = np.asarray(values.todense() if sparse.issparse(values) else values), np.random.default_rng(3)
+    present = [np.ones(10, bool), np.arange(10) % 2 == 1, np.arange(10) == 6]
+    for block in [roster[0], roster[2], *map(roster.together, present)]:
+        assert block is not None
+        at = rng.integers(0, 6, (len(block.shards), 8))
+        found = block.take(at)
+        rows_of_x = np.stack([one.toarray() for one in found.X]) if isinstance(found.X, tuple) else found.X
+        assert rows_of_x.dtype == dtype
+        for shard, own, x, y in zip(block.shards, at, rows_of_x, found.y, strict=True):
+            np.testing.assert_array_equal(x, dense[shard.rows[own]])
+            np.testing.assert_array_equal(y, labels[shard.rows[own]])
+            np.testing.assert_array_equal(shard.y, labels[shard.rows])
+        for wrong in (6, -1):
+            at[-1, 3] = wrong
+            with pytest.raises(IndexError, match=r"rows .* of clients with"):
+                block.take(at)
+
+
+def test_rows_that_are_scaled_in_other_ways_stay_apart(make: Make) -> None:
+    """Cells of a grid: neighbours have other columns, and each of these its own scale."""
+    data = make(X[:, :4], Y, by_grid(Y, 4, (2, 2)), scaling=Scaling(np.arange(1.0, 5), np.array(0.0)))
+    shards = [data.shard(client, in_memory=True) for client in range(4)]
+    joint = Joint(S * 2)
+    for shard in shards:
+        joint.add(shard)
+    assert [shard.joint is None for shard in shards] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("values", [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)], ids=["dense", "sparse"])
