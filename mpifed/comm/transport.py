@@ -287,7 +287,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
         raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
     nodes = NodeMap.even(ranks, int(per_node)) if per_node else None
     transport = MPITransport(MPI.COMM_WORLD, nodes, environment.get(REDUCE, AUTO))
-    transport.barrier()
+    transport.barrier()  # where nodes are given, making it has waited for nobody
     if transport.rank == 0:
         _joined(environment)
     return transport

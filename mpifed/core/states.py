@@ -11,8 +11,8 @@ import os
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, overload
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class Scratch:
         self._slots: dict[int, tuple[int, Layout]] = {}  # where each record lies
         self._layouts: dict[Any, Layout] = {}  # of records of the same shapes
         self._end = 0
-        self.written_bytes = 0  # in all
 
     def __contains__(self, i: int) -> bool:
         return i in self._slots
@@ -67,7 +66,6 @@ class Scratch:
                 f"{tempfile.gettempdir()}: clients' states beyond [data] state_gib cannot be written "
                 f"({error.strerror}); name a folder with more room in the variable TMPDIR, or raise state_gib"
             ) from error
-        self.written_bytes += layout.nbytes
 
     def read(self, i: int) -> Record:
         """The record of that number."""
@@ -90,7 +88,7 @@ class Scratch:
             os.ftruncate(self._file, 0)
 
 
-class ClientStates(Sequence[Record]):
+class ClientStates:
     """The states of this rank's blocks, by their number.
 
     Parameters
@@ -115,25 +113,17 @@ class ClientStates(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(self._count))
 
-    @overload
-    def __getitem__(self, i: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Record]: ...
-
-    def __getitem__(self, i: int | slice) -> Record:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(self._count))]
+    def __getitem__(self, i: int) -> Record:
         record = self._here.get(i)
         if record is not None:
             if self._room < np.inf:
                 self._here.move_to_end(i)
             return record
-        if not -self._count <= i < self._count:
+        if not 0 <= i < self._count:
             raise IndexError(f"block {i} of {self._count}")
-        record, stored = self._fetch(i % self._count)
+        record, stored = self._fetch(i)
         if stored:
-            self._keep(i % self._count, record)
+            self._keep(i, record)
         return record
 
     def peek(self, i: int) -> Record:
@@ -188,7 +178,7 @@ class ClientStates(Sequence[Record]):
                 self.scratch.write(old, left)
 
 
-class Tentative(Sequence[Record]):
+class Tentative:
     """States in a round that may turn out void: renewed ones stand aside, until another round is played upon them."""
 
     def __init__(self, states: ClientStates, turn: object) -> None:
@@ -201,15 +191,7 @@ class Tentative(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(len(self)))
 
-    @overload
-    def __getitem__(self, i: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Record]: ...
-
-    def __getitem__(self, i: int | slice) -> Record:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
+    def __getitem__(self, i: int) -> Record:
         return self._renewed[i] if i in self._renewed else self._states[i]
 
     def __setitem__(self, i: int, record: Record) -> None:

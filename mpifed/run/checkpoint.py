@@ -24,7 +24,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import host_record
 from mpifed.core.errors import DataError
-from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
 from mpifed.run import segments
@@ -37,6 +37,7 @@ from mpifed.shards.layout import sha256
 SCHEMA = 3
 KEPT = 2  # generations
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
+_SERVER = "server"  # group in server.h5
 _NAME = re.compile(r"round-(\d{8})")
 
 
@@ -99,7 +100,7 @@ class Checkpoints:
 
         def write() -> list[Part]:
             if transport.rank == 0:
-                others["server.h5"] = _write(aside / "server.h5", {"server": server})
+                others["server.h5"] = _write(aside / "server.h5", server)
             for name in linked:
                 _link(self._segments.folder / name, aside / name)
             name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
@@ -144,7 +145,7 @@ class Checkpoints:
         folder, manifest = transport.share(choice)
 
         def read() -> tuple[Record, Kept]:
-            found = None if server is None else _read(folder / "server.h5", "server", server)
+            found = None if server is None else _read(folder / "server.h5", server)
             self._segments = Segments(folder, self._blocks.first)
             mine = self._blocks.first
             for name, (low, high) in sorted(manifest["segments"].items()):
@@ -180,7 +181,7 @@ class Checkpoints:
 
     def _arrays(self, i: int, clients: ClientStates, kept: Kept) -> Arrays:
         """What is written of block `i`."""
-        found = {f"{segments.STATE}/{name}".rstrip("/"): leaf for name, leaf in leaves(host_record(clients.peek(i)))}
+        found = segments.named(segments.STATE, host_record(clients.peek(i)))
         for j, client in enumerate(self._clients_of(i)):
             found |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
         return found
@@ -232,8 +233,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        with open(target, "r+b") as copied:
-            os.fsync(copied.fileno())
+        segments.sync(target)
 
 
 def _together(transport: Transport, work: Callable[[], Result]) -> Result:
@@ -255,35 +255,19 @@ def _make_anew(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _write(path: Path, states: dict[str, Record]) -> str:
-    """Write records into the groups of a file, sync it, and give its SHA-256."""
+def _write(path: Path, server: Record) -> str:
+    """Write the server's state into a new file, sync it, and give its SHA-256."""
     with open_hdf5(path, "w") as file:
-        for group, record in states.items():
-            for name, leaf in leaves(record):
-                file[f"{group}/{name}".rstrip("/")] = leaf
-    with open(path, "r+b") as raw:
-        os.fsync(raw.fileno())
+        for name, leaf in segments.named(_SERVER, server).items():
+            file[name] = leaf
+    segments.sync(path)
     return sha256(path)
 
 
-def _read(path: Path, group: str, like: Record) -> Record:
-    names = iter([name for name, _ in leaves(like)])
-
-    def restored(leaf: Any) -> Any:
-        name = f"{group}/{next(names)}"
-        with open_hdf5(path, "r") as file:
-            if name not in file:
-                raise DataError(f"{path}: no {name}, which this job needs; resume with the job that wrote it")
-            found = file[name][()]
-        there, needed = np.asarray(found), np.asarray(leaf)
-        if (there.shape, there.dtype) != (needed.shape, needed.dtype):
-            raise DataError(
-                f"{path}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs "
-                f"{needed.shape} and {needed.dtype}; resume with the job that wrote it"
-            )
-        return found
-
-    return map_leaves(restored, like)
+def _read(path: Path, like: Record) -> Record:
+    """The server's state, in the structure of `like`."""
+    with open_hdf5(path, "r") as file:
+        return segments.fitted(_SERVER, like, file, str(path))
 
 
 def _generations(run_dir: Path) -> list[Path]:

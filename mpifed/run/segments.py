@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,6 +41,42 @@ class Part(NamedTuple):
         return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.arrays.values())
 
 
+def named(kind: str, record: Record) -> dict[str, Any]:
+    """The leaves of a record by their names in a file."""
+    return {f"{kind}/{name}".rstrip("/"): leaf for name, leaf in leaves(record)}
+
+
+def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Record:
+    """The record in the structure of `like` whose leaves were `found`, as `named` has them, in a file or in memory.
+
+    Raises
+    ------
+    DataError
+        when one is not there, or of another shape or dtype; `where` says in which file.
+    """
+    names, remedy = iter(named(kind, like)), "resume with the job that wrote it"
+
+    def restored(leaf: Any) -> Any:
+        name = next(names)
+        if name not in found:
+            raise DataError(f"{where}: no {name}, which this job needs; {remedy}")
+        there, needed = found[name][()], np.asarray(leaf)
+        if (there.shape, there.dtype) != (needed.shape, needed.dtype):
+            raise DataError(
+                f"{where}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs {needed.shape} and "
+                f"{needed.dtype}; {remedy}"
+            )
+        return there
+
+    return map_leaves(restored, like)
+
+
+def sync(path: Path) -> None:
+    """The file is on the disk."""
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+
+
 def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
     """Write blocks, given by their first clients, into a new file, and sync it."""
     parts: list[Part] = []
@@ -51,8 +87,7 @@ def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
                 form = tuple((name, array.shape, array.dtype.str) for name, array in arrays.items())
                 alike.setdefault(form, []).append((first, arrays))
             parts += [_write_part(file, path.name, len(parts) + n, some) for n, some in enumerate(alike.values())]
-    with open(path, "r+b") as raw:
-        os.fsync(raw.fileno())
+    sync(path)
     return parts
 
 
@@ -159,22 +194,8 @@ class Segments:
             return None
         found = self.of(i)
         assert found is not None
-        names = iter([f"{STATE}/{name}".rstrip("/") for name, _ in leaves(like)])
-
-        def restored(leaf: Any) -> Any:
-            name, remedy = next(names), "resume with the job that wrote it"
-            where = f"{self.folder / self.parts[int(self._part[i])].segment}: client {self._first[i]}"
-            if name not in found:
-                raise DataError(f"{where} has no {name}, which this job needs; {remedy}")
-            there = found[name]
-            if (there.shape, there.dtype) != (leaf.shape, leaf.dtype):
-                raise DataError(
-                    f"{where}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs {leaf.shape} "
-                    f"and {leaf.dtype}; {remedy}"
-                )
-            return there
-
-        return map_leaves(restored, like)
+        path = self.folder / self.parts[int(self._part[i])].segment
+        return fitted(STATE, like, found, f"{path}: client {self._first[i]}")
 
     def written(self) -> NDArray[np.int64]:
         """The blocks that are here."""

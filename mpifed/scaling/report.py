@@ -21,16 +21,17 @@ def report(
     figures: Sequence[str],
 ) -> str:
     """All of it."""
-    return "\n".join(_lines(about, series, found, predicted, figures)) + "\n"
+    sections = [
+        _measured(about),
+        *(_series(line, found) for line in series),
+        _parts(found),
+        *(_predicted(kind, forecast) for kind, forecast in predicted.items()),
+        [f"![{name}]({name}.png)" for name in figures],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
-def _lines(
-    about: Mapping[str, Any],
-    series: Sequence[Series],
-    found: Sequence[Mapping[str, Any]],
-    predicted: Mapping[str, Mapping[str, Any]],
-    figures: Sequence[str],
-) -> Iterator[str]:
+def _measured(about: Mapping[str, Any]) -> Iterator[str]:
     yield f"# Scaling of {about['job']}"
     yield ""
     yield f"Measured on {about['host']}, {about['cores']} cores to run on; started by `{about['launcher']}`."
@@ -55,27 +56,10 @@ def _lines(
             f"**Not alone**: when the study began, {about['load_before']:.1f} processes wanted a core of the machine "
             "that it was started on. Times are too long by what others took; repeat it on a quiet machine."
         )
-    for line in series:
-        yield ""
-        yield from _series(line, [one for one in found if (one["kind"], one["series"]) == (line.kind, line.label)])
-    yield ""
-    yield "## What a round is spent on"
-    yield ""
-    yield "Milliseconds of the mean round, from what each rank counts of its exchanges (`run.json`)."
-    yield ""
-    yield "| series | ranks | " + " | ".join(PARTS.values()) + " |"
-    yield "| --- | --: |" + " --: |" * len(PARTS)
-    for one in found:
-        cells = " | ".join(f"{1e3 * one[name]:.3g}" for name in PARTS)
-        yield f"| {one['kind']}, {one['series']} | {one['ranks']} | {cells} |"
-    for kind, forecast in predicted.items():
-        yield ""
-        yield from _predicted(kind, forecast)
-    yield ""
-    yield from (f"![{name}]({name}.png)" for name in figures)
 
 
 def _series(line: Series, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    found = [one for one in found if (one["kind"], one["series"]) == (line.kind, line.label)]
     yield f"## {line.kind.capitalize()} scaling: {line.label}"
     yield ""
     with_forecast = any(one["predicted_s"] is not None for one in found)
@@ -103,6 +87,18 @@ def _series(line: Series, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if line.serial is not None:
         yield ""
         yield f"Serial fraction s = {line.serial:.3f}, fitted by least squares to {_LAW[line.kind]}."
+
+
+def _parts(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## What a round is spent on"
+    yield ""
+    yield "Milliseconds of the mean round, from what each rank counts of its exchanges (`run.json`)."
+    yield ""
+    yield "| series | ranks | " + " | ".join(PARTS.values()) + " |"
+    yield "| --- | --: |" + " --: |" * len(PARTS)
+    for one in found:
+        cells = " | ".join(f"{1e3 * one[name]:.3g}" for name in PARTS)
+        yield f"| {one['kind']}, {one['series']} | {one['ranks']} | {cells} |"
 
 
 def _predicted(kind: str, forecast: Mapping[str, Any]) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,6 +156,19 @@ def test_connect_joins_the_world() -> None:
 
     transport = connect()
     assert (transport.rank, transport.size) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+
+
+@pytest.mark.parametrize("per_node", ["", "1"])
+def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    joined = shared_tmp_path / "joined"
+    given = {**os.environ, "MPIFED_RANKS_PER_NODE": per_node, "MPIFED_JOINED": str(joined)}
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        time.sleep(0.3)
+        assert not joined.exists()
+    connect(given).barrier()
+    assert joined.exists()
 
 
 def test_one_rank_is_like_no_mpi() -> None:

@@ -78,10 +78,10 @@ def test_what_a_checkpoint_has_is_dropped_and_read_again() -> None:
     states.is_saved(saved)
     for i in range(3):
         assert bits(states[i]) == bits(begun(i))
-    assert states.scratch.written_bytes == 0
+    assert not any(i in states.scratch for i in range(BLOCKS))
     states[0] = begun(0)
     assert states[1] is not None
-    assert states.scratch.written_bytes > 0
+    assert 0 in states.scratch
     saved.read_of.clear()
     assert bits(states[0]) == bits(begun(0))
     assert saved.read_of == []  # what has changed since is not read from there
@@ -113,6 +113,14 @@ def test_a_void_round_leaves_all_as_it_was() -> None:
     assert bits(states[2]) == bits(begun(2))
     assert played.settled() is states
     assert list(map(bits, played)) == list(map(bits, states))
+
+
+@pytest.mark.parametrize("i", [-1, BLOCKS])
+def test_there_is_no_such_block(i: int) -> None:
+    states = ClientStates(BLOCKS, begun)
+    for some in (states, Tentative(states, object())):
+        with pytest.raises(IndexError, match=f"block {i} of {BLOCKS}"):
+            some[i]
 
 
 def test_lists_are_copied() -> None:

@@ -14,7 +14,9 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
+from mpifed.run import checkpoint
 from mpifed.run.checkpoint import Checkpoints, Progress
+from mpifed.shards.hdf5 import open_hdf5
 
 
 class Inner(NamedTuple):
@@ -192,11 +194,41 @@ class More(NamedTuple):
     added: Any
 
 
+class MoreOfClient(NamedTuple):
+    v: Any  # [n, 3]
+    count: Any  # [n]
+    added: Any  # [n]
+
+
 def test_states_with_a_new_field(tmp_path: Path, blocks: list[Block]) -> None:
     """As of a later version of the algorithm."""
     save(tmp_path, 1, blocks)
-    with pytest.raises(DataError):
+    remedy = "which this job needs; resume with the job that wrote it"
+    with pytest.raises(DataError, match=rf"round-00000001/server\.h5: no server/added, {remedy}"):
         load(tmp_path, blocks, More(*server(0), np.zeros(2)))
+    states = [MoreOfClient(*state, state.count) for state in clients(blocks, 0)]
+    with pytest.raises(DataError, match=rf"clients-00000001-00000\.h5: client 0: no state/added, {remedy}"):
+        load(tmp_path, blocks, states=states)
+
+
+@pytest.mark.parametrize("alone", [np.arange(4.0), np.float64(0.5), np.int64(3)])
+def test_states_of_one_leaf(tmp_path: Path, blocks: list[Block], alone: Any) -> None:
+    """An array, or a number, alone is a record."""
+    states = [block.clients / 7 for block in blocks]
+    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, alone, renewed(states), {})
+    _, _, restored, found, _ = load(tmp_path, blocks, 0 * alone, [np.zeros_like(state) for state in states])
+    assert bits(restored) == bits(alone)
+    assert [bits(one) for one in found] == [bits(one) for one in states]
+
+
+def test_the_server_is_read_from_a_file_that_is_opened_once(
+    tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, blocks, states=[(), (), ()])
+    opened = []
+    monkeypatch.setattr(checkpoint, "open_hdf5", lambda *given: opened.append(given) or open_hdf5(*given))
+    load(tmp_path, blocks)
+    assert [(path.name, mode) for path, mode in opened] == [("server.h5", "r")]
 
 
 def test_client_states_that_are_not_there(tmp_path: Path, blocks: list[Block]) -> None:
