@@ -1,7 +1,8 @@
 """mpifed and the loop written by hand, as the adapters of the rivals; each process is a rank.
 
 float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, with float or exact sums, the latter being how
-it is shipped; ssca: of case1.toml, with float sums. hand: handwritten.py. The job's step falls with the rounds.
+it is shipped; blocks: with `numbers = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of case1.toml, with
+float sums. hand: handwritten.py. The job's step falls with the rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from common import LAUNCHED, Work, given
 
-SETTINGS = "hand", "float", "exact", "ssca"
+SETTINGS = {"hand": "", "float": "float", "exact": "exact", "blocks": "exact-blocks", "ssca": "float"}  # [sum] numbers
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
@@ -68,8 +69,9 @@ def by_mpifed(work: Work) -> None:
 
     loop.play = marked
     job = {"1": "case1.toml" if work.setting == "ssca" else "case1-fedsgd.toml"}.get(work.name, f"case{work.name}.toml")
-    numbers = "exact" if work.setting == "exact" else "float"
-    changes = f"rounds={work.rounds}", f"data.path={work.data.parent}", f"sum.numbers={numbers}"
+    changes = [f"rounds={work.rounds}", f"data.path={work.data.parent}", f"sum.numbers={SETTINGS[work.setting]}"]
+    if (work.setting, work.name) == ("blocks", "3"):
+        changes.append("data.block=100")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(os.environ.get("RIVALS_OUT", folder)) / "run"
         sys.argv = ["mpifed", "run", str(BENCHMARKS / job), *(f"--set={one}" for one in changes), "--out", str(out)]
@@ -85,7 +87,7 @@ def by_mpifed(work: Work) -> None:
 
 
 def main() -> None:
-    work = given(__doc__, SETTINGS)
+    work = given(__doc__, tuple(SETTINGS))
     (by_hand if work.setting == "hand" else by_mpifed)(work)
 
 

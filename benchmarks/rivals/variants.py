@@ -37,6 +37,7 @@ VARIANTS = [
     Variant("", "ours_case.py", "hand", _rounds(300, 60, 60), 2, "123"),
     Variant("", "ours_case.py", "float", _rounds(300, 60, 60), 2, "123"),
     Variant("", "ours_case.py", "exact", _rounds(300, 60, 60), 2, "123"),
+    Variant("", "ours_case.py", "blocks", _rounds(300, 0, 60), 2, "13"),
     Variant("", "ours_case.py", "ssca", _rounds(300, 0), 2, "1"),
     Variant("pytorch", "pytorch_case.py", "shipped", _rounds(60, 30, 3)),
     Variant("pytorch", "pytorch_case.py", "loop", _rounds(200, 60, 10)),
