@@ -165,7 +165,7 @@ class Block:
         for joint, who, starts in self._runs:
             if joint is not None:
                 rows = (at[who] + starts).reshape(-1)
-                joint.take(rows, X[who].reshape(len(rows), -1), y[who].reshape(-1))
+                joint.take(rows, X[who].reshape(len(rows), X.shape[-1]), y[who].reshape(-1))
                 continue
             shard, own = self.shards[who.start], at[who.start]
             y[who.start] = shard.y[index(shard.y, own)]

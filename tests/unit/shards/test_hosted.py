@@ -102,6 +102,7 @@ def test_rows_of_many_clients_at_once(make: Make, values: Any, room: float, dtyp
             np.testing.assert_array_equal(x, dense[shard.rows[own]])
             np.testing.assert_array_equal(y, labels[shard.rows[own]])
             np.testing.assert_array_equal(shard.y, labels[shard.rows])
+        assert block.take(at[:, :0]).y.shape == (len(at), 0)
         for wrong in (6, -1):
             at[-1, 3] = wrong
             with pytest.raises(IndexError, match=r"rows .* of clients with"):
