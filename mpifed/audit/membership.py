@@ -32,7 +32,7 @@ def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
     best = max(found.attacks, key=lambda one: one.auc_low)
     text = (
         f"by {best.name}: area under the curve {best.auc:.3f} ({best.auc_low:.3f} to {best.auc_high:.3f}; 0.5 tells "
-        f"nothing), {found.members} rows of training against {found.strangers} others"
+        f"nothing), {found.members} rows of training against {found.strangers} others; {found.caveat}"
     )
     return Attempt(MEMBERSHIP, "anybody", seen, True, bool(found.leak), text)
 

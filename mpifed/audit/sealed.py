@@ -17,7 +17,7 @@ from mpifed.audit.plays import exact_sum, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Sample, of_integers, of_residues
 from mpifed.comm.channel import Line
-from mpifed.comm.sums import Place
+from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
 from mpifed.core.holdings import Cells
 from mpifed.run.setup import all_exchanges

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.sums import ExactSum, Place
+from mpifed.comm.places import Place
+from mpifed.comm.sums import ExactSum, FloatSum
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, Placed, ToClients
 from mpifed.core.holdings import Cells, size
@@ -286,12 +287,15 @@ class Channel:
         line.sum.check(self.setting.hosted[answering(line.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
+        everywhere = isinstance(line.exchange, ToClients)
+        if isinstance(line.sum, FloatSum):
+            return line.sum.reduce(self.transport, everywhere, reduced)
         if self.transport.size == 1:
             line.reduced = message
             return True
         if getattr(line.sum, "aware", False):
-            return bool(line.sum.reduce(self.transport, isinstance(line.exchange, ToClients), reduced))
-        if isinstance(line.exchange, ToClients):
+            return bool(line.sum.reduce(self.transport, everywhere, reduced))
+        if everywhere:
             self.transport.reduce_all(message, reduced)
             return True
         serves = self.transport.rank == 0

@@ -24,7 +24,8 @@ from mpifed.comm.channel import (
 )
 from mpifed.comm.device import on_device
 from mpifed.comm.groups import check_groups
-from mpifed.comm.sums import make_sum, names_field
+from mpifed.comm.places import names_field
+from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host, host_record
@@ -247,12 +248,15 @@ class Federation:
         if line.layout is None:
             line.layout = self.transport.share(Layout(question) if self.serves else None)
             line.buffer = np.zeros(_HEADER + line.layout.nbytes, dtype=np.uint8)
-        order = line.buffer[:_HEADER].view(np.int64)
+        order, packed = line.buffer[:_HEADER].view(np.int64), line.buffer[_HEADER:]
         if self.serves:
             order[0] = self.order
-            line.layout.pack(question, line.buffer[_HEADER:])
+            long = line.layout.pack(question, packed, to_send=True)
+        else:
+            long = line.layout.long(packed)
         start = time.perf_counter()
-        self.transport.broadcast(line.buffer)
+        for part in (line.buffer[: _HEADER + line.layout.short], *long):
+            self.transport.broadcast(part)
         line.account.tell_s += time.perf_counter() - start
         self.order = int(order[0])
         return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])

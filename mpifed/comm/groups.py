@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Line, Protection
-from mpifed.comm.sums import Place, names_field
+from mpifed.comm.places import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round

@@ -1,7 +1,7 @@
 """Sums of answers: integers on each field's grid, the same in every channel, or floats.
 
-A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction. The last number of
-the buffer is the system's own: how many ranks ask for the run to end.
+A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction; in floats long fields
+are reductions of their own. See `mpifed.comm.places`.
 """
 
 from __future__ import annotations
@@ -13,86 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.holdings import Cells
-from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
-
-
-class Place:
-    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
-
-    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
-        self.name, self.field, self.form, self.start = name, field, form, start
-        self.stop = start + form.limbs * field.size
-        self.message_dtype = dtype
-        self.dtype = dtype if field.shape else "float64"
-
-    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
-        """The leaf [n, ...] as [n, size] floats."""
-        array = np.asarray(leaf)
-        if array.shape != (clients, *self.field.shape):
-            raise UsageError(
-                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
-                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
-            )
-        return _floats(array).reshape(clients, -1)
-
-    def whole(self, leaf: Any) -> NDArray[np.floating]:
-        """A sum of answers, of the field's shape."""
-        array = np.asarray(leaf)
-        if array.shape != self.field.shape:
-            raise UsageError(f"{self.name}: the sum has shape {array.shape}, its field declares {self.field.shape}")
-        return _floats(array)
-
-    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
-        """Of a field that is filled in parts: (client, its values, where they go) for each who has any.
-
-        The place is an index into an array of the field's shape.
-        """
-        if not isinstance(leaf, Placed):
-            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
-                if client == self.field.sender:
-                    yield client, values.reshape(self.field.shape), ...
-            return
-        axis = self.field.axis or 0
-        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
-            shape = list(self.field.shape)
-            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
-            if values.shape != tuple(shape):
-                raise UsageError(
-                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} places of its "
-                    f"own, its field declares {tuple(shape)}"
-                )
-            yield client, _floats(values), (slice(None),) * axis + (at,)
-
-    def parts_of(self, leaf: Any, client: int) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
-        """`parts` of the answer [1, ...] of one client, of any field."""
-        if self.field.in_parts:
-            yield from self.parts(leaf, np.array([client]))
-        else:
-            yield client, self.rows(leaf, 1).reshape(self.field.shape), ...
-
-    def sizes(self, cells: Cells) -> NDArray[np.int64]:
-        """[N] values that each client fills."""
-        held = cells.along(self.field)
-        if held is not None:
-            return self.field.size // held.length * held.widths
-        everybody = np.full(len(cells.rows.groups), self.field.size)
-        if self.field.sender is not None:
-            everybody[np.arange(len(everybody)) != self.field.sender] = 0
-        return everybody
-
-    def told(self, cells: Cells) -> NDArray[np.int64]:
-        """[N] values that each client is told, if it hears the sum."""
-        if self.field.rows is not None:
-            return self.sizes(cells)
-        return np.full(len(cells.rows.groups), self.field.size)
-
-
-def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+from mpifed.comm.places import Message, Place, client_out_of_bounds, listed, places_of, total_out_of_bounds
+from mpifed.comm.transport import Transport
+from mpifed.core.errors import NumericalError
+from mpifed.core.exchange import Exchange
+from mpifed.core.record import LONG, Record, leaves, map_leaves
+from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
 class Sum(Protocol):
@@ -124,56 +50,6 @@ class Sum(Protocol):
         """The sum that a reduced message stands for."""
 
 
-def _places(
-    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
-) -> list[Place]:
-    found: list[tuple[str, Field]] = []
-    forms: list[Grid] = []
-    for leaf, field in leaves(exchange.fields):
-        name = f"{exchange.name}.{leaf}".rstrip(".")
-        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
-        try:
-            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
-        except ValueError as error:
-            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
-        found.append((name, field))
-    if any(form.bits == 64 for form in forms):
-        forms = [form.wide() for form in forms]  # a message has one kind of number
-    places: list[Place] = []
-    start = 0
-    for (name, field), form in zip(found, forms, strict=True):
-        places.append(Place(name, field, form, start, dtype))
-        start = places[-1].stop
-    return places
-
-
-def names_field(name: str, field: str) -> bool:
-    """Whether `name` is that of the field, or of a record that it is in."""
-    return f"{field}.".startswith(f"{name}.")
-
-
-def named(settings: Mapping[str, float], field: str) -> float | None:
-    """The setting of a field by its name, or by the longest name of a record that it is in."""
-    names = [name for name in settings if names_field(name, field)]
-    return settings[max(names, key=len)] if names else None
-
-
-class _Message:
-    """The flat buffer of a sum, and its size."""
-
-    places: list[Place]
-    message: NDArray[Any]
-
-    @property
-    def nbytes(self) -> int:
-        """Of the sum."""
-        return self.message.itemsize * self.places[-1].stop
-
-    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """[N] bytes."""
-        return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
-
-
 def _added_first(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray[Any], Any]]:
     """(values, where they go): those that go to the same scattered places one after the other, in one sum.
 
@@ -195,7 +71,7 @@ def _added_first(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[ND
         yield kept, where
 
 
-class ExactSum(_Message):
+class ExactSum(Message):
     """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
@@ -231,7 +107,7 @@ class ExactSum(_Message):
                 some = values[start : start + together]
                 if outside(some, place.form.bound):
                     i = next(i for i, one in enumerate(some) if outside(one, place.form.bound))
-                    raise _out_of_bounds(place, int(clients[start + i]), some[i])
+                    raise client_out_of_bounds(place, int(clients[start + i]), some[i])
                 encoder.add(some, accumulator, 0 if self._begun or start else self._clients)
         self._begun = True
 
@@ -277,7 +153,7 @@ class ExactSum(_Message):
     ) -> tuple[Encoder, NDArray[np.signedinteger]]:
         """What encodes the values [1, m] of one client, if they are within the bound, and room for the integers."""
         if outside(flat, place.form.bound):
-            raise _out_of_bounds(place, client, flat[0])
+            raise client_out_of_bounds(place, client, flat[0])
         if (place.name, flat.size) not in self._parts:
             buffer = np.empty(place.form.limbs * flat.size, dtype=self.message.dtype)
             self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
@@ -315,15 +191,24 @@ class ExactSum(_Message):
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum(_Message):
-    """Floating-point sums, faster; their bits depend on the number of ranks."""
+class FloatSum(Message):
+    """Floating-point sums, faster; their bits depend on the number of ranks.
+
+    Fields of many values are messages of their own: from where an algorithm has left them to where it gets their sum.
+    """
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
         self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
+        self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
+        stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
+        self._short = [slice(*some) for some in zip(stops[::2], stops[1::2], strict=True) if some[0] < some[1]]
+        self._fused: dict[str, NDArray[np.floating]] = {}  # of long fields: what goes in the place of the message
+        self._found: dict[str, NDArray[np.floating]] = {}  # their sums over the ranks
 
     def begin(self, clients: int) -> None:
         """Zeros."""
+        self._fused.clear()
         self.message.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -348,30 +233,58 @@ class FloatSum(_Message):
         return np.concatenate(found)
 
     def set_fused(self, total: Record) -> None:
-        """Begin with a sum of answers, and end with it."""
+        """Begin with a sum of answers, whose arrays are the caller's no more, and end with it."""
+        self._fused.clear()
         for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
-            self.message[place.start : place.stop] = np.reshape(leaf, -1)
+            flat = np.reshape(leaf, -1)
+            if place in self._long and flat.dtype == self.message.dtype:
+                self._fused[place.name] = flat
+            else:
+                self.message[place.start : place.stop] = flat
+
+    def _part(self, place: Place) -> NDArray[np.floating]:
+        return self._fused.get(place.name, self.message[place.start : place.stop])
 
     def check(self, clients: NDArray[np.int64]) -> None:
         """Refuse a sum of the answers of `clients` that is not finite."""
         for place in self.places:
-            self._check(place, self.message[place.start : place.stop], clients)
+            self._check(place, self._part(place), clients)
+
+    def reduce(self, transport: Transport, everywhere: bool, reduced: NDArray[np.floating]) -> bool:
+        """Whether this rank hears the sum over all ranks; the short fields' is then in `reduced`. Collective."""
+        heard, add = everywhere or transport.rank == 0, transport.reduce_all if everywhere else transport.reduce
+        for at in self._short:
+            add(self.message[at], reduced[at] if heard else None)  # type: ignore[arg-type]
+        for place in self._long:
+            mine = self._part(place)
+            if transport.size == 1 and place.name in self._fused:
+                self._found[place.name] = mine
+                continue
+            total = np.empty_like(mine) if heard else None
+            add(mine, total)  # type: ignore[arg-type]
+            if total is not None:
+                self._found[place.name] = total
+        return heard
 
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             fine = np.isfinite(np.dot(part, part)) or np.isfinite(part).all()  # the first is half as dear
         if not fine:
             raise NumericalError(
-                f"{place.name}: the sum over clients {_listed(clients)} is not finite; lower the step size, or set "
+                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the step size, or set "
                 '[sum] numbers = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
-        """Copies in the job's dtype; single numbers in float64."""
-        arrays = (
-            message[place.start : place.stop].astype(place.dtype).reshape(place.field.shape) for place in self.places
-        )
+        """In the job's dtype; single numbers in float64. Copies of `message`, but for what `reduce` has found."""
+        arrays = iter([self._total(place, message).reshape(place.field.shape) for place in self.places])
         return map_leaves(lambda _: next(arrays)[()], self._fields)
+
+    def _total(self, place: Place, message: NDArray[np.floating]) -> NDArray[np.floating]:
+        found = self._found.pop(place.name, None)
+        if found is None:
+            return message[place.start : place.stop].astype(place.dtype)
+        return found.astype(place.dtype, copy=False)
 
 
 def make_sum(
@@ -395,41 +308,5 @@ def make_sum(
     UsageError
         when a field's bound and scale fit no grid.
     """
-    places = _places(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
+    places = places_of(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
     return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
-
-
-def _out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
-    finite = values[np.isfinite(values)]
-    largest = float(np.abs(finite).max(initial=0.0))
-    wrong = values.size - finite.size
-    return out_of_bounds(place, client, largest, f"has {wrong} values that are not finite" if wrong else "")
-
-
-def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
-    """The error of a client whose largest value is not within the bound; `what` it has, where that is not the value."""
-    if not np.isfinite(largest):
-        largest, what = 0.0, "has values that are not finite"
-    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
-    return NumericalError(
-        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
-        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
-    )
-
-
-def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
-    """The error of a block of clients whose sum has a value that is not within their bounds."""
-    bound = place.form.bound * len(clients)
-    what = f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound"
-    what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
-    raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
-    return NumericalError(
-        f"{place.name}: the sum over clients {_listed(clients)}, a block, {what}; lower the step size, or set [sum] "
-        'numbers = "exact" to learn which client it comes from; if such values are right, raise the bound: '
-        f'[sum.bounds] "{place.name}" = {raised:g}'
-    )
-
-
-def _listed(clients: NDArray[np.int64]) -> str:
-    names = [str(client) for client in clients[:8]]
-    return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")

@@ -151,6 +151,9 @@ class Spec(NamedTuple):
     dtype: str
 
 
+LONG = 2**16  # bytes of a leaf from which on a copy takes longer than another message
+
+
 class _Leaf:
     """One leaf's place in a packed record (a class of its own, since a tuple would be a record)."""
 
@@ -164,28 +167,34 @@ class _Leaf:
 
 
 class Layout:
-    """Where the leaves of records of one structure lie in a flat buffer of bytes, each on a multiple of 8."""
+    """Where the leaves of records of one structure lie in a flat buffer of bytes, each on a multiple of 8.
+
+    Short leaves come first, in `short` bytes; then the long ones, which need not be copied to be sent.
+    """
 
     def __init__(self, record: Record) -> None:
-        self.nbytes = 0
         self._tree = map_leaves(lambda _: None, record)
-        self._leaves: list[_Leaf] = []
-        for name, leaf in leaves(record):
-            array = np.asarray(on_host(leaf))
-            place = _Leaf(name, self.nbytes, Spec(array.shape, array.dtype.str))
-            self._leaves.append(place)
-            self.nbytes += -(-place.nbytes // 8) * 8
+        arrays = [(name, np.asarray(on_host(leaf))) for name, leaf in leaves(record)]
+        self._leaves = [_Leaf(name, 0, Spec(array.shape, array.dtype.str)) for name, array in arrays]
+        self._long = [leaf for leaf in self._leaves if leaf.nbytes >= LONG]
+        self.nbytes = self.short = 0
+        for leaf in sorted(self._leaves, key=lambda leaf: leaf.nbytes >= LONG):
+            leaf.start = self.nbytes
+            self.nbytes += -(-leaf.nbytes // 8) * 8
+            self.short = self.nbytes if leaf.nbytes < LONG else self.short
 
     @property
     def specs(self) -> list[tuple[str, Spec]]:
         """Names, shapes and dtypes of the leaves, in order."""
         return [(leaf.name, leaf.spec) for leaf in self._leaves]
 
-    def pack(self, record: Record, buffer: Array) -> None:
-        """Copy the leaves of `record` into `buffer` [nbytes] uint8.
+    def pack(self, record: Record, buffer: Array, to_send: bool = False) -> list[Array]:
+        """Copy the leaves of `record` into `buffer` [nbytes] uint8; give the long ones there.
 
+        What is `to_send` is not copied where a long leaf is contiguous, but given as it is.
         Raises ValueError when a leaf has another shape or dtype than the layout was made for.
         """
+        long = []
         for place, (name, leaf) in zip(self._leaves, leaves(record), strict=True):
             array = np.asarray(on_host(leaf))
             if array.shape != place.spec.shape or array.dtype != place.dtype:
@@ -193,7 +202,16 @@ class Layout:
                     f"{name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
                     f"{place.spec.dtype} in the first round; a record keeps its shapes for the whole run"
                 )
-            np.copyto(place.view(buffer), array)
+            there = place.nbytes >= LONG and to_send and array.flags.c_contiguous
+            if not there:
+                np.copyto(place.view(buffer), array)
+            if place.nbytes >= LONG:
+                long.append(array if there else place.view(buffer))
+        return long
+
+    def long(self, buffer: Array) -> list[Array]:
+        """The long leaves in `buffer` [nbytes] uint8, as `pack` gives them."""
+        return [leaf.view(buffer) for leaf in self._long]
 
     def unpack(self, buffer: Array) -> Record:
         """The record whose leaves are views into `buffer` [nbytes] uint8."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
 from mpifed.comm.groups import fewest
-from mpifed.comm.sums import Place
+from mpifed.comm.places import Place
 from mpifed.core.exchange import Algorithm, Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from test_transport import around_a_piece, worlds
 
+from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone, Bytes
 from mpifed.core.errors import TooFewClients
+from mpifed.core.exchange import Field, ToServer
 from mpifed.run.config import Job
 from mpifed.run.loop import run
 
@@ -48,6 +51,58 @@ def test_fold_puts_together_in_order_of_ranks(lengths: Callable[[int], int]) -> 
         else:
             assert found is None
         np.testing.assert_array_equal(mine, bytes_of(transport.rank, lengths(transport.rank)))
+
+
+class Answer(NamedTuple):
+    """A field of every kind: short, long where `LONG` is low, one number, filled in parts."""
+
+    first: Any = Field((2,))
+    long: Any = Field((3, 4))
+    one: Any = Field(())
+    parts: Any = Field((3, 3), sender=0)
+    last: Any = Field((13,))
+
+
+def answer_of(rank: int, turn: int) -> Answer:
+    """Whole numbers, whose float sums are exact."""
+    rng = np.random.default_rng([rank, turn])
+    return Answer(*(rng.integers(-99, 99, one.shape).astype("f4" if one.shape else "f8") for one in Answer()))
+
+
+@pytest.mark.parametrize("long", [1, 40, 2**16])  # bytes: nearly all fields are messages of their own, some, or none
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_float_sums_of_what_is_fused_and_what_is_added(
+    everywhere: bool, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpifed.comm.sums.LONG", long)
+    for transport in chain(worlds(), [Alone()]):
+        rank, earlier = transport.rank, []
+        adder: Any = make_sum(ToServer("up", Answer(), None, None, None), 8, exact=False, dtype="float32")  # type: ignore[arg-type]
+        reduced = np.zeros_like(adder.message)
+        for turn in range(4):
+            how = [(one + turn) % 3 for one in range(transport.size)]  # of each rank: fused, added, nobody there
+            mine, clients = answer_of(rank, turn), np.array([0])
+            if how[rank] == 0:
+                adder.set_fused(Answer(*(np.array(leaf) for leaf in mine)))
+            else:
+                adder.begin(1)
+            if how[rank] == 1:
+                adder.add(Answer(*(np.array(leaf)[None] for leaf in mine)), clients)
+            adder.check(clients)
+            adder.message[-1] = 1
+            heard = adder.reduce(transport, everywhere, reduced)
+            assert heard == (everywhere or rank == 0)
+            if not heard:
+                continue
+            total = adder.total(reduced)
+            there = [answer_of(one, turn) for one in range(transport.size) if how[one] < 2]
+            for leaf, shape, *parts in zip(total, (np.shape(one) for one in mine), *there, strict=True):
+                np.testing.assert_array_equal(leaf, np.sum(parts, axis=0) if parts else np.zeros(shape))
+            assert reduced[-1] == transport.size
+            earlier.append((total, [np.array(leaf) for leaf in total]))
+        for total, copies in earlier:  # no later sum has changed an earlier one
+            for leaf, copy in zip(total, copies, strict=True):
+                np.testing.assert_array_equal(leaf, copy)
 
 
 def test_fold_adds_up_a_tree() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Line, places
-from mpifed.comm.sums import Place
+from mpifed.comm.places import Place
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.holdings import Cells
 

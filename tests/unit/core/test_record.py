@@ -125,6 +125,32 @@ def test_layout_round_trip(record: Any) -> None:
         assert np.asarray(a).size == 0 or np.shares_memory(a, buffer)  # views, no copies
 
 
+@given(records, st.sampled_from([1, 8, 2**16]))
+def test_long_leaves_are_sent_as_they_are(record: Any, long: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpifed.core.record.LONG", long)
+        layout = Layout(record)
+        sender, receiver = np.zeros((2, layout.nbytes), dtype=np.uint8)
+        sent = layout.pack(record, sender, to_send=True)
+        receiver[: layout.short] = sender[: layout.short]
+        for target, leaf in zip(layout.long(receiver), sent, strict=True):
+            assert leaf.nbytes >= long and not np.shares_memory(leaf, sender)
+            target[...] = leaf
+        assert bits(layout.unpack(receiver)) == bits(record)
+        copies = layout.pack(record, sender)
+        assert [bits(leaf) for leaf in copies] == [bits(leaf) for leaf in sent]
+        assert bits(layout.unpack(sender)) == bits(record)
+
+
+def test_a_long_leaf_that_is_not_contiguous_is_copied() -> None:
+    leaf = np.arange(2.0**17).reshape(2, -1).T
+    layout = Layout(leaf)
+    buffer = np.zeros(layout.nbytes, dtype=np.uint8)
+    (sent,) = layout.pack(leaf, buffer, to_send=True)
+    assert sent.flags.c_contiguous and np.shares_memory(sent, buffer)
+    np.testing.assert_array_equal(layout.unpack(buffer), leaf)
+
+
 @given(records)
 def test_layout_travels(record: Any) -> None:
     import pickle

@@ -1,0 +1,188 @@
+"""Where the fields of an exchange lie in the one flat message that a sum of answers is, and who fills what of it.
+
+The last number of the message is the system's own: how many ranks ask for the run to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Exchange, Field, Placed
+from mpifed.core.holdings import Cells
+from mpifed.core.record import leaves
+from mpifed.maths.fixedpoint import Grid, grid
+
+
+class Place:
+    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
+
+    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
+        self.name, self.field, self.form, self.start = name, field, form, start
+        self.stop = start + form.limbs * field.size
+        self.message_dtype = dtype
+        self.dtype = dtype if field.shape else "float64"
+
+    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
+        """The leaf [n, ...] as [n, size] floats."""
+        array = np.asarray(leaf)
+        if array.shape != (clients, *self.field.shape):
+            raise UsageError(
+                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
+            )
+        return _floats(array).reshape(clients, -1)
+
+    def whole(self, leaf: Any) -> NDArray[np.floating]:
+        """A sum of answers, of the field's shape."""
+        array = np.asarray(leaf)
+        if array.shape != self.field.shape:
+            raise UsageError(f"{self.name}: the sum has shape {array.shape}, its field declares {self.field.shape}")
+        return _floats(array)
+
+    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+        """Of a field that is filled in parts: (client, its values, where they go) for each who has any.
+
+        The place is an index into an array of the field's shape.
+        """
+        if not isinstance(leaf, Placed):
+            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
+                if client == self.field.sender:
+                    yield client, values.reshape(self.field.shape), ...
+            return
+        axis = self.field.axis or 0
+        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
+            shape = list(self.field.shape)
+            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
+            if values.shape != tuple(shape):
+                raise UsageError(
+                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} places of its "
+                    f"own, its field declares {tuple(shape)}"
+                )
+            yield client, _floats(values), (slice(None),) * axis + (at,)
+
+    def parts_of(self, leaf: Any, client: int) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+        """`parts` of the answer [1, ...] of one client, of any field."""
+        if self.field.in_parts:
+            yield from self.parts(leaf, np.array([client]))
+        else:
+            yield client, self.rows(leaf, 1).reshape(self.field.shape), ...
+
+    def sizes(self, cells: Cells) -> NDArray[np.int64]:
+        """[N] values that each client fills."""
+        held = cells.along(self.field)
+        if held is not None:
+            return self.field.size // held.length * held.widths
+        everybody = np.full(len(cells.rows.groups), self.field.size)
+        if self.field.sender is not None:
+            everybody[np.arange(len(everybody)) != self.field.sender] = 0
+        return everybody
+
+    def told(self, cells: Cells) -> NDArray[np.int64]:
+        """[N] values that each client is told, if it hears the sum."""
+        if self.field.rows is not None:
+            return self.sizes(cells)
+        return np.full(len(cells.rows.groups), self.field.size)
+
+
+def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+class Message:
+    """The flat buffer of a sum, and its size."""
+
+    places: list[Place]
+    message: NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the sum."""
+        return self.message.itemsize * self.places[-1].stop
+
+    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """[N] bytes."""
+        return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
+
+
+def places_of(
+    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
+) -> list[Place]:
+    """The places of an exchange's fields, for answers of up to `clients` clients.
+
+    Raises
+    ------
+    UsageError
+        when a field's bound and scale fit no grid.
+    """
+    found: list[tuple[str, Field]] = []
+    forms: list[Grid] = []
+    for leaf, field in leaves(exchange.fields):
+        name = f"{exchange.name}.{leaf}".rstrip(".")
+        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
+        try:
+            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
+        except ValueError as error:
+            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
+        found.append((name, field))
+    if any(form.bits == 64 for form in forms):
+        forms = [form.wide() for form in forms]  # a message has one kind of number
+    places: list[Place] = []
+    start = 0
+    for (name, field), form in zip(found, forms, strict=True):
+        places.append(Place(name, field, form, start, dtype))
+        start = places[-1].stop
+    return places
+
+
+def names_field(name: str, field: str) -> bool:
+    """Whether `name` is that of the field, or of a record that it is in."""
+    return f"{field}.".startswith(f"{name}.")
+
+
+def named(settings: Mapping[str, float], field: str) -> float | None:
+    """The setting of a field by its name, or by the longest name of a record that it is in."""
+    names = [name for name in settings if names_field(name, field)]
+    return settings[max(names, key=len)] if names else None
+
+
+def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
+    """The error of a client whose values are not all within the bound."""
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    wrong = values.size - finite.size
+    return out_of_bounds(place, client, largest, f"has {wrong} values that are not finite" if wrong else "")
+
+
+def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
+    """The error of a client whose largest value is not within the bound; `what` it has, where that is not the value."""
+    if not np.isfinite(largest):
+        largest, what = 0.0, "has values that are not finite"
+    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
+    return NumericalError(
+        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
+        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
+    )
+
+
+def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
+    """The error of a block of clients whose sum has a value that is not within their bounds."""
+    bound = place.form.bound * len(clients)
+    what = f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound"
+    what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
+    raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
+    return NumericalError(
+        f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; lower the step size, or set [sum] "
+        'numbers = "exact" to learn which client it comes from; if such values are right, raise the bound: '
+        f'[sum.bounds] "{place.name}" = {raised:g}'
+    )
+
+
+def listed(clients: NDArray[np.int64]) -> str:
+    """The first few of them, in words."""
+    names = [str(client) for client in clients[:8]]
+    return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")
