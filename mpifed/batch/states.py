@@ -166,8 +166,10 @@ class _Facts(NamedTuple):
         rests = "no checkpoint: it starts anew" if at is None else f"checkpoint at round {at}"
         if trace.code == 75:
             return "resumable", f"interrupted{self._ended(entry)}; {rests}"
-        gone = trace.alive is False or (trace.job is not None and self.known.whole) or (
-            trace.job is None and trace.alive is None and self.known.whole and bool(self.names)
+        gone = (
+            trace.alive is False
+            or (trace.job is not None and self.known.whole)
+            or (trace.job is None and trace.alive is None and self.known.whole and bool(self.names))
         )
         if gone:
             words = self._last_words() or trace.failure

@@ -50,11 +50,12 @@ def submit(asked: Asked) -> Iterator[str]:
             "the batch script without it"
         )
     plan = prepared(asked)
-    yield from plan.notes
     path = beside(plan.out, ".sbatch")
     if asked.dry_run:
-        yield f"dry run   {path} would be submitted:\n"
         yield plan.text
+    yield from plan.notes
+    if asked.dry_run:
+        yield f"dry run   nothing was submitted; the above would be written to {path}, and given to sbatch"
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(plan.text, encoding="utf-8")
@@ -154,4 +155,3 @@ def followed(asked: Asked, plan: Plan, id: str) -> Iterator[str]:
         (f"scancel {id}", "end it; the same mpifed submit goes on from its last checkpoint"),
     ):
         yield f"  {command:44}  # {what}"
-

@@ -57,13 +57,18 @@ class Job:
         shown = self.show()
         return f"job {self.number} {shown['JobState']} ({shown['Reason']}), {shown['ExitCode']}\n{self.text}"
 
+    @property
+    def newest(self) -> int:
+        """The round of its newest checkpoint; -1 without one."""
+        return max((int(path.name[6:]) for path in (self.run / "checkpoint").glob("round-????????")), default=-1)
+
     def wait_round(self, number: int) -> None:
         """Until a checkpoint of this round, or a later one, is there, while the job runs."""
 
         def there() -> bool:
-            found = [int(path.name[6:]) for path in (self.run / "checkpoint").glob("round-????????")]
+            newest = self.newest
             assert self.state in ("PENDING", "RUNNING"), str(self)
-            return max(found, default=-1) >= number
+            return newest >= number
 
         until(there, lambda: str(self))
 

@@ -13,6 +13,11 @@ TELL = """#!/bin/bash
 echo "rank ${PMI_RANK:-$SLURM_PROCID} on $SLURMD_NODENAME: device ${CUDA_VISIBLE_DEVICES:-none}," \\
     "threads $OMP_NUM_THREADS, locks $HDF5_USE_FILE_LOCKING: $*"
 """
+OF_NODES = """#!/bin/bash
+[ "$1" = doctor ] && { echo pmi2; exit; }
+echo "rank ${PMI_RANK:-$SLURM_PROCID}: node $SLURM_NODEID, $SLURMD_NODENAME, device ${CUDA_VISIBLE_DEVICES:-none}," \\
+    "shares ${SLURM_NTASKS_PER_NODE:--} ${SLURM_CPUS_PER_TASK:--} ${SLURM_GPUS_PER_TASK:--}"
+"""
 THROUGH = """#!/bin/bash
 echo "apptainer $*"
 while [ "$1" != mpifed ]; do shift; done
@@ -36,6 +41,18 @@ def test_one_rank_a_device(script: str, options: tuple[str, ...], start: Start, 
     told = sorted(line.split(",")[0] for line in run.text.splitlines() if line.startswith("rank"))
     assert told == [f"rank {2 * node + i} on n{node + 1}: device {i}" for node in range(2) for i in range(2)], str(run)
     assert "--set compute.device=cuda" in run.text
+
+
+@pytest.mark.parametrize(("launcher", "shares"), [("srun", "2 1 1"), ("mpiexec", "- - -")])
+def test_what_a_rank_is_told(launcher: str, shares: str, start: Start, job: Make, stand_in: StandIn) -> None:
+    """Its own node, not that of the batch script; and by mpiexec, which starts one process a node, no task's share."""
+    stand_in("mpifed", OF_NODES)
+    run = start("gpu", job(), options=TWO_BY_TWO, MPIFED_LAUNCHER=launcher)
+    assert run.wait_end()["ExitCode"] == "0:0", str(run)
+    told = sorted(line for line in run.text.splitlines() if line.startswith("rank"))
+    assert told == [
+        f"rank {rank}: node {rank // 2}, n{rank // 2 + 1}, device {rank % 2}, shares {shares}" for rank in range(4)
+    ], str(run)
 
 
 def test_more_ranks_than_devices(start: Start, job: Make, stand_in: StandIn) -> None:

@@ -57,12 +57,25 @@ def test_preempted(partition: str, start: Start, job: Make, ends_as_expected: Ch
     assert Job(urgent, tmp_path / "none", tmp_path).state == "COMPLETED"
 
 
-@pytest.mark.timeout(240)
-def test_a_time_limit(start: Start, job: Make, ends_as_expected: Check) -> None:
-    """The job is signalled ahead of its limit of a minute."""
-    run = start("train", job(pause_s=3.0), options=(*ON_ONE, "--time=1", "--signal=B:USR1@10"))
-    ends_as_expected(run, limit_s=120)
-    assert run.show()["Restarts"] == "1" and run.text.count("interrupted after round") == 1
+@pytest.mark.timeout(300)
+def test_time_limits(start: Start, job: Make, ends_as_expected: Check) -> None:
+    """Of a minute, side by side: a job that is signalled ahead of it; one that nobody warns, and whose round is longer
+    than Slurm waits, which is queued again all the same, and goes on from its checkpoint; and one that never comes to a
+    checkpoint, which is ended."""
+    options = (*ON_ONE, "--time=1", "--signal=B:USR1@10")
+    warned = start("train", job("warned", pause_s=3.0), options=options, run="warned")
+    unwarned = ("--nodes=2", "--ntasks-per-node=1", "--time=1", "--signal=B:CONT@10")
+    run = start("train", job(pause_s=300, pause_from=12), options=unwarned)
+    idle = start("train", job("idle", pause_s=300, always=True), options=unwarned, run="idle", MPIFED_STARTS="1")
+    run.wait_round(10)
+    jobs = (warned, run, idle)
+    until(lambda: {one.show()["Restarts"] for one in jobs} == {"1"}, lambda: "\n".join(map(str, jobs)), limit_s=120)
+    for one, interrupted in ((warned, 1), (run, 0)):
+        ends_as_expected(one, limit_s=120)
+        assert one.show()["Restarts"] == "1" and one.text.count("interrupted after round") == interrupted, str(one)
+    shown = idle.wait_end()
+    assert (shown["JobState"], shown["ExitCode"], shown["Restarts"]) == ("FAILED", "75:0", "1"), str(idle)
+    assert "1 starts in a row have brought no new checkpoint" in idle.text
 
 
 def test_a_node_that_goes_down(start: Start, job: Make, ends_as_expected: Check) -> None:

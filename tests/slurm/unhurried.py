@@ -12,14 +12,15 @@ from mpifed.core.round import Round
 
 @dataclass(frozen=True)
 class Unhurried(FedAvg):
-    """FedAvg whose server rests before every question, `pause_s` seconds; only in the first start of a Slurm job,
-    or in every one (`always`). It changes no bit."""
+    """FedAvg whose server rests before every question, `pause_s` seconds, from round `pause_from` on; only in the first
+    start of a Slurm job, or in every one (`always`). It changes no bit."""
 
     pause_s: float = 0.0
+    pause_from: int = 0
     always: bool = False
 
     def ask(self, server: Server, now: Round) -> Question:
         """What FedAvg asks, later."""
-        if self.always or "SLURM_RESTART_COUNT" not in os.environ:
+        if now.index >= self.pause_from and (self.always or "SLURM_RESTART_COUNT" not in os.environ):
             time.sleep(self.pause_s)
         return super().ask(server, now)

@@ -96,7 +96,8 @@ def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
 
 def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
     text = ok(job(), "--time", 30, "--nodes", 2, "--dry-run")
-    assert "runs/tried.sbatch would be submitted" in text and "#SBATCH --nodes=2\n" in text
+    assert "would be written to runs/tried.sbatch, and given to sbatch" in text and "#SBATCH --nodes=2\n" in text
+    assert text.index("forecast  ") > text.index("#SBATCH")  # what is found comes last, where it is seen
     assert slurm.asked("sbatch") == [] and not Path("runs").exists()
 
 
