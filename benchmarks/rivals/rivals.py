@@ -1,6 +1,7 @@
 """Speed, processor time, memory and start-up of mpifed beside other software that simulates federated learning.
 
-    python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3] [--only NAME ...] [--tune] [--verify]
+    python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3] [--only NAME ...]
+                                       [--leave-out VARIANT ...] [--tune] [--verify]
 
 Installs every rival in an environment of its own (benchmarks/.cache/rivals/NAME, from requirements/NAME.txt), compares
 their models with NumPy's (reference.py), and measures all variants one after the other within each repetition.
@@ -110,11 +111,14 @@ def counted(case: str, found: dict[str, Any], samples: int) -> bool | None:
     return (found["rows"], found["steps"]) == expected
 
 
-def repetitions(cases: list[str], rivals: list[str], times: int, share: float, tune: bool) -> list[dict[str, Any]]:
+def repetitions(
+    cases: list[str], rivals: list[str], without: list[str], times: int, share: float, tune: bool
+) -> list[dict[str, Any]]:
     """Every repetition of every variant; in each, all of a case one right after the other, from another one on."""
     results, failed = [], set()
     for case in cases:
-        data, variants = prepared(case), [one for one in measured(case, tune) if one.rival in ("", *rivals)]
+        data, asked = prepared(case), [one for one in measured(case, tune) if one.rival in ("", *rivals)]
+        variants = [one for one in asked if one.name not in without]
         samples = len(shards(data, range(1))[0][1])
         for number in range(times):
             first = number * 5 % len(variants)
@@ -139,6 +143,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1 repetition of a fifth of the rounds")
     parser.add_argument("--cases", nargs="+", choices=["1", "2", "3"], default=["1", "2", "3"])
     parser.add_argument("--only", nargs="+", choices=list(VERIFIED), default=list(VERIFIED), help="these rivals")
+    names = sorted({one.name for one in VARIANTS})
+    parser.add_argument("--leave-out", nargs="+", choices=names, default=[], help="say, what takes minutes")
     parser.add_argument("--tune", action="store_true", help="every setting of each rival: which is the best")
     parser.add_argument("--verify", action="store_true", help="compare models, and measure nothing")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -154,7 +160,7 @@ def main() -> None:
     about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
     times, share = (1, 0.2) if given.quick else (given.repetitions, 1.0)
     compared = verified(rivals) if given.verify else []
-    results = [] if given.verify else repetitions(given.cases, rivals, times, share, given.tune)
+    results = [] if given.verify else repetitions(given.cases, rivals, given.leave_out, times, share, given.tune)
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     written = ENVIRONMENTS / ("verified.json" if given.verify else "results.json")
     written.write_text(json.dumps(about | {"commit": commit(), "results": results or compared}, indent=1))
