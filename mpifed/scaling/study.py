@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.errors import MpifedError, NumericalError, UsageError
 from mpifed.run.config import Job, put_key, read_table
 from mpifed.run.history import read_json, write_json
 from mpifed.scaling.launch import start
@@ -136,7 +136,13 @@ class Study:
         )
         if code not in _DONE or not self.done(point, turn):
             said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
-            raise MpifedError(f"{point.name} ended with {code}; the end of {log}:\n{said}")
+            hint = ""
+            if code == NumericalError.exit_code and point.clients is not None:
+                hint = (
+                    f"\nThe data of {point.name} are synthetic, which the job's step sizes need not suit: change them "
+                    "for the study by --set, or leave such points out by --strong"
+                )
+            raise MpifedError(f"{point.name} ended with {code}; the end of {log}:\n{said}{hint}")
 
 
 def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[dict[str, Any], int]:

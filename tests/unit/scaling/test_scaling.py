@@ -163,3 +163,8 @@ def test_a_run_that_fails_is_told(job: Path, tmp_path: Path, monkeypatch: pytest
     assert found.exit_code == 1
     assert "strong-r0001 ended with 2" in found.output
     assert "[algorithm] batch = 100000" in found.output
+    small = "--set", f"sum.bounds.changes={2.0**-30}"  # so that any answer is outside
+    found = scaled(job, tmp_path / "weak", "--ranks", "1", "--weak", *small)
+    assert found.exit_code == 1
+    assert "weak-r0001-c8 ended with 4" in found.output and "outside the bound" in found.output
+    assert "are synthetic, which the job's step sizes need not suit" in found.output and "--strong" in found.output
