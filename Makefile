@@ -54,7 +54,7 @@ run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, 
 test: serial mpi ## set up and pass all tests: serial, then on 4 ranks
 
 serial: .venv/test.done
-	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi --numprocesses $(WORKERS) --dist loadfile
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 mpi: .venv/test.done ## the tests that need several ranks
 	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi

@@ -17,7 +17,11 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy is loaded: the bits depend o
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from launching import environment, mpiexec
+
+settings.register_profile("mpifed", deadline=None)  # how long an example takes depends on who else is on the machine
+settings.load_profile("mpifed")
 
 LAUNCH_LIMIT_S = 90.0
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them

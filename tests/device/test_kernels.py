@@ -100,7 +100,7 @@ def test_clip_factors_and_noise(cupy: Any, rng: Any) -> None:
 GRIDS = [(2.0**-40, 2.0**10, "float32"), (2.0**-12, 2.0**9, "float32"), (2.0**-60, 2.0**20, "float64")]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(GRIDS), st.integers(1, 5), st.integers(0, 2**32))
 def test_encoded_sums_are_the_same_integers(form_of: Any, clients: int, seed: int) -> None:
     scale, bound, dtype = form_of

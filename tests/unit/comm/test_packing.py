@@ -52,7 +52,7 @@ def test_the_sum_of_extremes_comes_back_exactly(
     assert np.array_equal(found, (counts[:, None] * kinds.astype(object)).sum(axis=0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(10, 61), st.integers(1, 5000), st.data())
 def test_any_integers_survive_their_limbs(bits: int, clients: int, data: st.DataObject) -> None:
     room = Room(16, 2**20 * clients, clients)

@@ -181,7 +181,7 @@ def problems(draw: Any) -> Problem:
     return Problem(a, f, tau, draw(st.floats(1e-2, 1e6)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems())
 @example(  # a multiplier that went to c, and by rounding beyond
     Problem(
@@ -214,7 +214,7 @@ def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(), st.integers(-20, 20), st.integers(-20, 20), st.randoms(use_true_random=False))
 def test_units_and_order_do_not_matter(problem: Problem, value: int, length: int, random: Any) -> None:
     """Other units of values and of w, another order of constraints; w is compared, since nu need not be unique."""
