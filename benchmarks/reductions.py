@@ -27,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Direct, Layered, Pipelined, Scatter
+from mpifed.comm.reductions import Constants, Direct, Layered, Pipelined, Scatter
 
-COMM = MPI.COMM_WORLD
+COMM, CONSTANTS = MPI.COMM_WORLD, Constants.of(MPI)
 
 
 def slowest(act: Callable[[], object]) -> float:
@@ -43,11 +43,11 @@ def slowest(act: Callable[[], object]) -> float:
 def contenders(nodes: int) -> dict[str, Any]:
     """The ways, by name."""
     ways: dict[str, Any] = {
-        "direct": Direct(COMM, MPI.SUM), "scatter": Scatter(COMM, MPI.SUM), "pipelined": Pipelined(COMM, MPI.SUM),
-        "shared memory": Layered(COMM, MPI.SUM, NodeMap.even(COMM.size, COMM.size)),
+        "direct": Direct(COMM, CONSTANTS), "scatter": Scatter(COMM, CONSTANTS), "pipelined": Pipelined(COMM, CONSTANTS),
+        "shared memory": Layered(COMM, CONSTANTS, NodeMap.even(COMM.size, COMM.size)),
     }  # fmt: skip
     if nodes > 1:
-        ways[f"{nodes} nodes"] = Layered(COMM, MPI.SUM, NodeMap.even(COMM.size, -(-COMM.size // nodes)))
+        ways[f"{nodes} nodes"] = Layered(COMM, CONSTANTS, NodeMap.even(COMM.size, -(-COMM.size // nodes)))
     return ways
 
 
@@ -62,8 +62,8 @@ def reductions(ways: dict[str, Any], values: int, times: int) -> dict[str, dict[
         ("reduce_all", "bare"): lambda: COMM.Allreduce(mine, total, op=MPI.SUM),
     }
     for name, way in ways.items():
-        acts["reduce", name] = lambda way=way: way.reduce(mine, here)  # type: ignore[misc]
-        acts["reduce_all", name] = lambda way=way: way.reduce_all(mine, total)  # type: ignore[misc]
+        acts["reduce", name] = lambda way=way: way.reduce(mine, mine)  # type: ignore[misc]
+        acts["reduce_all", name] = lambda way=way: way.reduce_all(mine, mine)  # type: ignore[misc]
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(times + 1):
         for key, act in acts.items():

@@ -8,6 +8,7 @@ SSCA" (ICC 2021, arXiv:2103.09506). Equation numbers are those of the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,17 @@ from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.dual import lemma_1, levels, multipliers
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import StepSize, unmet
-from mpifed.maths.surrogate import Start, Surrogate, forms, gram, move, start_again, start_surrogate, track
+from mpifed.maths.surrogate import (
+    Start,
+    Surrogate,
+    curvature_of,
+    forms,
+    gram,
+    move,
+    start_again,
+    start_surrogate,
+    track,
+)
 
 Positive = Annotated[float, Gt(0)]
 
@@ -79,7 +90,7 @@ class SSCA:
         """The penalty sequence c_j."""
         return self.slack_cost if isinstance(self.slack_cost, tuple) else (self.slack_cost,)
 
-    @property
+    @cached_property
     def functions(self) -> tuple[Function, ...]:
         """[K] those that need samples."""
         return sampled(self.problem)
@@ -211,11 +222,11 @@ class SSCA:
     def solve(self, surrogate: Surrogate, cost: float) -> Solution:
         """The convex problem in the closed forms (9), (19) and Lemma 1, or by its dual in M numbers."""
         problem = self.problem
+        if not problem.constraints:  # (9), (19)
+            return Solution((1 / (2 * curvature_of(surrogate, self.tau, self.start)),), np.zeros(0), np.zeros(0))
         tracked = [objective_term(problem).sampled, *(one.term.sampled for one in problem.constraints)]
         aims = [0.0, *(one.aim for one in problem.constraints)]
         constants, curvatures, rows = forms(surrogate, aims, tracked, self.tau, self.start)
-        if not problem.constraints:
-            return Solution((1 / (2 * float(curvatures[0])),), np.zeros(0), np.zeros(0))  # (9), (19)
         products = gram(surrogate, rows)
         if rows == (None, 0):  # (38)
             nu = np.array([lemma_1(float(constants[0]), float(products[1, 1]), float(curvatures[1]), cost)])

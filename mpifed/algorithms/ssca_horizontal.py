@@ -136,14 +136,14 @@ class SSCAHorizontal(SSCA, Rows):
         """The sum of the clients' answers, from products over many clients' minibatches."""
 
         def some_of(block: Block) -> Statistics:
-            weight = self.problem.weights[block.clients]
             batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-            each = beside(batch.y, np.repeat(weight / self.batch, self.batch)[None])
-            found: Statistics = map_leaves(lambda leaf: leaf[0], self._statistics(question, batch.X, batch.y, each))
+            each = self.problem.weights[block.clients].repeat(self.batch)
+            each /= self.batch
+            found: Statistics = self._statistics(question, batch.X, batch.y, beside(batch.y, each[None]))
             return found
 
         total = added(some_of(part) for part in block.parts(self.batch))
-        return Weighted(total, self.problem.weights[block.clients].sum())
+        return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
     def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""

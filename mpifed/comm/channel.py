@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.places import Place
-from mpifed.comm.sums import ExactSum, FloatSum
+from mpifed.comm.sums import ExactSum
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, Placed, ToClients
 from mpifed.core.holdings import Cells, size
@@ -281,26 +281,16 @@ class Channel:
 
         The last number is the system's own, and always there on rank 0.
         """
-        message, reduced = line.sum.message, line.reduced
         if line.memory is not None:
             line.add_last()
         line.sum.check(self.setting.hosted[answering(line.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
-            self.recorder.passed_on(line, now, message[:-1])
-        everywhere = isinstance(line.exchange, ToClients)
-        if isinstance(line.sum, FloatSum):
-            return line.sum.reduce(self.transport, everywhere, reduced)
-        if self.transport.size == 1:
-            line.reduced = message
-            return True
-        if getattr(line.sum, "aware", False):
-            return bool(line.sum.reduce(self.transport, everywhere, reduced))
-        if everywhere:
-            self.transport.reduce_all(message, reduced)
-            return True
-        serves = self.transport.rank == 0
-        self.transport.reduce(message, reduced if serves else None)
-        return serves
+            self.recorder.passed_on(line, now, line.sum.message[:-1])
+        reduced = line.sum.reduce(self.transport, isinstance(line.exchange, ToClients))
+        if reduced is None:
+            return False
+        line.reduced = reduced
+        return True
 
     def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client sends, and is told, but for the question; as a deployment would send it."""

@@ -36,7 +36,6 @@ class DeviceSum:
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
         self._buffer = device.record(np.zeros(nbytes, np.uint8))
         self._sums = self._buffer[: own.message.nbytes].view(own.message.dtype)  # the last number as in the message
-        self._reduced: Array = None  # on the device
         self._worst = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
         self._clients = 0
         self._pending = False  # whether there is anything in the device's buffer
@@ -196,24 +195,24 @@ class DeviceSum:
                     raise total_out_of_bounds(place, block, largest)
                 raise out_of_bounds(place, int(client) - 1, largest)
 
-    def reduce(self, transport: Any, everywhere: bool, reduced: NDArray[Any]) -> bool:
-        """Whether this rank hears the sum over all ranks, taken from the devices by MPI, in `reduced`. Collective."""
-        xp, heard = namespace(self._sums), everywhere or transport.rank == 0
+    def reduce(self, transport: Any, everywhere: bool) -> NDArray[Any] | None:
+        """Taken from the devices by MPI where it is aware of them."""
+        if not self.aware or transport.size == 1:
+            return self._own.reduce(transport, everywhere)
+        xp = namespace(self._sums)
         if self._pending:
             self._sums[-1:] = self._device.record(self.message[-1:])
             self._pending = False
         else:
             self._sums[:] = self._device.record(self.message)
-        if heard and self._reduced is None:
-            self._reduced = xp.empty_like(self._sums)
         xp.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
-        if everywhere:
-            transport.direct.reduce_all(self._sums, self._reduced)
-        else:
-            transport.direct.reduce(self._sums, self._reduced if heard else None)
-        if heard:
-            self._reduced.get(out=reduced)
-        return heard
+        direct = transport.direct
+        add = direct.reduce_all if everywhere else direct.reduce
+        add(self._sums, self._sums)
+        if not everywhere and transport.rank != 0:
+            return None
+        self._sums.get(out=self.message)
+        return self.message
 
     def total(self, message: NDArray[Any]) -> Record:
         """The sum that a reduced message stands for."""

@@ -272,9 +272,8 @@ class Federation:
         if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
             self._answer_by_blocks(line, fused, question, now)
         elif fused is not None and not self._settings["exact"]:
-            self._answer_fused(line.sum, fused, question, now)
-            here = max(1, int(self.blocks.here(now.present).sum()))
-            line.account.answer_s += (time.perf_counter() - start) / here
+            here = self._answer_fused(line.sum, fused, question, now)
+            line.account.answer_s += (time.perf_counter() - start) / max(1, here)
         else:
             clients = self._answer(line, exchange, clients, question, now)
         line.account.work_s += time.perf_counter() - start
@@ -294,13 +293,14 @@ class Federation:
             channel.recorder.opened(line, now, total)
         return clients, total
 
-    def _answer_fused(self, adder: Any, fused: object, question: Record, now: Round) -> None:
+    def _answer_fused(self, adder: Any, fused: Any, question: Record, now: Round) -> int:
+        """How many clients have answered."""
         block = self.blocks.together(now.present)
-        if block is not None:
-            there = self.device.record(question)
-            adder.set_fused(fused(there, self.device.block(block), now))  # type: ignore[operator]
-        else:
+        if block is None:
             adder.begin(0)
+            return 0
+        adder.set_fused(fused(self.device.record(question), self.device.block(block), now))
+        return len(block.shards)
 
     def _answer_by_blocks(self, line: Line, fused: Any, question: Record, now: Round) -> None:
         """Each block's sum is one addition; which clients form a block does not depend on the number of ranks."""

@@ -1,7 +1,8 @@
 """Ways to add one long array over the ranks of an MPI communicator. All of them give the same integers.
 
-A way is told the communicator, the operation, this rank's array [m] and where the sum [m] goes: on rank 0 alone (None
-elsewhere), or on every rank. All are collective. `benchmarks/reductions.py` compares them.
+A way is told the communicator, this rank's array [m] and where the sum [m] goes: on rank 0 alone (None elsewhere), or
+on every rank. Where every rank gives its array for that too, it is used up on all of them, and nothing needs to be
+copied: MPI's own calls then work in place. All are collective. `benchmarks/reductions.py` compares them.
 
 direct: what the MPI library itself does, a piece after the other.
 everywhere: MPI_Allreduce, though rank 0 alone needs the sum; MPICH 5.0 takes a third of the time of its MPI_Reduce.
@@ -18,9 +19,10 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,38 +38,54 @@ _SHARED_MEMORY = "/dev/shm"
 Array = NDArray[Any]
 
 
+class Constants(NamedTuple):
+    """Of the MPI library: two operations, and what stands for an array that is where its sum goes."""
+
+    sum: Any
+    largest: Any
+    in_place: Any
+
+    @classmethod
+    def of(cls, MPI: Any) -> Constants:
+        """Those of mpi4py's module."""
+        return cls(MPI.SUM, MPI.MAX, MPI.IN_PLACE)
+
+
 class Way(Protocol):
     """How an array is added up; collective."""
 
     def reduce(self, array: Array, total: Array | None) -> None:
-        """Put the sum of `array` into `total` on rank 0."""
+        """Put the sum of `array` into `total` on rank 0; where they are one array, it is used up on every rank."""
 
     def reduce_all(self, array: Array, total: Array) -> None:
-        """Put the sum of `array` into `total` on every rank."""
+        """Put the sum of `array` into `total`, which may be the same array, on every rank."""
 
 
 class Direct:
     """The library's own."""
 
-    def __init__(self, comm: Any, operation: Any) -> None:
-        self.comm, self.operation = comm, operation
+    def __init__(self, comm: Any, mpi: Constants) -> None:
+        self.comm, self.mpi = comm, mpi
 
     def reduce(self, array: Array, total: Array | None) -> None:
         """MPI_Reduce."""
+        there = total if self.comm.rank == 0 else None
         for piece in pieces(array):
-            self.comm.Reduce(array[piece], None if total is None else total[piece], op=self.operation)
+            given = self.mpi.in_place if there is array else array[piece]
+            self.comm.Reduce(given, None if there is None else there[piece], op=self.mpi.sum)
 
     def reduce_all(self, array: Array, total: Array) -> None:
         """MPI_Allreduce."""
         for piece in pieces(array):
-            self.comm.Allreduce(array[piece], total[piece], op=self.operation)
+            given = self.mpi.in_place if total is array else array[piece]
+            self.comm.Allreduce(given, total[piece], op=self.mpi.sum)
 
 
 class Everywhere(Direct):
     """The library's sum on every rank, for rank 0 too."""
 
-    def __init__(self, comm: Any, operation: Any) -> None:
-        super().__init__(comm, operation)
+    def __init__(self, comm: Any, mpi: Constants) -> None:
+        super().__init__(comm, mpi)
         self._unused = np.empty(0, dtype=np.uint8)
 
     def reduce(self, array: Array, total: Array | None) -> None:
@@ -82,15 +100,16 @@ class Everywhere(Direct):
 class Scatter:
     """Reduce-scatter, then gather."""
 
-    def __init__(self, comm: Any, operation: Any) -> None:
-        self.comm, self.operation = comm, operation
+    def __init__(self, comm: Any, mpi: Constants) -> None:
+        self.comm, self.mpi = comm, mpi
         self._mine = np.empty(0, dtype=np.uint8)
 
     def reduce(self, array: Array, total: Array | None) -> None:
         """To rank 0."""
+        there = total if self.comm.rank == 0 else None
         for piece in pieces(array):
             counts, mine = self._scattered(array[piece])
-            self.comm.Gatherv(mine, None if total is None else [total[piece], counts])
+            self.comm.Gatherv(mine, None if there is None else [there[piece], counts])
 
     def reduce_all(self, array: Array, total: Array) -> None:
         """To every rank."""
@@ -104,38 +123,42 @@ class Scatter:
         if self._mine.dtype != array.dtype or len(self._mine) < counts[0]:
             self._mine = np.empty(counts[0], dtype=array.dtype)
         mine = self._mine[: counts[self.comm.rank]]
-        self.comm.Reduce_scatter(array, mine, counts, op=self.operation)
+        self.comm.Reduce_scatter(array, mine, counts, op=self.mpi.sum)
         return counts, mine
 
 
 class Pipelined:
     """Pieces, several at a time."""
 
-    def __init__(self, comm: Any, operation: Any, chunk: int = _CHUNK) -> None:
-        self.comm, self.operation, self.chunk = comm, operation, chunk
+    def __init__(self, comm: Any, mpi: Constants, chunk: int = _CHUNK) -> None:
+        self.comm, self.mpi, self.chunk = comm, mpi, chunk
 
     def reduce(self, array: Array, total: Array | None) -> None:
         """MPI_Ireduce."""
-        self._flow([
-            (lambda piece=piece: self.comm.Ireduce(
-                array[piece], None if total is None else total[piece], op=self.operation))
-            for piece in pieces(array, self.chunk)
-        ])  # fmt: skip
+        there = total if self.comm.rank == 0 else None
+
+        def start(piece: slice) -> Any:
+            given = self.mpi.in_place if there is array else array[piece]
+            return self.comm.Ireduce(given, None if there is None else there[piece], op=self.mpi.sum)
+
+        self._flow(start, pieces(array, self.chunk))
 
     def reduce_all(self, array: Array, total: Array) -> None:
         """MPI_Iallreduce."""
-        self._flow([
-            (lambda piece=piece: self.comm.Iallreduce(array[piece], total[piece], op=self.operation))
-            for piece in pieces(array, self.chunk)
-        ])  # fmt: skip
+
+        def start(piece: slice) -> Any:
+            given = self.mpi.in_place if total is array else array[piece]
+            return self.comm.Iallreduce(given, total[piece], op=self.mpi.sum)
+
+        self._flow(start, pieces(array, self.chunk))
 
     @staticmethod
-    def _flow(starts: list[Any]) -> None:
+    def _flow(start: Callable[[slice], Any], some: list[slice]) -> None:
         under_way: list[Any] = []
-        for start in starts:
+        for piece in some:
             if len(under_way) == _UNDER_WAY:
                 under_way.pop(0).Wait()
-            under_way.append(start())
+            under_way.append(start(piece))
         for request in under_way:
             request.Wait()
 
@@ -147,25 +170,26 @@ class Layered:
     may still read, and the leaders' network is busy while the nodes add up the next piece.
     """
 
-    def __init__(self, comm: Any, operation: Any, nodes: NodeMap) -> None:
+    def __init__(self, comm: Any, mpi: Constants, nodes: NodeMap) -> None:
         rank = comm.Get_rank()
         self._leads, self._nodes = nodes.rank_within(rank) == 0, nodes.many
         self._near = comm.Split(nodes.nodes[rank], rank)
         # of the leaders; the others have no use for theirs
-        self._beyond = Direct(comm.Split(0 if self._leads else 1, rank), operation)
+        self._beyond, self._first = Direct(comm.Split(0 if self._leads else 1, rank), mpi), rank == 0
         self._rooms, self._turn = _rooms(self._near), 0
         fine = np.array([self._rooms is None], dtype=np.int64)
-        comm.Allreduce(fine.copy(), fine, op=operation)
+        comm.Allreduce(fine.copy(), fine, op=mpi.sum)
         self.works = not fine[0]  # alike on all ranks
 
     def reduce(self, array: Array, total: Array | None) -> None:
         """To rank 0, which leads its node."""
+        there = total if self._first else None
         for piece in pieces(array, _ROOM):
             node_sum = self._within(array[piece])
             if self._leads and self._nodes > 1:
-                self._beyond.reduce(node_sum, None if total is None else total[piece])
-            elif total is not None:
-                np.copyto(total[piece], node_sum)
+                self._beyond.reduce(node_sum, None if there is None else there[piece])
+            elif there is not None:
+                np.copyto(there[piece], node_sum)
 
     def reduce_all(self, array: Array, total: Array) -> None:
         """To every rank."""

@@ -17,7 +17,7 @@ from mpifed.comm.places import Message, Place, client_out_of_bounds, listed, pla
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import LONG, Record, leaves, map_leaves
+from mpifed.core.record import LONG, Record, bare_leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
@@ -45,6 +45,9 @@ class Sum(Protocol):
 
     def check(self, clients: NDArray[np.int64]) -> None:
         """Refuse, with NumericalError, a sum of the answers of `clients` that is none; before it is reduced."""
+
+    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[Any] | None:
+        """The message of the sum over all ranks, where this rank hears it; that of this rank is used up. Collective."""
 
     def total(self, message: NDArray[Any]) -> Record:
         """The sum that a reduced message stands for."""
@@ -97,14 +100,14 @@ class ExactSum(Message):
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        parts = zip(self.places, self._encoders, self._accumulators, leaves(answer), strict=True)
-        for place, encoder, accumulator, (_, leaf) in parts:
+        parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(answer), strict=True)
+        for place, encoder, accumulator, leaf in parts:
             if place.field.in_parts:
                 self._put(place, accumulator, leaf, clients)
                 continue
-            values, together = place.rows(leaf, len(clients)), encoder.together
-            for start in range(0, len(values), together):  # each is still in the cache when it is encoded
-                some = values[start : start + together]
+            rows, together = place.rows(leaf, len(clients)), encoder.together
+            for start in range(0, len(rows), together):  # each is still in the cache when it is encoded
+                some = rows[start : start + together]
                 if outside(some, place.form.bound):
                     i = next(i for i, one in enumerate(some) if outside(one, place.form.bound))
                     raise client_out_of_bounds(place, int(clients[start + i]), some[i])
@@ -119,12 +122,12 @@ class ExactSum(Message):
         NumericalError
             when a value of it is not a number, or outside its field's bound times the number of `clients`.
         """
-        parts = zip(self.places, self._encoders, self._accumulators, leaves(total), strict=True)
-        for place, encoder, accumulator, (_, leaf) in parts:
-            values = place.whole(leaf)
-            if outside(values, place.form.bound * len(clients)):
-                raise total_out_of_bounds(place, clients, float(np.abs(values).max()))
-            encoder.add_total(values.reshape(-1), accumulator, 0 if self._begun else self._clients)
+        parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
+        for place, encoder, accumulator, leaf in parts:
+            whole = place.whole(leaf)
+            if outside(whole, place.form.bound * len(clients)):
+                raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
+            encoder.add_total(whole.reshape(-1), accumulator, 0 if self._begun else self._clients)
         self._begun = True
 
     def _put(
@@ -168,6 +171,10 @@ class ExactSum(Message):
     def check(self, clients: NDArray[np.int64]) -> None:
         """Every value has been."""
 
+    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
+        """In place."""
+        return self.message if reduce_in_place(transport, [self.message], everywhere) else None
+
     def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
         """Integers.
 
@@ -177,9 +184,9 @@ class ExactSum(Message):
             when a value is not a number or outside its field's bound.
         """
         found = []
-        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
-            for _, values, _ in place.parts_of(leaf, client):
-                found.append(self._coded(place, client, values).flatten())
+        for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
+            for _, some, _ in place.parts_of(leaf, client):
+                found.append(self._coded(place, client, some).flatten())
         return np.concatenate(found)
 
     def total(self, message: NDArray[np.signedinteger]) -> Record:
@@ -201,10 +208,10 @@ class FloatSum(Message):
         self._fields, self.places = fields, places
         self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
         self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
+        self._can_be_fused = [place in self._long for place in places]
         stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
         self._short = [slice(*some) for some in zip(stops[::2], stops[1::2], strict=True) if some[0] < some[1]]
         self._fused: dict[str, NDArray[np.floating]] = {}  # of long fields: what goes in the place of the message
-        self._found: dict[str, NDArray[np.floating]] = {}  # their sums over the ranks
 
     def begin(self, clients: int) -> None:
         """Zeros."""
@@ -213,78 +220,76 @@ class FloatSum(Message):
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add each client's values."""
-        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
+        for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
             if place.field.in_parts:
                 whole = part.reshape(place.field.shape)
-                for values, at in _added_first((values, at) for _, values, at in place.parts(leaf, clients)):
-                    whole[at] += values
+                for some, at in _added_first((some, at) for _, some, at in place.parts(leaf, clients)):
+                    whole[at] += some
             else:
-                for values in place.rows(leaf, len(clients)):
-                    part += values
+                for row in place.rows(leaf, len(clients)):
+                    part += row
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:
         """Floats of the message's kind; NumericalError when one is not finite."""
         found = []
-        for place, (_, leaf) in zip(self.places, leaves(answer), strict=True):
-            for _, values, _ in place.parts_of(leaf, client):
-                found.append(values.astype(self.message.dtype).ravel())
-                self._check(place, found[-1], np.array([client]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
+                for _, some, _ in place.parts_of(leaf, client):
+                    found.append(some.astype(self.message.dtype).ravel())
+                    self._check(place, found[-1], np.array([client]))
         return np.concatenate(found)
 
     def set_fused(self, total: Record) -> None:
         """Begin with a sum of answers, whose arrays are the caller's no more, and end with it."""
         self._fused.clear()
-        for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
-            flat = np.reshape(leaf, -1)
-            if place in self._long and flat.dtype == self.message.dtype:
-                self._fused[place.name] = flat
+        for place, leaf, alone in zip(self.places, bare_leaves(total), self._can_be_fused, strict=True):
+            if alone and leaf.dtype == self.message.dtype:
+                self._fused[place.name] = leaf.reshape(-1)
             else:
-                self.message[place.start : place.stop] = flat
+                self.message[place.start : place.stop] = leaf.reshape(-1)
 
     def _part(self, place: Place) -> NDArray[np.floating]:
         return self._fused.get(place.name, self.message[place.start : place.stop])
 
     def check(self, clients: NDArray[np.int64]) -> None:
         """Refuse a sum of the answers of `clients` that is not finite."""
-        for place in self.places:
-            self._check(place, self._part(place), clients)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for place in self.places:
+                self._check(place, self._part(place), clients)
 
-    def reduce(self, transport: Transport, everywhere: bool, reduced: NDArray[np.floating]) -> bool:
-        """Whether this rank hears the sum over all ranks; the short fields' is then in `reduced`. Collective."""
-        heard, add = everywhere or transport.rank == 0, transport.reduce_all if everywhere else transport.reduce
-        for at in self._short:
-            add(self.message[at], reduced[at] if heard else None)  # type: ignore[arg-type]
-        for place in self._long:
-            mine = self._part(place)
-            if transport.size == 1 and place.name in self._fused:
-                self._found[place.name] = mine
-                continue
-            total = np.empty_like(mine) if heard else None
-            add(mine, total)  # type: ignore[arg-type]
-            if total is not None:
-                self._found[place.name] = total
-        return heard
+    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.floating] | None:
+        """In place, short fields first; what was fused of the long ones is no part of the message."""
+        parts = [self.message[at] for at in self._short] + [self._part(place) for place in self._long]
+        return self.message if reduce_in_place(transport, parts, everywhere) else None
 
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            fine = np.isfinite(np.dot(part, part)) or np.isfinite(part).all()  # the first is half as dear
-        if not fine:
+        if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the first is half as dear
             raise NumericalError(
                 f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the step size, or set "
                 '[sum] numbers = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
-        """In the job's dtype; single numbers in float64. Copies of `message`, but for what `reduce` has found."""
+        """In the job's dtype; single numbers in float64. Copies of `message`, but for what was fused."""
         arrays = iter([self._total(place, message).reshape(place.field.shape) for place in self.places])
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
     def _total(self, place: Place, message: NDArray[np.floating]) -> NDArray[np.floating]:
-        found = self._found.pop(place.name, None)
-        if found is None:
+        fused = self._fused.pop(place.name, None)
+        if fused is None:
             return message[place.start : place.stop].astype(place.dtype)
-        return found.astype(place.dtype, copy=False)
+        return fused.astype(place.dtype, copy=False)
+
+
+def reduce_in_place(transport: Transport, arrays: Iterable[NDArray[Any]], everywhere: bool) -> bool:
+    """Have each array become its sum over all ranks; whether it is that on this rank. Collective."""
+    if transport.size == 1:
+        return True
+    add = transport.reduce_all if everywhere else transport.reduce
+    for array in arrays:
+        add(array, array)
+    return everywhere or transport.rank == 0
 
 
 def make_sum(

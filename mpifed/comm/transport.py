@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Direct, Way, pieces
+from mpifed.comm.reductions import Constants, Direct, Way, pieces
 from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, Tuned
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 
@@ -41,10 +41,13 @@ class Transport(Protocol):
         """Overwrite `array` on every rank by that of rank 0."""
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        """Put the sum over all ranks of `array` into `total` on rank 0 (None elsewhere)."""
+        """Put the sum over all ranks of `array` into `total` on rank 0 (None elsewhere).
+
+        Where every rank gives `array` for it, that is used up on all of them, and less is copied.
+        """
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        """Put the sum over all ranks of `array` into `total` on every rank."""
+        """Put the sum over all ranks of `array` into `total`, which may be the same array, on every rank."""
 
     def ways(self) -> dict[str, Any]:
         """In which way long arrays of each length have been added up, as far as several were tried; not collective."""
@@ -139,8 +142,9 @@ class MPITransport:
         self.nodes = list(found.nodes)
         self.node_rank, self.node_size = found.rank_within(self.rank), found.size_of(self.rank)
         of_floats = EVERYWHERE if "MPICH" in str(library()) else DIRECT
-        self.way = Tuned(comm, MPI.SUM, MPI.MAX, found, way, of_floats)
-        self.direct: Way = Direct(comm, MPI.SUM)  # also takes arrays on a device, if the library does
+        constants = Constants.of(MPI)
+        self.way = Tuned(comm, constants, found, way, of_floats)
+        self.direct: Way = Direct(comm, constants)  # also takes arrays on a device, if the library does
 
     def barrier(self) -> None:
         """MPI_Barrier."""

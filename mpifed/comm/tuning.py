@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Array, Direct, Everywhere, Layered, Pipelined, Scatter, Way
+from mpifed.comm.reductions import Array, Constants, Direct, Everywhere, Layered, Pipelined, Scatter, Way
 from mpifed.core.errors import UsageError
 
 AUTO, DIRECT = "auto", "direct"
@@ -62,13 +62,13 @@ class Tuned:
     """The `Way` of a transport, which follows from its length and kind. All calls are collective."""
 
     def __init__(
-        self, comm: Any, sum_: Any, largest: Any, nodes: NodeMap, way: str = AUTO, of_floats: str = DIRECT
+        self, comm: Any, mpi: Constants, nodes: NodeMap, way: str = AUTO, of_floats: str = DIRECT
     ) -> None:
-        """`sum_` and `largest` are operations of MPI; `way` is one of `WAYS`, or auto; then that `of_floats` holds."""
+        """`way` is one of `WAYS`, or auto; then that `of_floats` holds for them."""
         if way not in (AUTO, *WAYS):
             raise UsageError(f"MPIFED_REDUCE={way}: known are {', '.join((AUTO, *WAYS))}")
-        self._comm, self._sum, self._largest, self._nodes, self._asked = comm, sum_, largest, nodes, way
-        self._direct, self._everywhere = Direct(comm, sum_), Everywhere(comm, sum_)
+        self._comm, self._mpi, self._nodes, self._asked = comm, mpi, nodes, way
+        self._direct, self._everywhere = Direct(comm, mpi), Everywhere(comm, mpi)
         self._of_floats: Way = self._everywhere if of_floats == EVERYWHERE else self._direct
         self._ways: dict[str, Way] = {}  # made when an array is long enough
         self.trials: dict[tuple[str, int], Trial] = {}  # by call and bytes
@@ -109,14 +109,14 @@ class Tuned:
         start = time.perf_counter()
         act(ways[name])
         slowest = np.array([time.perf_counter() - start])
-        self._comm.Allreduce(slowest.copy(), slowest, op=self._largest)
+        self._comm.Allreduce(slowest.copy(), slowest, op=self._mpi.largest)
         trial.add(name, float(slowest[0]))
 
     def _made(self) -> Mapping[str, Way]:
         if not self._ways:
             self._ways = {DIRECT: self._direct, EVERYWHERE: self._everywhere}
-            self._ways |= {"scatter": Scatter(self._comm, self._sum), "pipelined": Pipelined(self._comm, self._sum)}
+            self._ways |= {"scatter": Scatter(self._comm, self._mpi), "pipelined": Pipelined(self._comm, self._mpi)}
             if self._nodes.many < len(self._nodes.nodes):
-                layered = Layered(self._comm, self._sum, self._nodes)
+                layered = Layered(self._comm, self._mpi, self._nodes)
                 self._ways |= {"nodes": layered} if layered.works else {}
         return self._ways

@@ -66,6 +66,21 @@ def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{name}.{field}" if name else field)
 
 
+def bare_leaves(record: Record) -> list[Any]:
+    """The leaves of a record, depth first; quicker than with their names."""
+    if not isinstance(record, tuple):
+        return [record]
+    if record and not hasattr(record, "_fields"):
+        raise TypeError("a plain tuple has no field names; use a NamedTuple")
+    found: list[Any] = []
+    for value in record:
+        if isinstance(value, tuple):
+            found += bare_leaves(value)
+        else:
+            found.append(value)
+    return found
+
+
 def map_leaves(function: Callable[..., Any], record: Record, *others: Record) -> Record:
     """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
     if not isinstance(record, tuple):
@@ -195,11 +210,11 @@ class Layout:
         Raises ValueError when a leaf has another shape or dtype than the layout was made for.
         """
         long = []
-        for place, (name, leaf) in zip(self._leaves, leaves(record), strict=True):
+        for place, leaf in zip(self._leaves, bare_leaves(record), strict=True):
             array = np.asarray(on_host(leaf))
             if array.shape != place.spec.shape or array.dtype != place.dtype:
                 raise ValueError(
-                    f"{name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
+                    f"{place.name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
                     f"{place.spec.dtype} in the first round; a record keeps its shapes for the whole run"
                 )
             there = place.nbytes >= LONG and to_send and array.flags.c_contiguous

@@ -11,7 +11,7 @@ from mpifed.maths.kernels import device_square_norms, sigmoid
 from mpifed.maths.sparse import DeviceRows
 
 __all__ = [
-    "beside", "column", "common_product", "namespace", "product", "sigmoid", "softmax", "square_norms",
+    "beside", "column", "common_product", "namespace", "product", "sigmoid", "square_norms",
     "transposed_product",
 ]  # fmt: skip
 
@@ -88,15 +88,3 @@ def _square_norms_sparse(x: Any) -> Array:
 def column(values: Array, like: Array) -> Array:
     """[n, 1, ...] from values [n], in the dtype and number of axes of `like`, and where it is."""
     return beside(like, values, like.dtype).reshape(-1, *[1] * (like.ndim - 1))
-
-
-def softmax(z: Array) -> tuple[Array, Array]:
-    """(probabilities [..., L], logarithms of the normalizers [...]) of logits z [..., L]."""
-    xp = namespace(z)
-    power = xp.array(z.reshape(-1, z.shape[-1]).T, order="C")  # a copy; maxima and sums over a short last axis are slow
-    top = power.max(axis=0)
-    power -= top
-    xp.exp(power, out=power)
-    total = power.sum(axis=0)
-    power /= total
-    return xp.ascontiguousarray(power.T).reshape(z.shape), (xp.log(total) + top).reshape(z.shape[:-1])

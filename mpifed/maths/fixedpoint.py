@@ -10,14 +10,13 @@ same is done in float32 with 2^23 for 2^52, and integers of 32 bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 _LIMB_BITS = 32  # the low limb's width when there are two
-_TOGETHER = 2**14  # values encoded in one call, as far as one client has no more
+_TOGETHER = 2**14  # values encoded in one call: what is between stays in the cache
 
 
 class Grid(NamedTuple):
@@ -87,9 +86,9 @@ class Encoder:
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
         self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # what adding a constant can encode
         self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
-        self._shifted = np.empty((self.together, size), real)
-        self._piece = np.empty(min(size, _TOGETHER), real)
-        self._rest = np.empty((self.together if form.limbs == 2 else 0, size))
+        width = min(size, _TOGETHER)
+        self._shifted = np.empty((self.together, width), real)
+        self._rest = np.empty((self.together if form.limbs == 2 else 0, width))
 
     def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> None:
         """Add the rows of `values` [n, size], each within the bound, to `accumulator` [limbs * size].
@@ -97,11 +96,13 @@ class Encoder:
         The first of several additions overwrites what was there; it is told how many rows there will be in all,
         `first_of`, since each of them leaves a constant in the sum, which is taken away in advance.
         """
-        sums = [accumulator[limb * self.size : (limb + 1) * self.size] for limb in range(self.form.limbs)]
-        before = [self._offset(limb, first_of) for limb in range(self.form.limbs)] if first_of else sums
+        sums = accumulator.reshape(self.form.limbs, self.size)
+        width = self._shifted.shape[1]
         for start in range(0, len(values), self.together):
-            self._add(values[start : start + self.together], before, sums)
-            before = sums
+            some = values[start : start + self.together]
+            for left in range(0, self.size, width or 1):
+                at = slice(left, left + width)
+                self._add(some[:, at], sums[:, at], 0 if start else first_of)
 
     def add_total(
         self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0
@@ -120,7 +121,7 @@ class Encoder:
 
     def add_piecewise(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> None:
         """Add as many `values` [m] as there are in `accumulator` [m], of one limb, so that little leaves the cache."""
-        shifted, constant, bits = self._piece, self._constants[0], self._integer(self._bits[0])
+        shifted, constant, bits = self._shifted[0], self._constants[0], self._integer(self._bits[0])
         for start in range(0, len(values), len(shifted)):
             some = values[start : start + len(shifted)]
             piece = shifted[: len(some)]
@@ -131,9 +132,9 @@ class Encoder:
             target = accumulator[start : start + len(some)]
             target += coded
 
-    def _add(self, values: Any, before: Sequence[Any], sums: list[NDArray[np.signedinteger]]) -> None:
-        """Put `before` and the rows of `values`, few enough for one call, into `sums`, limb by limb."""
-        shifted = self._shifted[: len(values)]
+    def _add(self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], first_of: int) -> None:
+        """Add the rows of `values` [n, m], few enough for one call, to `sums` [limbs, m], as `add` does."""
+        shifted = self._shifted[: len(values), : values.shape[1]]
         for limb, constant in enumerate(self._constants):
             if values.dtype == shifted.dtype:
                 np.add(values, constant, out=shifted)
@@ -142,10 +143,10 @@ class Encoder:
                 shifted += constant
             coded = shifted.view(self._integer)
             summed = coded[0] if len(coded) == 1 else coded.sum(axis=0, dtype=self._integer)
-            np.add(summed, before[limb], out=sums[limb])
+            np.add(summed, self._offset(limb, first_of) if first_of else sums[limb], out=sums[limb])
             if limb + 1 < len(self._constants):
                 shifted -= constant
-                values = np.subtract(values, shifted, out=self._rest[: len(values)])  # exact
+                values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact
 
     def _offset(self, limb: int, adds: int) -> int:
         """What takes `adds` constants out of a sum mod 2^bits, as a signed number."""

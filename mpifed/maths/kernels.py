@@ -100,14 +100,17 @@ def swish(z: Array) -> tuple[Array, Array]:
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
-    """The derivative by z of what has the derivative `back` by the swish: S' = g (1 + z - S)."""
+    """The derivative by z of what has the derivative `back` by the swish: S' = g (1 + z - S).
+
+    In memory `active` and `back` are used up: new arrays would leave the cache.
+    """
     if namespace(z) is not np:
         return launch(SWISH_SLOPE, z, z, gate, active, back)
-    down = z - active
-    down += down.dtype.type(1)
-    down *= gate
-    down *= back
-    return down
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
 
 
 # --- the softmax and its cross-entropy ------------------------------------------------------------------------------

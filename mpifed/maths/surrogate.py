@@ -79,6 +79,11 @@ def start_again(surrogate: Surrogate) -> Surrogate:
     return Surrogate(*(map_leaves(np.zeros_like, part) for part in surrogate))
 
 
+def curvature_of(surrogate: Surrogate, tau: float, start: Start) -> float:
+    """Of each quadratic after a round; see `forms`."""
+    return tau if start == "paper" else tau * float(surrogate.weight)
+
+
 class Forms(NamedTuple):
     """The quadratics of a convex problem, F-bar_0 first: constant + <l, w> + curvature ||w||^2."""
 
@@ -99,8 +104,7 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
     aims : [M + 1] what each constraint is compared with; the first, of the objective, is not read
     tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
     """
-    there = float(surrogate.weight)
-    curvature, rest = (tau, 1 - there) if start == "paper" else (tau * there, 0.0)
+    curvature, rest = curvature_of(surrogate, tau, start), 1 - float(surrogate.weight) if start == "paper" else 0.0
     position = np.cumsum(tracked) - 1
     rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
     constants = [

@@ -44,10 +44,12 @@ IDENTITY = Scaling(np.array(1.0), np.array(0.0))
 
 def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array) -> None:
     """Put raw [b, p] * scale + shift into `out` [b, p], which may be `raw` itself."""
-    if scale is not None:
-        np.multiply(raw, scale, out=out, dtype=out.dtype)
+    if scale is not None and raw.dtype == out.dtype:
+        np.multiply(raw, scale, out=out)
     elif raw is not out:
-        np.copyto(out, raw)
+        np.copyto(out, raw, casting="same_kind")
+        if scale is not None:  # a product that converts what it reads is slower than the two
+            np.multiply(out, scale, out=out)
     if shift is not None:
         np.add(out, shift, out=out)
 

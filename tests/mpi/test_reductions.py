@@ -11,7 +11,7 @@ import pytest
 
 from mpifed.comm import reductions, tuning
 from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Layered
+from mpifed.comm.reductions import Constants, Layered
 from mpifed.comm.transport import MPITransport
 from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, LONG, WAYS, Tuned
 from mpifed.core.errors import UsageError
@@ -59,6 +59,12 @@ def test_every_way_gives_the_sum(way: str, dtype: str, monkeypatch: pytest.Monke
                 transport.reduce_all(mine, total)
                 np.testing.assert_array_equal(total, expected)
                 np.testing.assert_array_equal(mine, part(comm.rank, size, dtype))
+                transport.reduce(mine, mine)  # in place
+                if comm.rank == 0:
+                    np.testing.assert_array_equal(mine, expected)
+                mine = part(comm.rank, size, dtype)
+                transport.reduce_all(mine, mine)
+                np.testing.assert_array_equal(mine, expected)
 
 
 def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +113,7 @@ def test_nothing_is_tried_with_floats_and_short_arrays() -> None:
 
     for comm in comms():
         for of_floats in (DIRECT, EVERYWHERE):
-            way = Tuned(comm, MPI.SUM, MPI.MAX, NodeMap.even(comm.size, 1), AUTO, of_floats)
+            way = Tuned(comm, Constants.of(MPI), NodeMap.even(comm.size, 1), AUTO, of_floats)
             for array in (np.ones(LONG, dtype=np.float32), np.ones(10, dtype=np.int64)):
                 total = np.zeros_like(array)
                 way.reduce(array, total if comm.rank == 0 else None)
@@ -122,7 +128,7 @@ def test_without_shared_memory_there_is_one_way_less(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(reductions, "_SHARED_MEMORY", "/nowhere" if MPI.COMM_WORLD.rank == 0 else "/dev/shm")
     for comm in comms():
-        assert not Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size)).works
+        assert not Layered(comm, Constants.of(MPI), NodeMap.even(comm.size, comm.size)).works
         transport = MPITransport(comm, NodeMap.even(comm.size, comm.size), "nodes")
         mine, total = np.arange(LONG), np.empty(LONG, dtype=np.int64)
         transport.reduce_all(mine, total)
@@ -142,7 +148,7 @@ def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(reductions, "open", elsewhere, raising=False)
     for comm in comms():
-        works = Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size)).works
+        works = Layered(comm, Constants.of(MPI), NodeMap.even(comm.size, comm.size)).works
         assert works == (comm.size == 1)
 
 
@@ -151,7 +157,7 @@ def test_nothing_stays_in_shared_memory(monkeypatch: pytest.MonkeyPatch, mpi_tmp
 
     monkeypatch.setattr(reductions, "_SHARED_MEMORY", str(mpi_tmp_path))
     for comm in comms():
-        kept = Layered(comm, MPI.SUM, NodeMap.even(comm.size, comm.size))
+        kept = Layered(comm, Constants.of(MPI), NodeMap.even(comm.size, comm.size))
         assert kept.works
         assert not list(mpi_tmp_path.iterdir())
 

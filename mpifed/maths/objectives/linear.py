@@ -10,7 +10,7 @@ from annotated_types import Ge
 from numpy.random import Generator
 
 from mpifed.core.record import Array
-from mpifed.maths.arrays import namespace, sigmoid, softmax, square_norms
+from mpifed.maths.arrays import namespace, sigmoid, square_norms
 from mpifed.maths.duals import Dual, LeastSquaresDual, LogisticDual
 from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
@@ -20,24 +20,38 @@ def cross_entropy(logits: Array, y: Array) -> Array:
     """[..., s] the loss of each sample, of logits [..., s, L]."""
     if namespace(logits) is not np:
         return device_cross_entropy(logits, y)
-    return _cross_entropy(logits, y)[0]
-
-
-def _cross_entropy(logits: Array, y: Array) -> tuple[Array, Array, Array]:
-    """(loss [..., s], probabilities [..., s, L], where each row's class stands in them flattened)."""
-    probabilities, normalizer = softmax(logits)
-    at = _places(logits, y)
-    return normalizer - logits.reshape(-1)[at].reshape(y.shape), probabilities, at
+    return _softmax(logits, y)[0]
 
 
 def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
     """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
     if namespace(logits) is not np:
         return device_cross_entropy_slope(logits, y, weights)
-    loss, slopes, at = _cross_entropy(logits, y)
-    slopes.reshape(-1)[at] -= 1  # of the array that softmax has just made: a view
-    slopes *= weights[..., None].astype(slopes.dtype)
-    return loss, slopes
+    loss, slopes, at = _softmax(logits, y)
+    slopes.reshape(-1)[at] -= 1
+    each = weights if weights.shape == y.shape else np.broadcast_to(weights, y.shape)
+    slopes *= each.reshape(-1).astype(slopes.dtype)
+    return loss, np.array(slopes.T, order="C").reshape(logits.shape)
+
+
+def _softmax(logits: Array, y: Array) -> tuple[Array, Array, Array]:
+    """(loss [..., s], probabilities [L, m] of all m samples, where each one's class stands in them flattened [m]).
+
+    Classes come first, since what runs along a short last axis is slow; and few calls, since each is one into a cold
+    cache after the products of matrices before it.
+    """
+    power = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")
+    at = np.arange(y.size)
+    at += y.reshape(-1) * y.size
+    own, top = power.reshape(-1).take(at), power.max(axis=0)
+    power -= top
+    np.exp(power, out=power)
+    total = power.sum(axis=0)
+    power /= total
+    loss = np.log(total)
+    loss += top
+    loss -= own
+    return loss.reshape(y.shape), power, at
 
 
 def _places(logits: Array, y: Array) -> Array:
