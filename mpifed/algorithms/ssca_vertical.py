@@ -10,14 +10,13 @@ from annotated_types import Ge
 from mpifed.algorithms.functions import counts_some
 from mpifed.algorithms.horizontal import count_samples, start_model
 from mpifed.algorithms.ssca import SSCA, Server
-from mpifed.algorithms.vertical import Gathered, Pass, Question, check_columns, draw_rows, measures_of_columns
-from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Measure, ToServer
+from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
+from mpifed.core.exchange import Exchange, ToServer
 from mpifed.core.round import Round
 
 
 @dataclass(frozen=True)
-class SSCAVertical(SSCA):
+class SSCAVertical(SSCA, Columns):
     """Algorithms 3 and 4: the server draws `batch` rows, the clients add scores, and send their columns' gradients.
 
     All clients have the labels, or `label_holder` alone has them. `head_client` (the holder, or client 0) sends the
@@ -26,14 +25,6 @@ class SSCAVertical(SSCA):
 
     label_holder: Annotated[int, Ge(0)] | None = None
     head_client: Annotated[int, Ge(0)] | None = None
-
-    # without one client there are no scores
-    needs_everybody = True
-
-    @property
-    def sender(self) -> int:
-        """Who sends what belongs to no columns."""
-        return self.head_client or self.label_holder or 0
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -51,11 +42,6 @@ class SSCAVertical(SSCA):
             count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),
         )
 
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Losses, constraints and the certificate."""
-        return measures_of_columns(self, self.label_holder, self.sender)
-
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
         return super().check() + check_columns(self.problem, self.batch, self.label_holder, self.head_client)
@@ -63,10 +49,6 @@ class SSCAVertical(SSCA):
     def start_server(self, now: Round) -> Server:
         """Step 1: any w_1, and the surrogates of nothing."""
         return self.begin(start_model(self.problem, now))
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Clients keep nothing from round to round."""
-        return ()
 
     def ask(self, server: Server, now: Round) -> Question:
         """Step 3: the rows, and w_t."""

@@ -261,6 +261,31 @@ def _for_each(record: Record, clients: int) -> Record:
     return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
 
 
+class Columns:
+    """What algorithms for columns share: `label_holder` and `head_client`, and that clients keep nothing."""
+
+    label_holder: int | None
+    head_client: int | None
+
+    # without one client there are no scores
+    needs_everybody = True
+
+    @property
+    def sender(self) -> int:
+        """Who sends what belongs to no columns."""
+        return self.head_client or self.label_holder or 0
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Losses, constraints and the certificate."""
+        algorithm: Any = self
+        return measures_of_columns(algorithm, self.label_holder, self.sender)
+
+    def start_clients(self, block: Block, now: Round) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
     """[batch] the rows of a round, drawn by the server."""
     return now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]

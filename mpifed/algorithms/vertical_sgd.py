@@ -13,9 +13,8 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import start_model
-from mpifed.algorithms.vertical import Gathered, Pass, Question, check_columns, draw_rows, measures_of_columns
-from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
+from mpifed.core.exchange import Exchange, Problem
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -30,7 +29,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VerticalSGD:
+class VerticalSGD(Columns):
     """Every round the server draws `batch` rows, hears their gradient in the clients' columns, and takes a step.
 
     `label_holder` and `head_client` as in `SSCAVertical`.
@@ -42,14 +41,6 @@ class VerticalSGD:
     label_holder: Annotated[int, Ge(0)] | None = None
     head_client: Annotated[int, Ge(0)] | None = None
 
-    # without one client there are no scores
-    needs_everybody = True
-
-    @property
-    def sender(self) -> int:
-        """Who sends what belongs to no columns."""
-        return self.head_client or self.label_holder or 0
-
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The clients hear the sum of the scores; the server hears gradients."""
@@ -60,11 +51,6 @@ class VerticalSGD:
         """Nothing."""
         return ()
 
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Loss and gradient norm."""
-        return measures_of_columns(self, self.label_holder, self.sender)
-
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
         return check_columns(self.problem, self.batch, self.label_holder, self.head_client)
@@ -72,10 +58,6 @@ class VerticalSGD:
     def start_server(self, now: Round) -> Server:
         """The initial model."""
         return Server(start_model(self.problem, now), np.int64(0))
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Clients keep nothing from round to round."""
-        return ()
 
     def ask(self, server: Server, now: Round) -> Question:
         """The rows and the model."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from mpifed.core.errors import DataError
+
 FOLDER = click.Path(path_type=Path)
 
 
@@ -69,9 +71,13 @@ def submit(
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
 
-    Slurm is asked where it is there; without it, the files alone tell.
+    Slurm is asked where it is there; without it, the files alone tell. Folders that cannot be read are named at the
+    end, after all the others.
     """
-    from mpifed.batch.status import status as states
-    from mpifed.batch.status import status_text
+    from mpifed.batch.status import described, looks, text
 
-    click.echo(json.dumps(states(folders), indent=2) if as_json else status_text(folders))
+    found, wrong = looks(folders)
+    if found:
+        click.echo(json.dumps([described(one) for one in found], indent=2) if as_json else text(found))
+    if wrong:
+        raise DataError("\n".join(wrong))

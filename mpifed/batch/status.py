@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from mpifed.batch.states import STATES, Look, State, fails_again, look
 from mpifed.batch.traces import Traces, iso
+from mpifed.core.errors import DataError
 from mpifed.run.best import toml_text
 from mpifed.run.units import human_seconds
 
@@ -19,17 +20,24 @@ _WIDEST = 160  # characters of what is said about a point; --json has all
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")
 
 
-def status(folders: tuple[Path, ...]) -> list[dict[str, Any]]:
-    """One object for each run or sweep."""
-    return [_described(look(folder)) for folder in folders]
+def looks(folders: Iterable[Path]) -> tuple[list[Look], list[str]]:
+    """How each run or sweep stands, and what is wrong with the folders that are none or cannot be read."""
+    found, wrong = [], []
+    for folder in folders:
+        try:
+            found.append(look(folder))
+        except DataError as error:
+            wrong.append(str(error))
+    return found, wrong
 
 
-def status_text(folders: tuple[Path, ...]) -> str:
-    """The same for a person."""
-    return "\n\n".join("\n".join(_lines(look(folder))) for folder in folders)
+def text(found: Iterable[Look]) -> str:
+    """Runs and sweeps for a person."""
+    return "\n\n".join("\n".join(_lines(one)) for one in found)
 
 
-def _described(found: Look) -> dict[str, Any]:
+def described(found: Look) -> dict[str, Any]:
+    """A run or sweep as an object."""
     return {
         "folder": str(found.folder),
         "kind": "sweep" if found.sweep else "run",

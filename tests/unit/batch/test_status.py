@@ -122,6 +122,19 @@ def test_a_folder_that_is_none(nowhere: Path) -> None:
     assert ended.exit_code == 3 and "runs/none: no such folder, and nothing was submitted for it" in ended.output
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_folders_that_are_none_beside_others(nowhere: Path, made: Job, form: list[str]) -> None:
+    for name in ("a", "b"):
+        leave(Path(name), made, 0, rounds=30)
+    ended = CliRunner().invoke(main, ["status", "nobody", "a", "nowhere", "b", *form])
+    assert ended.exit_code == 3
+    assert [name for name in ("nobody", "nowhere") if f"{name}: no such" in ended.stderr] == ["nobody", "nowhere"]
+    if form:
+        assert [one["folder"] for one in json.loads(ended.stdout)] == ["a", "b"]
+    else:
+        assert ended.stdout.index("a: run: done") < ended.stdout.index("b: run: done")
+
+
 def test_damaged_files(nowhere: Path, made: Job) -> None:
     folder = leave(Path("a"), made, 0)
     (folder / "run.json").write_text("{")
