@@ -104,14 +104,14 @@ NUMBERS = {
 # 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
 GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
 CASES = {
-    "1": Case(10, 300, "gradients", ("hand", "float", "exact", "blocks", "exact32", "products")),
+    "1": Case(10, 300, "gradients", ("hand", "float", "blocks", "hand-exact", "exact", "exact32", "products")),
     "1-recursive": Case(
         10, 300, "gradients", ("float", "exact", "products"),
         "case1.toml", ('--set=algorithm.variance_reduction="recursive"',),
     ),
     "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
     "2": Case(100, 60, "changes"),
-    "3": Case(1000, 60, "changes", ("hand", "float", "exact", "blocks", "blocks100")),
+    "3": Case(1000, 60, "changes", ("hand", "float", "blocks", "blocks100", "hand-exact", "exact")),
     "alg2": Case(10, 300, "gradients", ("hand", "float", "exact", "products"), "alg2.toml"),
     "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml"),
     "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
@@ -201,13 +201,16 @@ def convert(data: Path, out: Path) -> None:
         np.savez(out / f"shard-{client:05d}.npz", x=x, y=shard.y)
 
 
-def by_hand(case: str, products: bool, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
-    """One repetition of a hand-written loop, or of its matrix products alone."""
-    loop = [str(HERE / "handwritten.py"), f"{case}-products" if products else case]
+BY_HAND = {"hand": "", "hand-exact": "-exact", "products": "-products"}  # and how these loops are called
+
+
+def by_hand(case: str, variant: str, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
+    """One repetition of a hand-written loop, of one with exact sums, or of its matrix products alone."""
+    loop = [str(HERE / "handwritten.py"), case + BY_HAND[variant]]
     if CASES[case].loop:
         loop = [str(HERE / CASES[case].loop)]
     elif floor := CASES[case].floor:
-        loop = [str(HERE / "handwritten_columns.py"), "products" if products else floor[0], *floor[1:]]
+        loop = [str(HERE / "handwritten_columns.py"), "products" if variant == "products" else floor[0], *floor[1:]]
     folder = data if CASES[case].data else data / "npz"
     result: dict[str, Any] = json.loads(launched(ranks, *loop, str(rounds), str(folder)))
     return result
@@ -240,8 +243,8 @@ def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, An
         data = prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
     if variant in NEIGHBOURS:
         result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
-    elif variant in ("hand", "products"):
-        result = by_hand(case, variant == "products", ranks, rounds, data)
+    elif variant in BY_HAND:
+        result = by_hand(case, variant, ranks, rounds, data)
     elif variant == "rows":
         data = prepared(CASES[case].clients, "rows")
         result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "float")
@@ -287,13 +290,13 @@ def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str
 def table(groups: Grouped) -> Table:
     """Medians over the repetitions."""
     shown = Table("case", "ranks", "variant", box=box.SIMPLE_HEAD, collapse_padding=True)
-    shown.caption = "hand, floor: time by hand, and of the bare products, / time of this variant"
-    for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "floor"):
+    shown.caption = "hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant"
+    for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "exact", "floor"):
         shown.add_column(heading, justify="right")
     for (case, ranks), variants in groups.items():
         for variant, runs in variants.items():
             taken = [one["seconds_per_round"] for one in runs]
-            ratios = [ratio(variants, floor, variant) for floor in ("hand", "products")]
+            ratios = [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
             shown.add_row(
                 case,
                 str(ranks),

@@ -51,18 +51,27 @@ class Network:
         self, w: tuple[Array, Array], x: Array, y: NDArray[np.int64], factor: float, out: tuple[Array, Array]
     ) -> Array:
         """Puts `factor` times the summed gradient of the cross-entropy of `x`, `y` into `out`; [rows] exp(-loss)."""
+        right = self.backward(w, x, y, factor)
+        self.pull(x, slice(None), out)
+        return right
+
+    def backward(self, w: tuple[Array, Array], x: Array, y: NDArray[np.int64], factor: float) -> Array:
+        """Leaves `factor` times the derivatives of the cross-entropy by q and z in q and dh; [rows] exp(-loss)."""
         q = self.forward(*w, x)
         right = q[y, self.columns]
         q[y, self.columns] = right - 1
         q *= factor
-        np.matmul(self.h.T, q.T, out=out[1])
         np.matmul(q.T, w[1].T, out=self.dh)
         np.subtract(1, self.s, out=self.z)  # S'(z) = s + S(z) (1 - s)
         self.z *= self.h
         self.z += self.s
         self.dh *= self.z
-        np.matmul(x.T, self.dh, out=out[0])
         return right
+
+    def pull(self, x: Array, rows: slice, out: tuple[Array, Array]) -> None:
+        """Puts the gradient of some rows into `out`, from what `backward` has left."""
+        np.matmul(self.h[rows].T, self.q[:, rows].T, out=out[1])
+        np.matmul(x[rows].T, self.dh[rows], out=out[0])
 
 
 def layers(flat: Array, features: int) -> tuple[Array, Array]:
@@ -118,6 +127,35 @@ class Server:
         root = max(square - 4 * TAU * level, 0.0) ** 0.5
         nu = min(COST, 4 * level / (root * (square**0.5 + root))) if root else COST  # (42)
         return nu / (2 * (1 + nu * TAU))
+
+
+class Exact:
+    """Sums of float32 vectors as int64 on the grid of 2^-40, each rounded by itself: the bits of mpifed's exact sums.
+
+    Adding 1.5 * 2^52 * 2^-40 in float64 rounds a number to the grid and leaves its integer in the low bits.
+    """
+
+    CONSTANT = 1.5 * 2.0**12
+    BITS = int(np.float64(CONSTANT).view(np.int64))
+
+    def __init__(self, size: int) -> None:
+        self.wide, self.message = np.empty(size), np.empty(size, np.int64)
+
+    def add(self, values: Array, first_of: int = 0) -> None:
+        """Adds `values`; the first of so many begins anew, and takes away what all of them will leave."""
+        np.copyto(self.wide, values)
+        self.wide += self.CONSTANT
+        coded = self.wide.view(np.int64)
+        if first_of:
+            np.add(coded, (-first_of * self.BITS + 2**63) % 2**64 - 2**63, out=self.message)
+        else:
+            self.message += coded
+
+    def total(self, comm: MPI.Comm, out: Array) -> None:
+        """Puts the sum over all ranks into `out`."""
+        comm.Allreduce(MPI.IN_PLACE, self.message)
+        np.copyto(out, self.message, casting="same_kind")
+        out *= 2.0**-40
 
 
 def descend(w: Array, change: Array, step: float) -> None:

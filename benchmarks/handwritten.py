@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from floor import Array, Network, Server, descend, glorot, layers, mean_loss, timed
+from floor import Array, Exact, Network, Server, descend, glorot, layers, mean_loss, timed
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-CHUNK = 1000  # most rows of one product: more leave the cache, fewer make poor products
+CHUNK = 1000  # most rows of one product: more leave the cache, fewer make poor products; whole minibatches of all cases
 
 
 class Case(NamedTuple):
@@ -35,15 +35,18 @@ class Case(NamedTuple):
     limited: bool = False  # SSCA: minimize ||w||^2 subject to loss <= LIMIT; otherwise the loss and its penalty
     points: int = 1  # products: models at which the minibatch is scored, for one gradient
     groups: tuple[float, ...] = (1.0,)  # products: shares of the rows that each function counts
+    exact: bool = False  # every client's gradient is rounded to a grid and added as integers
 
 
 CASES = {
     "1": Case("ssca", batch=100),
+    "1-exact": Case("ssca", batch=100, exact=True),
     "1-products": Case("products", batch=100),  # the matrix products of case 1 and nothing else
     "1-recursive-products": Case("products", batch=100, points=2),
     "1-fedsgd": Case("fedsgd", batch=100),
     "2": Case("fedavg", batch=30, step=(0.1, 0.0), clients_per_round=5),
     "3": Case("fedsgd", batch=10),
+    "3-exact": Case("fedsgd", batch=10, exact=True),
     "alg2": Case("ssca", batch=100, limited=True),
     "alg2-products": Case("products", batch=100),
     "alg2-groups-products": Case("products", batch=100, groups=(0.3, 0.3, 0.4)),
@@ -104,9 +107,9 @@ def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
     weights, slopes, further = layers(w, features), layers(message, features), layers(scratch, features)
     everybody = case.batch * here.all_clients
     factor = 1 / everybody  # N_i / (B N)
+    exact = Exact(w.size)
 
-    def play(t: int) -> None:
-        rows = minibatch(rng, here, case.batch)
+    def sum_of_floats(rows: NDArray[np.int64]) -> None:
         message[-1] = 0
         for first in range(0, len(rows), CHUNK):
             part = rows[first : first + CHUNK]
@@ -118,6 +121,21 @@ def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
             if case.limited:
                 message[-1] += mean_loss(right, everybody)
         comm.Allreduce(MPI.IN_PLACE, message)
+
+    def exact_sum(rows: NDArray[np.int64]) -> None:
+        for first in range(0, len(rows), CHUNK):
+            part = rows[first : first + CHUNK]
+            network = sized[len(part)]
+            np.take(here.X, part, axis=0, out=network.x, mode="clip")
+            network.backward(weights, network.x, here.y[part], factor)
+            for client in range(0, len(part), case.batch):
+                network.pull(network.x, slice(client, client + case.batch), slopes)
+                exact.add(g, 0 if first or client else here.clients)
+        exact.total(comm, g)
+
+    def play(t: int) -> None:
+        rows = minibatch(rng, here, case.batch)
+        (exact_sum if case.exact else sum_of_floats)(rows)
         if case.algorithm == "ssca":
             server.step(t, g, float(message[-1]) if case.limited else None)
         else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mpifed.audit.plays import exact_sum, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Sample, of_integers, of_residues
-from mpifed.comm.channel import Line
+from mpifed.comm.line import Line
 from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
 from mpifed.core.holdings import Cells

@@ -7,21 +7,17 @@ may hear it: rank 0 of a `ToServer` sum, the ranks that host hearers of a `ToCli
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.places import Place
-from mpifed.comm.sums import ExactSum
+from mpifed.comm.accounts import Account
+from mpifed.comm.line import Line, one_of
 from mpifed.comm.transport import Transport
-from mpifed.core.exchange import Exchange, Placed, ToClients
-from mpifed.core.holdings import Cells, size
-from mpifed.core.record import Layout, Record, map_leaves
+from mpifed.core.exchange import Exchange, ToClients
+from mpifed.core.holdings import Cells
+from mpifed.core.record import Record
 from mpifed.core.round import Round
 
 
@@ -46,164 +42,6 @@ class Setting(NamedTuple):
     cells: Cells
     protection: Protection = Protection()
     rehearsed: bool = False  # other clients are not there at all: what it costs is all that counts
-
-
-class Spent(NamedTuple):
-    """What one play of an exchange costs, or all so far, as a deployment would have it; on rank 0."""
-
-    up_bytes: int = 0
-    down_bytes: int = 0
-    up_most: int = 0  # bytes of the client who sends most, each time
-    down_most: int = 0  # of the client who is told most
-    sealed_most: int = 0  # values that the client who sends most sends, where they are to be sealed
-    opened_most: int = 0  # values that who opens most opens
-    added: int = 0  # values that the server adds up
-
-
-class Account:
-    """What an exchange has cost so far."""
-
-    up_bytes: int
-    down_bytes: int
-
-    def __init__(self) -> None:
-        self.played = 0
-        vars(self).update(Spent()._asdict())
-        self.crypto_s = 0.0  # of this rank
-        self.answer_s = 0.0  # of this rank: the slowest client's arithmetic, each time
-        self.server_s = 0.0  # on rank 0: asking and absorbing
-        self.work_s = 0.0  # of this rank: all that its clients do, and adding it up; gathered, the most of a rank
-        self.idle_s = 0.0  # gathered: what the mean rank did less than that
-        self.tell_s = 0.0  # of this rank: until it has the question; gathered, the least: that of who comes last
-        self.sum_s = 0.0  # of this rank: until the sum over the ranks is there; gathered, the least
-        self.wait_s = 0.0  # gathered: what the mean rank took longer, waiting for the last
-
-    def add(self, spent: Spent) -> None:
-        """One play more."""
-        mine = vars(self)
-        for name, value in zip(Spent._fields, spent, strict=True):
-            mine[name] += value
-
-    def numbers(self) -> dict[str, float]:
-        """By name."""
-        return dict(vars(self))
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the seconds within as cryptography."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.crypto_s += time.perf_counter() - start
-
-
-class Memory:
-    """What clients last answered, where that goes on counting; of this rank. A channel may keep more of its own."""
-
-    def __init__(self, clients: int) -> None:
-        self.last: dict[int, NDArray[Any]] = {}  # by client of this rank: its numbers, those of its own places alone
-        self.answered = np.zeros(clients, dtype=bool)  # [N] who ever has; alike on all ranks
-        self.sealed: Any = None  # what the server carries, as the channel keeps it
-
-
-class Line:
-    """What one exchange needs again every time it is played: its sums, and the buffers of its question."""
-
-    def __init__(self, exchange: Exchange, make: Any, cells: Cells, memory: Memory | None = None) -> None:
-        """`make` gives a new sum of the exchange's fields; `memory` is that of an exchange with stale answers."""
-        self.exchange, self._make, self.cells, self.memory = exchange, make, cells, memory
-        self.sum: Any = make()  # ExactSum or FloatSum
-        self.reduced = np.empty_like(self.sum.message)  # the sum as it was opened, where this rank may use it
-        self.layout: Layout | None = None
-        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-        self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes of each client's integers
-        self.told = self.sum.nbytes_of(partial(Place.told, cells=cells))  # [N] of what each is told of the sum
-        self.values = sum(place.field.size for place in self.sum.places)
-        self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] of each client
-        self.values_told = sum(place.told(cells) for place in self.sum.places)  # [N]
-        self.account, self.spent = Account(), Spent()
-        self.counted_for: bytes | None = None  # of whom `spent` is
-        self._alone: ExactSum | None = None
-        self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
-
-    @property
-    def alone(self) -> Any:
-        """A sum for the answer of one client at a time."""
-        if self._alone is None:
-            self._alone = self._make()
-        return self._alone
-
-    def integers(self, answer: Record, i: int, client: int) -> NDArray[np.signedinteger]:
-        """[m] what the answer of the `i`-th of several clients is on the grids; overwritten by the next one.
-
-        Raises
-        ------
-        NumericalError
-            when a value is not a number or outside its field's bound.
-        """
-        self.alone.begin(1)
-        self.alone.add(one_of(answer, i), np.array([client]))
-        found: NDArray[np.signedinteger] = self.alone.message[:-1]
-        return found
-
-    def positions(self, place: Place, client: int) -> slice | NDArray[np.int64] | None:
-        """Where in the message the client's values of a field lie; None where another client sends them."""
-        field = place.field
-        if field.sender is not None and field.sender != client:
-            return None
-        held = self.cells.along(field)
-        if held is None:
-            return slice(place.start, place.stop)
-        group = int(held.groups[client])
-        found = self._positions.get((place.name, group))
-        if found is None:
-            found = self._positions[place.name, group] = places(place, held.members[group])
-        return found
-
-    def own(self, client: int) -> list[slice | NDArray[np.int64]]:
-        """Where the client's values lie, field by field."""
-        found = [self.positions(place, client) for place in self.sum.places]
-        return [at for at in found if at is not None]
-
-    def pick(self, message: NDArray[Any], client: int) -> NDArray[Any]:
-        """A client's numbers, from a message [m]."""
-        return np.concatenate([message[at] for at in self.own(client)])
-
-    def put(self, message: NDArray[Any], client: int, numbers: NDArray[Any]) -> None:
-        """Add a client's numbers to a message [m]."""
-        start = 0
-        for at in self.own(client):
-            stop = start + size(at, len(message))
-            message[at] += numbers[start:stop]
-            start = stop
-
-    def add_last(self) -> None:
-        """Begin the message with what all clients of this rank have last answered."""
-        assert self.memory is not None
-        self.sum.message[:-1] = 0
-        for client in sorted(self.memory.last):
-            self.put(self.sum.message, client, self.memory.last[client])
-
-
-def places(place: Place, at: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Where in a message the places `at` along a field's axis lie, in all its limbs."""
-    whole = np.arange(place.start, place.stop).reshape(place.form.limbs, *place.field.shape)
-    found: NDArray[np.int64] = whole[(slice(None),) * (int(place.field.axis or 0) + 1) + (at,)].ravel()
-    if len(found) and found[-1] - found[0] == len(found) - 1 and (np.diff(found) == 1).all():
-        return slice(int(found[0]), int(found[-1]) + 1)
-    return found
-
-
-def one_of(answer: Record, i: int) -> Record:
-    """The answers [1, ...] of the `i`-th client."""
-
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, Placed):
-            return Placed(leaf.values[i : i + 1], leaf.at[i : i + 1], leaf.size, leaf.axis)
-        return leaf[i : i + 1]
-
-    return map_leaves(one, answer)
 
 
 class Recorder(Protocol):

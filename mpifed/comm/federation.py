@@ -10,20 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import (
-    Channel,
-    Line,
-    Memory,
-    Protection,
-    Recorder,
-    Setting,
-    Spent,
-    answering,
-    hearing,
-    make_channel,
-)
+from mpifed.comm.accounts import Spent, gathered
+from mpifed.comm.channel import Channel, Protection, Recorder, Setting, answering, hearing, make_channel
 from mpifed.comm.device import on_device
 from mpifed.comm.groups import check_groups
+from mpifed.comm.line import Line, Memory
 from mpifed.comm.places import names_field
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Transport
@@ -32,33 +23,17 @@ from mpifed.core.device import Device, Host, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Array, Layout, Record, leaves, map_leaves, namespace, nbytes, put, put_in_place, take
+from mpifed.core.record import Layout, Record, leaves, map_leaves, namespace, nbytes, put, put_in_place, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.core.states import writable
 
 _HEADER = 8  # bytes before a question: the server's order
-_OF_RANKS = ("crypto_s", "answer_s", "work_s", "tell_s", "sum_s")  # which every rank counts for itself
 
 
 def _repeated(state: Record, clients: int) -> Record:
     """The state [1, ...] of one client for so many, without copies."""
     return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
-
-
-def _over_ranks(
-    crypto: Array, answer: Array, work: Array, tell: Array, sum_: Array
-) -> dict[str, float]:
-    """From the seconds [ranks] of each rank, those of the run: cryptography is that of all ranks together."""
-    return {
-        "crypto_s": float(crypto.sum()),
-        "answer_s": float(answer.max()),
-        "work_s": float(work.max()),
-        "idle_s": float(work.max() - work.mean()),
-        "tell_s": float(tell.min()),
-        "sum_s": float(sum_.min()),
-        "wait_s": float(sum_.mean() - sum_.min()),
-    }
 
 
 Kept: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # last answers by client and memory
@@ -168,13 +143,7 @@ class Federation:
         """
         lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
         found = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
-        gathered = self.transport.gather([[getattr(account, name) for name in _OF_RANKS] for account in found.values()])
-        seconds = np.array(gathered or np.zeros((1, len(found), len(_OF_RANKS))))  # [ranks, exchanges, kinds]
-        totals = {name: dict(cost) for name, cost in before.items()}
-        for i, (name, account) in enumerate(found.items()):
-            cost = account.numbers() | _over_ranks(*seconds[:, i].T)
-            totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
-        return totals
+        return gathered(self.transport, found, before)
 
     def record(self, recorder: Recorder | None) -> None:
         """Have every message taken down from now on, or no more.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Line, Protection
+from mpifed.comm.channel import Protection
+from mpifed.comm.line import Line
 from mpifed.comm.places import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells

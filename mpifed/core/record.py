@@ -198,11 +198,6 @@ class Layout:
             self.nbytes += -(-leaf.nbytes // 8) * 8
             self.short = self.nbytes if leaf.nbytes < LONG else self.short
 
-    @property
-    def specs(self) -> list[tuple[str, Spec]]:
-        """Names, shapes and dtypes of the leaves, in order."""
-        return [(leaf.name, leaf.spec) for leaf in self._leaves]
-
     def pack(self, record: Record, buffer: Array, to_send: bool = False) -> list[Array]:
         """Copy the leaves of `record` into `buffer` [nbytes] uint8; give the long ones there.
 

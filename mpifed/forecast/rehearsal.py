@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.channel import Account, Line
+from mpifed.comm.accounts import Account
 from mpifed.comm.federation import Federation
+from mpifed.comm.line import Line
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block

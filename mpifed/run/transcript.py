@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Line
+from mpifed.comm.line import Line
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record, leaves

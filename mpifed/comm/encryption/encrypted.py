@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, answering, hearing
+from mpifed.comm.channel import Channel, Setting, answering, hearing
 from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
 from mpifed.comm.encryption.packing import Room, Vector, vectors
 from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
+from mpifed.comm.line import Line
 from mpifed.comm.sums import ExactSum
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol, UsageError

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Line, places
+from mpifed.comm.line import Line, places
 from mpifed.comm.places import Place
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.holdings import Cells

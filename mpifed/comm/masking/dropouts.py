@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Account, Line, Recorder, Setting
+from mpifed.comm.accounts import Account
+from mpifed.comm.channel import Recorder, Setting
 from mpifed.comm.keys import Keyring
+from mpifed.comm.line import Line
 from mpifed.comm.masking.escrow import SEALED_BYTES, Deposit, Escrow, Opening, deposit_bytes, open_keys, open_seed
 from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, rebuild, split

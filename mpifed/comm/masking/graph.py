@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Line
+from mpifed.comm.line import Line
 from mpifed.core.round import SETUP, Round
 
 if TYPE_CHECKING:  # forecasts ask here for the number of neighbours, and need no cryptography for that

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Line, hearing, places
+from mpifed.comm.channel import hearing
+from mpifed.comm.line import Line, places
 from mpifed.comm.streams import Part
 from mpifed.core.round import Round
 

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Line, Setting, answering, hearing, one_of
+from mpifed.comm.channel import Channel, Setting, answering, hearing
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
+from mpifed.comm.line import Line, one_of
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
 from mpifed.comm.masking.graph import Common, Plan, enough, order
 from mpifed.comm.masking.kept import Kept

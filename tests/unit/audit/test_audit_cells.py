@@ -19,7 +19,7 @@ from mpifed.audit.sealed import hidden, sealed
 from mpifed.audit.stage import Stage, rehearse
 from mpifed.audit.uniform import examine
 from mpifed.cli import main
-from mpifed.comm.channel import Line
+from mpifed.comm.line import Line
 from mpifed.run.config import Job
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1}

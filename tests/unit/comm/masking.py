@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ranks import Threads, on_ranks
 
-from mpifed.comm.channel import Channel, Line, Protection, Setting, make_channel
+from mpifed.comm.channel import Channel, Protection, Setting, make_channel
+from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Channel, Line, Protection, Setting
+from mpifed.comm.channel import Channel, Protection, Setting
 from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.encryption.encrypted import Encrypted, words
 from mpifed.comm.encryption.opening import bundle, unbundle
 from mpifed.comm.encryption.paillier import PackedPaillier
 from mpifed.comm.encryption.schemes import check, make_scheme
+from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError

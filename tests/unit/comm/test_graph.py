@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.channel import Line
+from mpifed.comm.line import Line
 from mpifed.comm.masking.graph import Common, Plan, enough, neighbours, order
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Field, ToServer

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.channel import Line, Protection
+from mpifed.comm.channel import Protection
 from mpifed.comm.groups import check_groups, fewest, refuse_small, small
+from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToServer

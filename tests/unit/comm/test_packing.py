@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.channel import Line
 from mpifed.comm.encryption.packing import Room, vectors
+from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Line, Protection, Setting
+from mpifed.comm.channel import Protection, Setting
 from mpifed.comm.encryption.encrypted import Encrypted
 from mpifed.comm.encryption.schemes import make_scheme
+from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
