@@ -14,7 +14,7 @@ from registry import CASES, SIZES, Case, table
 
 from mpifed.run.history import read_history
 
-RANKS = [2, 3, pytest.param(4, marks=pytest.mark.long), 7]
+RANKS = [2, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 4
 PROGRAM = Path(__file__).with_name("sweeps.py")
