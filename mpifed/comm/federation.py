@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,26 +14,21 @@ from mpifed.comm.accounts import Spent, gathered
 from mpifed.comm.channel import Channel, Protection, Recorder, Setting, answering, hearing, make_channel
 from mpifed.comm.device import on_device
 from mpifed.comm.groups import check_groups
+from mpifed.comm.hosted import Hosted
 from mpifed.comm.line import Line, Memory
 from mpifed.comm.places import names_field
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
-from mpifed.core.device import Device, Host, host_record
+from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Layout, Record, leaves, map_leaves, namespace, nbytes, put, put_in_place, take
+from mpifed.core.record import Layout, Record, leaves, nbytes
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
-from mpifed.core.states import writable
 
 _HEADER = 8  # bytes before a question: the server's order
-
-
-def _repeated(state: Record, clients: int) -> Record:
-    """The state [1, ...] of one client for so many, without copies."""
-    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
 
 
 Kept: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # last answers by client and memory
@@ -82,6 +77,7 @@ class Federation:
     ) -> None:
         self.device: Device = device or Host()
         self.transport, self.blocks, self.clients = transport, Roster.of(blocks), clients
+        self._hosted = Hosted(self.blocks, self.device)
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
@@ -239,10 +235,9 @@ class Federation:
             channel.recorder.question(line, now, question)
         fused, start = getattr(exchange, "fused", None), time.perf_counter()
         if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
-            self._answer_by_blocks(line, fused, question, now)
+            self._hosted.answer_by_blocks(line, fused, question, now)
         elif fused is not None and not self._settings["exact"]:
-            here = self._answer_fused(line.sum, fused, question, now)
-            line.account.answer_s += (time.perf_counter() - start) / max(1, here)
+            self._hosted.answer_together(line, fused, question, now)
         else:
             clients = self._answer(line, exchange, clients, question, now)
         line.account.work_s += time.perf_counter() - start
@@ -262,101 +257,12 @@ class Federation:
             channel.recorder.opened(line, now, total)
         return clients, total
 
-    def _answer_fused(self, adder: Any, fused: Any, question: Record, now: Round) -> int:
-        """How many clients have answered."""
-        block = self.blocks.together(now.present)
-        if block is None:
-            adder.begin(0)
-            return 0
-        adder.set_fused(fused(self.device.record(question), self.device.block(block), now))
-        return len(block.shards)
-
-    def _answer_by_blocks(self, line: Line, fused: Any, question: Record, now: Round) -> None:
-        """Each block's sum is one addition; which clients form a block does not depend on the number of ranks."""
-        slowest, device = 0.0, self.device
-        there, found = device.record(question), list(self.blocks.among(now.present))
-        line.sum.begin(len(found))
-        for i, who in found:
-            start = time.perf_counter()
-            block = device.block(self.blocks[i]).only(who)
-            total = fused(there, block, now)
-            slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            line.sum.add_total(total, block.clients)  # type: ignore[attr-defined]
-        line.account.answer_s += slowest
-
-    def _answer(
-        self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round
-    ) -> States:
-        channel, slowest, device = self._channel(exchange), 0.0, self.device
-        channel.begin(line, now)
-        add = channel.add if channel.recorder is None else channel.add_one_by_one
-        summed_there = channel.name == "plain" and channel.recorder is None and line.memory is None
-        as_it_is = summed_there or device.on_host
-        question = device.record(question)
-        clients = writable(clients, None if exchange.off_clock else now.leaving)
-        for i, who, whole in self._visited(exchange, answering(exchange, now)):
-            state = device.record(clients[i])
-            block = whole.only(who)
-            for some in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
-                before = state if len(some) == len(whole.clients) else take(state, who[some])
-                start = time.perf_counter()
-                states, answer = exchange.answer(before, question, block.only(some), now)
-                slowest = max(slowest, (time.perf_counter() - start) / len(some))
-                add(line, answer if as_it_is else host_record(answer), block.clients[some], now)
-                if states is not before:  # most clients keep nothing, or nothing new
-                    state = self._put(whole, state, who[some], states, exchange, now)
-                    clients[i] = device.states(state)
-            if line.memory is not None and not isinstance(clients, list):
-                clients.touch(i)
-        line.account.answer_s += slowest
-        return clients
-
-    def _visited(
-        self, exchange: Exchange, chosen: NDArray[np.bool_]
-    ) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
-        """(number, positions of those chosen, block where it is computed) of each block with any, one at a time."""
-        for i, who in self.blocks.among(chosen):
-            here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows
-            yield i, who, self.device.block(here)
-
-    def _put(
-        self, block: Block, state: Record, who: NDArray[np.int64], new: Record, exchange: Exchange, now: Round
-    ) -> Record:
-        """The states of a block with those of clients `who` renewed; where that is all, they may change shape.
-
-        States of a round are this rank's own, and renewed where they lie: a copy of all for the sake of a few takes
-        longer than the few take to compute. A measure may have begun with the algorithm's states, and copies them; and
-        a round that may turn out void leaves them as they were.
-        """
-        if len(who) == len(block.clients):
-            return new
-        keeps = exchange.off_clock or now.leaving is not None
-        return put(state, who, new) if keeps else put_in_place(state, who, new)
+    def _answer(self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round) -> States:
+        return self._hosted.answer_each(line, self._channel(exchange), clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """Each block's clients who are still there absorb the sum, or the one client who is told it."""
-        clients, alike, slowest = writable(clients, None if exchange.off_clock else now.leaving), None, 0.0
-        began = time.perf_counter()
-        device, total = self.device, self.device.record(total)
-        for i, who, whole in self._visited(exchange, hearing(exchange, now)):
-            state = device.record(clients[i])
-            block = whole.only(who)
-            start = time.perf_counter()
-            if exchange.alike:
-                first = np.arange(1)
-                if alike is None:
-                    alike = exchange.absorb(take(state, who[first]), total, block.only(first), now)
-                    slowest = time.perf_counter() - start
-                heard = _repeated(alike, len(who))
-            else:
-                before = state if len(who) == len(whole.clients) else take(state, who)
-                heard = exchange.absorb(before, total, block, now)
-                slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            clients[i] = device.states(self._put(whole, state, who, heard, exchange, now))
-        account = self._line(exchange).account
-        account.answer_s += slowest
-        account.work_s += time.perf_counter() - began
-        return clients
+        """The states of those who are told the sum."""
+        return self._hosted.hear(self._line(exchange), clients, total, now)
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
         account = line.account
