@@ -24,9 +24,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from cases import BY_ROWS, CASES, GRIDS, NEIGHBOURS, NUMBERS
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -46,92 +47,6 @@ ENVIRONMENT = os.environ | {
 }
 SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8"
 
-
-class Case(NamedTuple):
-    """How much of a case is run; what it is stands in its job file and in the hand-written loops."""
-
-    clients: int
-    rounds: int
-    sum: str  # the name of the exchange
-    variants: tuple[str, ...] = ("hand", "float", "exact")
-    job: str = ""  # the job file; case[name].toml where it is left out
-    changes: tuple[str, ...] = ()  # to the job
-    floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
-    loop: str = ""  # a hand-written loop for this case alone
-    ranks: tuple[int, ...] = ()  # instead of those asked for
-    data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
-
-
-def cells(data: str, penalty: float) -> Case:
-    """4 x 4 cells of even and odd digits, or of texts; rule `damped`, and `line-search` with float sums."""
-    variants = "products", "float", "exact", "search", "encrypted"
-    change = f"--set=objective.penalty={penalty}"
-    return Case(16, 60, "primal", variants, "hyfdca.toml", (change,), loop="products_of_cells.py", data=data)
-
-
-def columns(algorithm: str, batch: int, *more: str) -> Case:
-    """10 clients with some of the columns each."""
-    variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch={batch}"
-    return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
-
-
-STATES = '--set=algorithm={name="fedpdm",batch=5,step_size=[0.1,0.0],rho=2.0,local_steps=2,start="own"}'
-
-
-def sampled(*change: str) -> Case:
-    """100 of 1,000 clients a round, and of 100,000."""
-    return Case(1000, 60, "changes", ("few", "many"), "clients.toml", change, data="clients")
-
-
-NUMBERS = {
-    "few": [],
-    "many": [],
-    "float": ["--set=sum.numbers=float"],
-    "exact": [],  # on the algorithm's own grid, 2^-40
-    "blocks": ["--set=sum.numbers=exact-blocks"],  # the sum of a block is rounded, and not each client's answer
-    "blocks100": ["--set=sum.numbers=exact-blocks", "--set=data.block=100"],
-    "private": [  # clipped and noisy gradients
-        "--set=privacy.delta=1e-5",
-        "--set=privacy.clip=1.0",
-        "--set=privacy.noise_multiplier=1.0",
-    ],
-    "masked": ['--set=sum.channel="masked"', "--set=server.dedicated=false"],  # all pairs
-    "sparse": ['--set=sum.channel="masked"', "--set=server.dedicated=false", "--set=masking.neighbours=4"],
-    "encrypted": ['--set=sum.channel="encrypted"', "--set=server.dedicated=false"],
-    "search": ["--set=sum.numbers=float", "--set=algorithm.rule=line-search"],
-    "exact32": ['--set=sum.bounds."{sum}.value"={bound}', "--set=sum.scales.{sum}={scale}"],
-}
-# 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
-GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
-CASES = {
-    "1": Case(10, 300, "gradients", ("hand", "float", "blocks", "hand-exact", "exact", "exact32", "products")),
-    "1-recursive": Case(
-        10, 300, "gradients", ("float", "exact", "products"),
-        "case1.toml", ('--set=algorithm.variance_reduction="recursive"',),
-    ),
-    "1-fedsgd": Case(10, 300, "changes", ("hand", "float", "exact", "exact32")),
-    "2": Case(100, 60, "changes"),
-    "3": Case(1000, 60, "changes", ("hand", "float", "blocks", "blocks100", "hand-exact", "exact")),
-    "alg2": Case(10, 300, "gradients", ("hand", "float", "exact", "products"), "alg2.toml"),
-    "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml"),
-    "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
-    "alg4-b1000": columns("alg4", 1000, "rows"),
-    "fedpdm": Case(
-        1000, 300, "uploads", ("hand", "float", "exact", "private"), "fedpdm.toml",
-        loop="handwritten_states.py", ranks=(1, 2, 4),
-    ),
-    "channels": Case(
-        10, 60, "gradients", ("exact", "streams", "masked", "streams-sparse", "sparse", "encrypted"), "case1.toml"
-    ),
-    "hyfdca": cells("grid", 5e-4),
-    "hyfdca-text": cells("text", 5e-6),
-    "clients": sampled(),
-    "clients-states": sampled(STATES),
-    "alg3-b100": columns("alg3", 100),
-    "alg4-b100": columns("alg4", 100),
-}  # fmt: skip
-NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
-BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
 
 Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
 
