@@ -179,7 +179,8 @@ def rehearse(job: Job, rounds: int) -> Stage:
     federation = ready.federation
     transcript.channel = federation.channel.name
     blocks = list(federation.blocks)
-    federation.blocks = Roster.of([Block(tuple(Watched(one, watch) for one in b.shards), b.dtype) for b in blocks])
+    watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
+    federation.hosted.blocks = Roster.of(watched)
     stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test)
     _play(stage, ready, _Watching(federation, watch), rounds)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}

@@ -75,9 +75,8 @@ class Federation:
         summed: Mapping[str, int] | None = None,
         by_blocks: bool = False,
     ) -> None:
-        self.device: Device = device or Host()
-        self.transport, self.blocks, self.clients = transport, Roster.of(blocks), clients
-        self._hosted = Hosted(self.blocks, self.device)
+        self.hosted = Hosted(Roster.of(blocks), device or Host())
+        self.transport, self.clients = transport, clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
         }  # fmt: skip
@@ -101,6 +100,16 @@ class Federation:
     def serves(self) -> bool:
         """Whether this is rank 0."""
         return self.transport.rank == 0
+
+    @property
+    def blocks(self) -> Roster:
+        """Of this rank's clients."""
+        return self.hosted.blocks
+
+    @property
+    def device(self) -> Device:
+        """Where they compute."""
+        return self.hosted.device
 
     @property
     def halted(self) -> bool:
@@ -235,9 +244,9 @@ class Federation:
             channel.recorder.question(line, now, question)
         fused, start = getattr(exchange, "fused", None), time.perf_counter()
         if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
-            self._hosted.answer_by_blocks(line, fused, question, now)
+            self.hosted.answer_by_blocks(line, fused, question, now)
         elif fused is not None and not self._settings["exact"]:
-            self._hosted.answer_together(line, fused, question, now)
+            self.hosted.answer_together(line, fused, question, now)
         else:
             clients = self._answer(line, exchange, clients, question, now)
         line.account.work_s += time.perf_counter() - start
@@ -258,11 +267,11 @@ class Federation:
         return clients, total
 
     def _answer(self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round) -> States:
-        return self._hosted.answer_each(line, self._channel(exchange), clients, question, now)
+        return self.hosted.answer_each(line, self._channel(exchange), clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states of those who are told the sum."""
-        return self._hosted.hear(self._line(exchange), clients, total, now)
+        return self.hosted.hear(self._line(exchange), clients, total, now)
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
         account = line.account
