@@ -130,7 +130,7 @@ class Server:
 
 
 class Exact:
-    """Sums of float32 vectors as int64 on the grid of 2^-40, each rounded by itself: the bits of mpifed's exact sums.
+    """Sums of float32 vectors as int64 on the grid of 2^-40, each rounded by itself, as in mpifed's exact sums.
 
     Adding 1.5 * 2^52 * 2^-40 in float64 rounds a number to the grid and leaves its integer in the low bits.
     """

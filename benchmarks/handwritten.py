@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,15 +107,20 @@ def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
     weights, slopes, further = layers(w, features), layers(message, features), layers(scratch, features)
     everybody = case.batch * here.all_clients
     factor = 1 / everybody  # N_i / (B N)
-    exact = Exact(w.size)
+    exact = Exact(w.size if case.exact else 0)
 
-    def sum_of_floats(rows: NDArray[np.int64]) -> None:
-        message[-1] = 0
+    def chunks(rows: NDArray[np.int64]) -> Iterator[tuple[int, Network, NDArray[np.int64]]]:
+        """(number of the first row, a network with the rows in x, their labels)."""
         for first in range(0, len(rows), CHUNK):
             part = rows[first : first + CHUNK]
             network = sized[len(part)]
             np.take(here.X, part, axis=0, out=network.x, mode="clip")
-            right = network.gradient(weights, network.x, here.y[part], factor, out=further if first else slopes)
+            yield first, network, here.y[part]
+
+    def sum_of_floats(rows: NDArray[np.int64]) -> None:
+        message[-1] = 0
+        for first, network, y in chunks(rows):
+            right = network.gradient(weights, network.x, y, factor, out=further if first else slopes)
             if first:
                 np.add(g, scratch[:-1], out=g)
             if case.limited:
@@ -123,12 +128,9 @@ def one_step(case: Case, here: Shards, w: Array, comm: MPI.Comm) -> Callable[[in
         comm.Allreduce(MPI.IN_PLACE, message)
 
     def exact_sum(rows: NDArray[np.int64]) -> None:
-        for first in range(0, len(rows), CHUNK):
-            part = rows[first : first + CHUNK]
-            network = sized[len(part)]
-            np.take(here.X, part, axis=0, out=network.x, mode="clip")
-            network.backward(weights, network.x, here.y[part], factor)
-            for client in range(0, len(part), case.batch):
+        for first, network, y in chunks(rows):
+            network.backward(weights, network.x, y, factor)
+            for client in range(0, len(y), case.batch):
                 network.pull(network.x, slice(client, client + case.batch), slopes)
                 exact.add(g, 0 if first or client else here.clients)
         exact.total(comm, g)

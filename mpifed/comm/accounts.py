@@ -78,9 +78,7 @@ def gathered(
     return totals
 
 
-def _over_ranks(
-    crypto: Array, answer: Array, work: Array, tell: Array, sum_: Array
-) -> dict[str, float]:
+def _over_ranks(crypto: Array, answer: Array, work: Array, tell: Array, sum_: Array) -> dict[str, float]:
     """From the seconds [ranks] of each rank, those of the run: cryptography is that of all ranks together."""
     return {
         "crypto_s": float(crypto.sum()),

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.places import Place, out_of_bounds, total_out_of_bounds
-from mpifed.comm.sums import ExactSum, FloatSum, Sum
+from mpifed.comm.sums import ExactSum, FloatSum, Sum, reduce_in_place
 from mpifed.core.device import Device, any_on_device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Placed
-from mpifed.core.record import Array, Record, index, leaves, namespace
+from mpifed.core.record import Array, Record, bare_leaves, index, namespace
 from mpifed.maths.kernels_sums import add_encoded, add_floats, encoded, note_worst
 
 _WORD = 8
@@ -65,7 +65,7 @@ class DeviceSum:
         self._touch()
         if self._who[0] != clients.tobytes():
             self._who = clients.tobytes(), self._device.record(clients)
-        for number, (place, (_, leaf)) in enumerate(zip(self.places, leaves(answer), strict=True)):
+        for number, (place, leaf) in enumerate(zip(self.places, bare_leaves(answer), strict=True)):
             worst = self._worst[number]
             if place.field.in_parts:
                 self._put(place, leaf, clients, worst)
@@ -87,7 +87,7 @@ class DeviceSum:
         self._touch()
         self._blocks[int(clients[0])] = clients
         first = self._device.record(clients[:1])
-        for number, (place, (_, leaf)) in enumerate(zip(self.places, leaves(total), strict=True)):
+        for number, (place, leaf) in enumerate(zip(self.places, bare_leaves(total), strict=True)):
             rows = self._rows(place, leaf[None] if any_on_device(leaf) else np.asarray(leaf)[None], 1)
             note_worst(rows, first, place.form.bound * len(clients), self._worst[number])
             add_encoded(rows, place.form, self._limbs(place))
@@ -159,7 +159,7 @@ class DeviceSum:
             self._own.set_fused(total)
             return
         self._touch()
-        for place, (_, leaf) in zip(self.places, leaves(total), strict=True):
+        for place, leaf in zip(self.places, bare_leaves(total), strict=True):
             flat = leaf.reshape(-1) if any_on_device(leaf) else self._device.record(np.reshape(leaf, -1))
             self._sums[place.start : place.stop] = flat
 
@@ -197,7 +197,7 @@ class DeviceSum:
 
     def reduce(self, transport: Any, everywhere: bool) -> NDArray[Any] | None:
         """Taken from the devices by MPI where it is aware of them."""
-        if not self.aware or transport.size == 1:
+        if not self.aware:
             return self._own.reduce(transport, everywhere)
         xp = namespace(self._sums)
         if self._pending:
@@ -206,10 +206,7 @@ class DeviceSum:
         else:
             self._sums[:] = self._device.record(self.message)
         xp.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
-        direct = transport.direct
-        add = direct.reduce_all if everywhere else direct.reduce
-        add(self._sums, self._sums)
-        if not everywhere and transport.rank != 0:
+        if not reduce_in_place(transport, [self._sums], everywhere, transport.direct):
             return None
         self._sums.get(out=self.message)
         return self.message

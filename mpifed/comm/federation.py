@@ -248,7 +248,7 @@ class Federation:
         elif fused is not None and not self._settings["exact"]:
             self.hosted.answer_together(line, fused, question, now)
         else:
-            clients = self._answer(line, exchange, clients, question, now)
+            clients = self._answer(line, clients, question, now)
         line.account.work_s += time.perf_counter() - start
         self._count(exchange, line, question, now)
         if now.void:
@@ -266,8 +266,8 @@ class Federation:
             channel.recorder.opened(line, now, total)
         return clients, total
 
-    def _answer(self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round) -> States:
-        return self.hosted.answer_each(line, self._channel(exchange), clients, question, now)
+    def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
+        return self.hosted.answer_each(line, self._channel(line.exchange), clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states of those who are told the sum."""

@@ -208,7 +208,6 @@ class FloatSum(Message):
         self._fields, self.places = fields, places
         self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
         self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
-        self._can_be_fused = [place in self._long for place in places]
         stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
         self._short = [slice(*some) for some in zip(stops[::2], stops[1::2], strict=True) if some[0] < some[1]]
         self._fused: dict[str, NDArray[np.floating]] = {}  # of long fields: what goes in the place of the message
@@ -243,8 +242,8 @@ class FloatSum(Message):
     def set_fused(self, total: Record) -> None:
         """Begin with a sum of answers, whose arrays are the caller's no more, and end with it."""
         self._fused.clear()
-        for place, leaf, alone in zip(self.places, bare_leaves(total), self._can_be_fused, strict=True):
-            if alone and leaf.dtype == self.message.dtype:
+        for place, leaf in zip(self.places, bare_leaves(total), strict=True):
+            if place in self._long and leaf.dtype == self.message.dtype:
                 self._fused[place.name] = leaf.reshape(-1)
             else:
                 self.message[place.start : place.stop] = leaf.reshape(-1)
@@ -282,11 +281,15 @@ class FloatSum(Message):
         return fused.astype(place.dtype, copy=False)
 
 
-def reduce_in_place(transport: Transport, arrays: Iterable[NDArray[Any]], everywhere: bool) -> bool:
-    """Have each array become its sum over all ranks; whether it is that on this rank. Collective."""
+def reduce_in_place(transport: Any, arrays: Iterable[Any], everywhere: bool, way: Any = None) -> bool:
+    """Have each array become its sum over all ranks; whether it is that on this rank. Collective.
+
+    The `way` is the transport's own choice where none is given; see `mpifed.comm.reductions`.
+    """
     if transport.size == 1:
         return True
-    add = transport.reduce_all if everywhere else transport.reduce
+    way = way or transport
+    add = way.reduce_all if everywhere else way.reduce
     for array in arrays:
         add(array, array)
     return everywhere or transport.rank == 0

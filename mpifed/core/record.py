@@ -72,13 +72,7 @@ def bare_leaves(record: Record) -> list[Any]:
         return [record]
     if record and not hasattr(record, "_fields"):
         raise TypeError("a plain tuple has no field names; use a NamedTuple")
-    found: list[Any] = []
-    for value in record:
-        if isinstance(value, tuple):
-            found += bare_leaves(value)
-        else:
-            found.append(value)
-    return found
+    return [leaf for part in record for leaf in bare_leaves(part)]
 
 
 def map_leaves(function: Callable[..., Any], record: Record, *others: Record) -> Record:

@@ -103,12 +103,12 @@ class _Rehearsal(Federation):
         self._crypto_s[exchange.name][-1] += self._lap(self._line(exchange)) * (self._hosts if everywhere else 1)
         return found
 
-    def _answer(self, line: Line, exchange: Exchange, clients: States, question: Record, now: Round) -> States:
+    def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
         """The answers; and how long it takes to seal those of all clients present."""
         self._lap(line)
-        found = super()._answer(line, exchange, clients, question, now)
+        found = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
-        self._crypto_s[exchange.name][-1] += self._lap(line) * float(now.present.sum() / max(here, 1))
+        self._crypto_s[line.exchange.name][-1] += self._lap(line) * float(now.present.sum() / max(here, 1))
         return found
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:

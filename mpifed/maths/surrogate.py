@@ -104,7 +104,8 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
     aims : [M + 1] what each constraint is compared with; the first, of the objective, is not read
     tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
     """
-    curvature, rest = curvature_of(surrogate, tau, start), 1 - float(surrogate.weight) if start == "paper" else 0.0
+    curvature = curvature_of(surrogate, tau, start)
+    rest = 1 - float(surrogate.weight) if start == "paper" else 0.0
     position = np.cumsum(tracked) - 1
     rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
     constants = [

@@ -163,7 +163,9 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, pytest.param(7, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(ranks, marks=[pytest.mark.long] if ranks == 7 else []) for ranks in PLAN if ranks]
+)
 def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
     alone, here = played(0), played(ranks)
     for one in PLAN[ranks]:
