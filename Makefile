@@ -38,7 +38,7 @@ $(BIN)/python:
 	else $(BIN)/python -m pip install --quiet --editable '.[mpich]' && echo "$(CURDIR)/$(BIN)/mpiexec" >$@; fi
 	@echo "MPI: $$(cat $@)"
 
-.venv/%.done: setup.cfg pyproject.toml | .venv/launcher
+.venv/%.done: setup.cfg pyproject.toml setup.py mpifed/core/_loops.c | .venv/launcher
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 

@@ -26,6 +26,22 @@ settings.load_profile("mpifed")
 LAUNCH_LIMIT_S = 90.0
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
 
+# --- loops over memory, compiled and not ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["compiled", "numpy"])
+def loops_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The tests of a module twice: with the compiled loops, where they could be built, and with NumPy's calls."""
+    from mpifed.core import loops
+
+    if request.param == "compiled" and loops.compiled is None:
+        pytest.skip("there was no C compiler when mpifed was installed")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(loops, "compiled", None)
+        yield request.param
+
+
 # --- several ranks in one pytest: who fails alone ends all -------------------------------------------------------
 
 

@@ -105,13 +105,10 @@ class ExactSum(Message):
             if place.field.in_parts:
                 self._put(place, accumulator, leaf, clients)
                 continue
-            rows, together = place.rows(leaf, len(clients)), encoder.together
-            for start in range(0, len(rows), together):  # each is still in the cache when it is encoded
-                some = rows[start : start + together]
-                if outside(some, place.form.bound):
-                    i = next(i for i, one in enumerate(some) if outside(one, place.form.bound))
-                    raise client_out_of_bounds(place, int(clients[start + i]), some[i])
-                encoder.add(some, accumulator, 0 if self._begun or start else self._clients)
+            rows = place.rows(leaf, len(clients))
+            if not encoder.add(rows, accumulator, 0 if self._begun else self._clients):
+                i = next(i for i, one in enumerate(rows) if outside(one, place.form.bound))
+                raise client_out_of_bounds(place, int(clients[i]), rows[i])
         self._begun = True
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
@@ -125,9 +122,9 @@ class ExactSum(Message):
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
             whole = place.whole(leaf)
-            if outside(whole, place.form.bound * len(clients)):
+            first_of = 0 if self._begun else self._clients
+            if not encoder.add_total(whole.reshape(-1), accumulator, len(clients), first_of):
                 raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
-            encoder.add_total(whole.reshape(-1), accumulator, 0 if self._begun else self._clients)
         self._begun = True
 
     def _put(
@@ -146,26 +143,24 @@ class ExactSum(Message):
         for client, values, at in parts:
             target = whole[0, ...][at] if place.form.limbs == 1 and isinstance(at, tuple) else None
             if target is not None and isinstance(at[-1], slice) and target.flags.c_contiguous:
-                encoder, _ = self._encoder(place, client, values.reshape(1, -1))
-                encoder.add_piecewise(values.reshape(-1), target.reshape(-1))
+                encoder, _ = self._encoder(place, values.size)
+                if not encoder.add_alone(values.reshape(-1), target.reshape(-1)):
+                    raise client_out_of_bounds(place, client, values)
             else:
                 yield self._coded(place, client, values), at
 
-    def _encoder(
-        self, place: Place, client: int, flat: NDArray[np.floating]
-    ) -> tuple[Encoder, NDArray[np.signedinteger]]:
-        """What encodes the values [1, m] of one client, if they are within the bound, and room for the integers."""
-        if outside(flat, place.form.bound):
-            raise client_out_of_bounds(place, client, flat[0])
-        if (place.name, flat.size) not in self._parts:
-            buffer = np.empty(place.form.limbs * flat.size, dtype=self.message.dtype)
-            self._parts[place.name, flat.size] = Encoder(place.form, flat.size), buffer
-        return self._parts[place.name, flat.size]
+    def _encoder(self, place: Place, size: int) -> tuple[Encoder, NDArray[np.signedinteger]]:
+        """What encodes so many values of one client, and room for the integers."""
+        if (place.name, size) not in self._parts:
+            buffer = np.empty(place.form.limbs * size, dtype=self.message.dtype)
+            self._parts[place.name, size] = Encoder(place.form, size), buffer
+        return self._parts[place.name, size]
 
     def _coded(self, place: Place, client: int, values: NDArray[np.floating]) -> NDArray[np.signedinteger]:
         """[limbs, ...] the values of one client on the grid; the next ones of that size overwrite them."""
-        encoder, coded = self._encoder(place, client, flat := values.reshape(1, -1))
-        encoder.add(flat, coded, 1)
+        encoder, coded = self._encoder(place, values.size)
+        if not encoder.add(values.reshape(1, -1), coded, 1):
+            raise client_out_of_bounds(place, client, values)
         return coded.reshape(place.form.limbs, *values.shape)
 
     def check(self, clients: NDArray[np.int64]) -> None:

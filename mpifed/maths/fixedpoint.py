@@ -10,10 +10,13 @@ same is done in float32 with 2^23 for 2^52, and integers of 32 bits.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mpifed.core import loops
 
 _LIMB_BITS = 32  # the low limb's width when there are two
 _TOGETHER = 2**14  # values encoded in one call: what is between stays in the cache
@@ -81,36 +84,47 @@ class Encoder:
 
     def __init__(self, form: Grid, size: int) -> None:
         self.form, self.size = form, size
-        self.together = max(1, _TOGETHER // max(size, 1))  # rows that are encoded in one go
-        real, self._integer, digits = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
+        self._together = max(1, _TOGETHER // max(size, 1))  # rows that calls of NumPy take in one go
+        kinds = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
+        self._real, self._integer, digits = kinds
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
         self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # what adding a constant can encode
-        self._bits = [int(real(constant).view(self._integer)) for constant in self._constants]
-        width = min(size, _TOGETHER)
-        self._shifted = np.empty((self.together, width), real)
-        self._rest = np.empty((self.together if form.limbs == 2 else 0, width))
+        self._bits = [int(self._real(constant).view(self._integer)) for constant in self._constants]
 
-    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> None:
-        """Add the rows of `values` [n, size], each within the bound, to `accumulator` [limbs * size].
+    @cached_property
+    def _shifted(self) -> NDArray[np.floating]:
+        return np.empty((self._together, min(self.size, _TOGETHER)), self._real)
+
+    @cached_property
+    def _rest(self) -> NDArray[np.float64]:
+        return np.empty((self._together, min(self.size, _TOGETHER)))
+
+    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> bool:
+        """Add the rows of `values` [n, size] to `accumulator` [limbs * size].
 
         The first of several additions overwrites what was there; it is told how many rows there will be in all,
         `first_of`, since each of them leaves a constant in the sum, which is taken away in advance.
+
+        Returns
+        -------
+        Whether all values are numbers within the form's bound. If not, what is in the accumulator is no sum.
         """
-        sums = accumulator.reshape(self.form.limbs, self.size)
-        width = self._shifted.shape[1]
-        for start in range(0, len(values), self.together):
-            some = values[start : start + self.together]
-            for left in range(0, self.size, width or 1):
-                at = slice(left, left + width)
-                self._add(some[:, at], sums[:, at], 0 if start else first_of)
+        return self._add_rows(values, accumulator, self.form.bound, first_of, bool(first_of))
+
+    def add_alone(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> bool:
+        """Add `values` [m], as many as there are in `accumulator` [m], of one limb, and leave no constant."""
+        return self._add_rows(values.reshape(1, -1), accumulator, self.form.bound, 1, False)
 
     def add_total(
-        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0
-    ) -> None:
-        """Add a sum [size] of values within the bound, as `add` does with one value; it may be above the bound."""
-        if not outside(total, self._largest):
-            self.add(total.reshape(1, -1), accumulator, first_of)
-            return
+        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, first_of: int = 0
+    ) -> bool:
+        """`add` for one sum [size] over so many `clients`, whose bound is that of all of them together."""
+        bound = self.form.bound * clients
+        if bound <= self._largest or not outside(total, self._largest):
+            bound = min(bound, self._largest)
+            return self._add_rows(total.reshape(1, -1), accumulator, bound, first_of, bool(first_of))
+        if outside(total, bound):
+            return False
         rest = total.astype(np.float64)
         for limb, scale in enumerate(self.form.limb_scales):
             part = accumulator[limb * self.size : (limb + 1) * self.size]
@@ -118,22 +132,55 @@ class Encoder:
             rest -= multiple * scale
             coded = multiple.astype(self._integer) + self._integer(self._bits[limb])
             np.add(coded, self._integer(self._offset(limb, first_of)) if first_of else part, out=part)
+        return True
 
-    def add_piecewise(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> None:
-        """Add as many `values` [m] as there are in `accumulator` [m], of one limb, so that little leaves the cache."""
-        shifted, constant, bits = self._shifted[0], self._constants[0], self._integer(self._bits[0])
-        for start in range(0, len(values), len(shifted)):
-            some = values[start : start + len(shifted)]
-            piece = shifted[: len(some)]
-            np.copyto(piece, some, casting="same_kind")
-            piece += constant
-            coded = piece.view(self._integer)
-            coded -= bits
-            target = accumulator[start : start + len(some)]
-            target += coded
+    def _add_rows(
+        self,
+        values: NDArray[np.floating],
+        accumulator: NDArray[np.signedinteger],
+        bound: float,
+        constants: int,
+        anew: bool,
+    ) -> bool:
+        """`add`, having taken away so many `constants`; `anew`: what was in the accumulator is overwritten."""
+        offsets = [self._offset(limb, constants) if constants else 0 for limb in range(self.form.limbs)]
+        if loops.compiled is not None:
+            return self._compiled(values, accumulator, bound, offsets, anew)
+        sums = accumulator.reshape(self.form.limbs, -1)
+        size = sums.shape[1]
+        for start in range(0, len(values), self._together):
+            some = values[start : start + self._together]
+            if outside(some, bound):
+                return False
+            for left in range(0, size, _TOGETHER):
+                at = slice(left, left + _TOGETHER)
+                self._add(some[:, at], sums[:, at], [0] * len(offsets) if start else offsets, anew and not start)
+        return True
 
-    def _add(self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], first_of: int) -> None:
-        """Add the rows of `values` [n, m], few enough for one call, to `sums` [limbs, m], as `add` does."""
+    def _compiled(
+        self,
+        values: NDArray[np.floating],
+        accumulator: NDArray[np.signedinteger],
+        bound: float,
+        offsets: list[int],
+        anew: bool,
+    ) -> bool:
+        """The same in one pass."""
+        narrow = self.form.bits == 32
+        if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
+            if outside(values, bound):  # before it is rounded
+                return False
+            values = values.astype(self._real)
+        within: bool = loops.compiled.add_encoded(
+            np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, bound,
+            (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator, narrow,
+        )  # fmt: skip
+        return within
+
+    def _add(
+        self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], offsets: list[int], anew: bool
+    ) -> None:
+        """Add the rows of `values` [n, m], few enough for one call, to `sums` [limbs, m]."""
         shifted = self._shifted[: len(values), : values.shape[1]]
         for limb, constant in enumerate(self._constants):
             if values.dtype == shifted.dtype:
@@ -143,7 +190,12 @@ class Encoder:
                 shifted += constant
             coded = shifted.view(self._integer)
             summed = coded[0] if len(coded) == 1 else coded.sum(axis=0, dtype=self._integer)
-            np.add(summed, self._offset(limb, first_of) if first_of else sums[limb], out=sums[limb])
+            if anew:
+                np.add(summed, offsets[limb], out=sums[limb])
+            else:
+                sums[limb] += summed
+                if offsets[limb]:
+                    sums[limb] += offsets[limb]
             if limb + 1 < len(self._constants):
                 shifted -= constant
                 values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact
@@ -157,6 +209,11 @@ class Encoder:
 def decode(accumulator: NDArray[np.signedinteger], form: Grid, dtype: str) -> NDArray[np.floating]:
     """The sum [size] that `accumulator` [limbs * size] stands for, rounded to `dtype`."""
     size = len(accumulator) // form.limbs
+    if form.limbs == 1 and loops.compiled is not None and dtype in ("float32", "float64"):
+        found = np.empty(size, dtype)
+        accumulator = np.ascontiguousarray(accumulator)
+        loops.compiled.decode(accumulator, accumulator.itemsize == 4, form.scale, dtype == "float32", found)
+        return found
     if form.limbs == 1:
         total = accumulator.astype(dtype)
         total *= total.dtype.type(form.scale)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.core import loops
 from mpifed.core.record import Array, beside, namespace
 
 OPTIONS = ("--fmad=false",)
@@ -95,8 +96,9 @@ def swish(z: Array) -> tuple[Array, Array]:
     if namespace(z) is not np:
         gate, active = launch(SWISH, z, z)
         return gate, active
-    gate = sigmoid(z)
-    return gate, z * gate
+    gate = np.tanh(z * z.dtype.type(0.5))
+    active = loops.swish(z, gate)
+    return gate, active
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
@@ -106,11 +108,7 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     """
     if namespace(z) is not np:
         return launch(SWISH_SLOPE, z, z, gate, active, back)
-    slope = np.subtract(z, active, out=active)
-    slope += slope.dtype.type(1)
-    slope *= gate
-    back *= slope
-    return back
+    return loops.swish_slope(z, gate, active, back)
 
 
 # --- the softmax and its cross-entropy ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.loops import combination
 from mpifed.core.record import Array, Record, flat, in_memory, leaves, map_leaves, namespace, on_host
 
 Start = Literal["exact", "paper"]
@@ -57,12 +58,10 @@ def track(
     """
 
     def tracked(linear: Array, slope: Array, w: Array) -> Array:
-        xp = namespace(w)
-        number, new, part = w.dtype.type, xp.empty_like(linear), xp.empty_like(w)
-        for k, penalty in enumerate(penalties):
-            xp.multiply(w, number(2 * rho * (penalty - tau)), out=new[k])  # with the next, rho times the new l
-            new[k] += xp.multiply(slope[k], number(rho / weight), out=part)
-            new[k] += xp.multiply(linear[k], number(1 - rho), out=part)  # (30), (31)
+        new = namespace(w).empty_like(linear)
+        for k, penalty in enumerate(penalties):  # the first two are rho times the new l; (30), (31)
+            factors = 2 * rho * (penalty - tau), rho / weight, 1 - rho
+            combination(factors, (w, slope[k], linear[k]), out=new[k])
         return new
 
     linear = map_leaves(tracked, surrogate.linear, gradient, at)
@@ -134,11 +133,8 @@ def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Recor
     """(1 - gamma) w_t + gamma w-bar, by (5), for w-bar = - sum_k factors[k] l_k."""
 
     def moved(w: Array, linear: Array) -> Array:
-        number, new = w.dtype.type, w * w.dtype.type(1 - gamma)
-        for row, factor in zip(linear, factors, strict=True):
-            if factor:
-                new -= row * number(gamma * factor)
-        return new
+        some = [(-gamma * factor, row) for factor, row in zip(factors, linear, strict=True) if factor]
+        return combination([1 - gamma, *(factor for factor, _ in some)], [w, *(row for _, row in some)])
 
     return map_leaves(moved, at, surrogate.linear)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.comm.transport import Transport, library
+from mpifed.core import loops
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm
@@ -114,6 +115,7 @@ class Results:
             "device": self.device.name,
             "versions": environment.versions() | dict(self.device.versions),
             "blas": environment.blas(),
+            "loops": "compiled" if loops.compiled else "numpy",
             "mpi": library() if transport.size > 1 else None,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
             "process": this_process(),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.loops import scale_dense
 from mpifed.core.record import Array
 
 
@@ -40,18 +41,6 @@ class Scaling(NamedTuple):
 
 
 IDENTITY = Scaling(np.array(1.0), np.array(0.0))
-
-
-def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array) -> None:
-    """Put raw [b, p] * scale + shift into `out` [b, p], which may be `raw` itself."""
-    if scale is not None and raw.dtype == out.dtype:
-        np.multiply(raw, scale, out=out)
-    elif raw is not out:
-        np.copyto(out, raw, casting="same_kind")
-        if scale is not None:  # a product that converts what it reads is slower than the two
-            np.multiply(out, scale, out=out)
-    if shift is not None:
-        np.add(out, shift, out=out)
 
 
 def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:

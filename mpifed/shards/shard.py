@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.loops import scale_dense
 from mpifed.core.record import Array
 from mpifed.shards.layout import REMEDY
-from mpifed.shards.scaling import Scaling, scale_dense, scale_sparse
+from mpifed.shards.scaling import Scaling, scale_sparse
 
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, and of sparse rows their int32 columns too
 MOST_OPEN = 128  # files of one federation
@@ -124,15 +125,15 @@ class DenseRows:
         self._values = values.load() if in_memory else values
         self._scratch = np.empty((0, *values.shape[1:]), values.dtype)
 
-    def rows(self, at: Array) -> Array:
-        """The rows `at` [b] as [b, p]; the next call may overwrite them."""
+    def find(self, at: Array) -> tuple[Array, Array | None]:
+        """Values in memory, and where in them the rows `at` [b] are; None: all. The next call may overwrite them."""
         if not isinstance(self._values, Extent):
-            return self._values.take(at, axis=0)  # indexing takes up to four times as long
+            return self._values, at
         if len(self._scratch) < len(at):
             self._scratch = np.empty((len(at), *self._scratch.shape[1:]), self.dtype)
         into = self._scratch[: len(at)]
         self._values.gather(at, at + 1, into)
-        return into
+        return into, None
 
     def move(self, into: Array) -> None:
         """Keep the values, which are in memory, in `into` [s, p] from now on."""
@@ -260,7 +261,8 @@ class Shard:
         if isinstance(self._values, SparseRows):
             self.take_sparse(at, out.dtype).toarray(out=out)
             return
-        scale_dense(self._values.rows(at), *self._factors_in(out.dtype), out)
+        raw, rows = self._values.find(at)
+        scale_dense(raw, *self._factors_in(out.dtype), out, rows)
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
@@ -352,4 +354,4 @@ class Joint:
         """Put the scaled rows `at` [b], counted over all who are here, into `out` [b, p]; their labels into `y` [b]."""
         assert self._like is not None
         y[:] = self._y.take(at)
-        scale_dense(self._values.take(at, axis=0), *self._like._factors_in(out.dtype), out)
+        scale_dense(self._values, *self._like._factors_in(out.dtype), out, at)

@@ -15,6 +15,7 @@ import pytest
 import threadpoolctl
 
 from mpifed import doctor
+from mpifed.core import loops
 from mpifed.doctor import Finding, Place
 
 MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
@@ -113,6 +114,13 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
         (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
         assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")
+
+
+def test_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "compiled", object())
+    assert levels(doctor.compiled_loops()) == ["ok"]
+    monkeypatch.setattr(loops, "compiled", None)
+    assert levels(doctor.compiled_loops()) == ["warning"]
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
 
+pytestmark = pytest.mark.usefixtures("loops_by")
 ONE_LIMB, TWO_LIMBS = (2.0**-40, 2.0**10), (2.0**-40, 2.0**35)
 grids = st.sampled_from(
     [ONE_LIMB, TWO_LIMBS, (2.0**-30, 2.0**20), (1.0, 2.0**40), (2.0**-60, 2.0**20), (2.0**-52, 0.75), (2.0**3, 2.0**50)]
@@ -192,8 +193,46 @@ def test_sums_above_the_bound_of_one_value(form: Grid) -> None:
     found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
     for i, total in enumerate(totals):
-        encoder.add_total(total, found, len(totals) if i == 0 else 0)
+        assert encoder.add_total(total, found, 30, len(totals) if i == 0 else 0)
     scale = Fraction(form.scale)
     wanted = [sum(round(Fraction(float(x)) / scale) for x in column) for column in zip(*totals, strict=True)]
     whole = found.reshape(form.limbs, 50).astype(object)
     assert [sum(int(x) << 32 * (form.limbs - 1 - i) for i, x in enumerate(row)) for row in whole.T] == wanted
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf, 2.0**10 * 1.001, -(2.0**30), 3e38])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("clients", [1, 2, 4, 7])
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients: int, limbs: int) -> None:
+    form = Grid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
+    values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)
+    encoder, sums = Encoder(form, 3001), np.empty(limbs * 3001, np.int64)
+    assert encoder.add(values, sums, clients)
+    assert encoder.add_total(values.sum(axis=0), sums, clients)
+    for client, place in ((0, 0), (clients - 1, 3000), (clients // 2, 1500)):
+        wrong = values.copy()
+        wrong[client, place] = bad
+        assert not encoder.add(wrong, sums, clients)
+        assert not encoder.add(wrong, sums)
+    assert not encoder.add_total(np.full(3001, clients * 2.0**10 * 1.001, dtype), sums, clients)
+
+
+def test_in_the_place_of_other_integers() -> None:
+    """`add_alone` leaves nothing but the values."""
+    form = grid(2.0**-40, 2.0**10, 5)
+    values, sums = np.linspace(-1000, 1000, 5003), np.arange(5003)
+    assert Encoder(form, 5003).add_alone(values, sums)
+    np.testing.assert_array_equal(sums - np.arange(5003), [rounded(float(x), 2.0**-40) for x in values])
+    values[17] = nan
+    assert not Encoder(form, 5003).add_alone(values, sums)
+
+
+@pytest.mark.parametrize("largest", [2**31, 2**50, 2**51, 2**52, 2**62])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_sums_are_rounded_once(largest: int, dtype: str) -> None:
+    rng = np.random.default_rng(largest)
+    sums = rng.integers(-largest, largest, 4001)
+    sums[:8] = [0, -1, 2**51 - 1, 2**51, -(2**51), -(2**51) - 1, largest - 1, -largest]
+    wanted = [np.dtype(dtype).type(int(k)) * np.dtype(dtype).type(2.0**-40) for k in sums]
+    np.testing.assert_array_equal(decode(sums, Grid(2.0**-40, 2.0**10, 1), dtype), wanted)

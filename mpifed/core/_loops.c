@@ -1,0 +1,566 @@
+/* Loops that read and write memory once where calls of NumPy would several times; see loops.py, which checks what is
+ * passed here, and says what each function does. Every number is rounded as NumPy rounds it, operation by operation:
+ * the bits are the same. So this file must be compiled without contraction of a * b + c, and without -ffast-math.
+ */
+#ifdef __FAST_MATH__
+#error "-ffast-math would change the bits"
+#endif
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <math.h>
+#include <stdint.h>
+
+#define VERSION 1 /* of the functions' arguments; loops.py asks for the same */
+#define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
+#define MOST_TERMS 8 /* of a combination */
+#define AHEAD 4 /* rows that memory is asked for before they are read */
+
+#ifdef __GNUC__
+#define ALIKE static inline __attribute__((always_inline))
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define ALIKE static inline
+#define PREFETCH(address) (void)(address)
+#endif
+
+/* The same function for two sets of instructions; which is run is settled when the module is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__has_attribute)
+#if __has_attribute(target_clones)
+#define CLONED __attribute__((target_clones("avx2", "default")))
+#endif
+#endif
+#ifndef CLONED
+#define CLONED
+#endif
+
+typedef union {
+    double x;
+    uint64_t bits;
+} Wide;
+
+typedef union {
+    float x;
+    uint32_t bits;
+} Narrow;
+
+ALIKE uint64_t wide_bits(double x)
+{
+    Wide number;
+    number.x = x;
+    return number.bits;
+}
+
+ALIKE uint32_t narrow_bits(float x)
+{
+    Narrow number;
+    number.x = x;
+    return number.bits;
+}
+
+ALIKE double wide_of(uint64_t bits)
+{
+    Wide number;
+    number.bits = bits;
+    return number.x;
+}
+
+ALIKE Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
+
+/* --- sums of integers ------------------------------------------------------------------------------------------- */
+
+/* The largest T that is not above the bound. */
+static float float_bound(double bound)
+{
+    const float found = (float)bound;
+    return (double)found > bound ? nextafterf(found, 0) : found;
+}
+
+/* Whether x is above the bound in absolute value, or is not a number; of the width of T, for loops over vectors. */
+#define OUTSIDE_float(x, bound) (int32_t)!(fabsf(x) <= (bound))
+#define OUTSIDE_double(x, bound) (int64_t)!(fabs(x) <= (bound))
+#define FLAG_float int32_t
+#define FLAG_double int64_t
+
+/* Adds the rows of x [n, m], one limb each, and `offset` once; `first` of several additions, it overwrites what was there.
+ * Four rows are read side by side, which memory serves better than one after the other. 0: a number is outside the bound,
+ * and what is in `sums` is no sum. */
+#define ADD_ENCODED(NAME, T, REAL, WORD, BITS)                                                                         \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, REAL constant, int first,         \
+                           WORD offset, WORD *restrict sums)                                                           \
+    {                                                                                                                  \
+        const Py_ssize_t odd = n % 4;                                                                                  \
+        for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
+            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
+            FLAG_##T outside = 0;                                                                                      \
+            const WORD kept = first ? 0 : (WORD)-1;                                                                    \
+            if (odd == 0)                                                                                              \
+                for (Py_ssize_t j = start; j < stop; ++j) sums[j] = (sums[j] & kept) + offset;                         \
+            else if (first)                                                                                            \
+                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
+                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
+                    sums[j] = offset + BITS((REAL)x[j] + constant);                                                    \
+                }                                                                                                      \
+            else                                                                                                       \
+                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
+                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
+                    sums[j] += offset + BITS((REAL)x[j] + constant);                                                   \
+                }                                                                                                      \
+            for (Py_ssize_t i = odd ? 1 : 0; i < odd; ++i) {                                                           \
+                const T *restrict row = x + i * m;                                                                     \
+                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
+                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
+                    sums[j] += BITS((REAL)row[j] + constant);                                                          \
+                }                                                                                                      \
+            }                                                                                                          \
+            for (Py_ssize_t i = odd; i < n; i += 4) {                                                                  \
+                const T *restrict a = x + i * m, *restrict b = a + m, *restrict c = b + m, *restrict d = c + m;        \
+                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
+                    outside |= OUTSIDE_##T(a[j], bound) | OUTSIDE_##T(b[j], bound) | OUTSIDE_##T(c[j], bound) |        \
+                               OUTSIDE_##T(d[j], bound);                                                               \
+                    sums[j] += BITS((REAL)a[j] + constant) + BITS((REAL)b[j] + constant) +                             \
+                               BITS((REAL)c[j] + constant) + BITS((REAL)d[j] + constant);                              \
+                }                                                                                                      \
+            }                                                                                                          \
+            if (outside) return 0;                                                                                     \
+        }                                                                                                              \
+        return 1;                                                                                                      \
+    }
+
+ADD_ENCODED(add_floats_64, float, double, uint64_t, wide_bits)
+ADD_ENCODED(add_doubles_64, double, double, uint64_t, wide_bits)
+ADD_ENCODED(add_floats_32, float, float, uint32_t, narrow_bits)
+
+/* The same in two limbs: a coarse multiple, and what remains. */
+#define ADD_IN_TWO(NAME, T)                                                                                            \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, const double *constants,          \
+                           int first, const uint64_t *offsets, uint64_t *restrict high, uint64_t *restrict low)        \
+    {                                                                                                                  \
+        const double coarse = constants[0], fine = constants[1];                                                       \
+        for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
+            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
+            FLAG_##T outside = 0;                                                                                      \
+            for (Py_ssize_t i = 0; i < n; ++i) {                                                                       \
+                const T *restrict row = x + i * m;                                                                     \
+                const uint64_t kept = first && !i ? 0 : UINT64_MAX;                                                    \
+                const uint64_t once_high = i ? 0 : offsets[0], once_low = i ? 0 : offsets[1];                          \
+                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
+                    const double shifted = (double)row[j] + coarse;                                                    \
+                    const double rest = (double)row[j] - (shifted - coarse);                                           \
+                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
+                    high[j] = (high[j] & kept) + once_high + wide_bits(shifted);                                       \
+                    low[j] = (low[j] & kept) + once_low + wide_bits(rest + fine);                                      \
+                }                                                                                                      \
+            }                                                                                                          \
+            if (outside) return 0;                                                                                     \
+        }                                                                                                              \
+        return 1;                                                                                                      \
+    }
+
+ADD_IN_TWO(add_floats_in_two, float)
+ADD_IN_TWO(add_doubles_in_two, double)
+
+PyDoc_STRVAR(add_encoded_doc, "add_encoded(values, is_float, n, m, bound, constants, first, offsets, sums, is_32) -> bool");
+
+static PyObject *add_encoded(PyObject *module, PyObject *arguments)
+{
+    Py_buffer values, sums;
+    Py_ssize_t n, m;
+    double bound, constants[2];
+    int is_float, first, is_32, within = 1;
+    long long offsets[2];
+    if (!PyArg_ParseTuple(arguments, "y*pnnd(dd)p(LL)w*p", &values, &is_float, &n, &m, &bound, constants, constants + 1,
+                          &first, offsets, offsets + 1, &sums, &is_32))
+        return NULL;
+    const int two = constants[1] != 0;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
+    const Py_ssize_t word = is_32 ? sizeof(uint32_t) : sizeof(uint64_t);
+    if (values.len != n * m * item || sums.len != m * word * (1 + two) || (is_32 && (two || !is_float)))
+        PyErr_SetString(PyExc_ValueError, "add_encoded: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        const uint64_t begin[2] = {(uint64_t)offsets[0], (uint64_t)offsets[1]};
+        uint64_t *high = sums.buf, *low = high + (two ? m : 0);
+        const float *floats = values.buf;
+        const double *doubles = values.buf;
+        if (is_float) {
+            const float most = float_bound(bound);
+            if (is_32)
+                within = add_floats_32(floats, n, m, most, (float)constants[0], first, (uint32_t)begin[0], sums.buf);
+            else if (two)
+                within = add_floats_in_two(floats, n, m, most, constants, first, begin, high, low);
+            else
+                within = add_floats_64(floats, n, m, most, constants[0], first, begin[0], high);
+        } else {
+            if (two)
+                within = add_doubles_in_two(doubles, n, m, bound, constants, first, begin, high, low);
+            else
+                within = add_doubles_64(doubles, n, m, bound, constants[0], first, begin[0], high);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&sums);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(within);
+}
+
+/* Integers below 2^51 in absolute value become doubles by what `add_encoded` does, backwards: processors without
+ * AVX-512 convert 64 bits one by one. */
+#define DECODE_WIDE(NAME, T)                                                                                           \
+    CLONED static void NAME(const int64_t *restrict sums, Py_ssize_t m, T scale, T *restrict out)                      \
+    {                                                                                                                  \
+        const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                   \
+        const uint64_t bits = 0x4338000000000000u, half = (uint64_t)1 << 51;                                           \
+        for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
+            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
+            uint64_t beyond = 0;                                                                                       \
+            for (Py_ssize_t j = start; j < stop; ++j) {                                                                \
+                beyond |= ((uint64_t)sums[j] + half) >> 52;                                                            \
+                out[j] = (T)(wide_of((uint64_t)sums[j] + bits) - constant) * scale;                                    \
+            }                                                                                                          \
+            if (beyond)                                                                                                \
+                for (Py_ssize_t j = start; j < stop; ++j) out[j] = (T)sums[j] * scale;                                 \
+        }                                                                                                              \
+    }
+
+DECODE_WIDE(decode_floats, float)
+DECODE_WIDE(decode_doubles, double)
+
+#define DECODE_NARROW(NAME, T)                                                                                         \
+    CLONED static void NAME(const int32_t *restrict sums, Py_ssize_t m, T scale, T *restrict out)                      \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) out[j] = (T)sums[j] * scale;                                                \
+    }
+
+DECODE_NARROW(decode_narrow_floats, float)
+DECODE_NARROW(decode_narrow_doubles, double)
+
+PyDoc_STRVAR(decode_doc, "decode(sums, is_32, scale, is_float, out)");
+
+static PyObject *decode(PyObject *module, PyObject *arguments)
+{
+    Py_buffer sums, out;
+    double scale;
+    int is_32, is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pdpw*", &sums, &is_32, &scale, &is_float, &out)) return NULL;
+    const Py_ssize_t m = sums.len / (Py_ssize_t)(is_32 ? sizeof(int32_t) : sizeof(int64_t));
+    if (out.len != m * (Py_ssize_t)(is_float ? sizeof(float) : sizeof(double)))
+        PyErr_SetString(PyExc_ValueError, "decode: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_32 && is_float)
+            decode_narrow_floats(sums.buf, m, (float)scale, out.buf);
+        else if (is_32)
+            decode_narrow_doubles(sums.buf, m, scale, out.buf);
+        else if (is_float)
+            decode_floats(sums.buf, m, (float)scale, out.buf);
+        else
+            decode_doubles(sums.buf, m, scale, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&sums);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------- */
+
+/* out[i] = raw[at[i]] * scale + shift; each of the two is absent, one number, or one a column; `at` may be absent too, and
+ * out be raw then. */
+#define GATHER(NAME, RAW, T)                                                                                           \
+    CLONED static void NAME(const RAW *raw, Py_ssize_t p, const int64_t *at, Py_ssize_t b, const T *restrict scale,    \
+                            int scales, const T *restrict shift, int shifts, T *out)                                   \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < b; ++i) {                                                                           \
+            const RAW *from = raw + (at ? at[i] : i) * p;                                                              \
+            T *to = out + i * p;                                                                                       \
+            if (at && i + AHEAD < b) {                                                                                 \
+                const char *next = (const char *)(raw + at[i + AHEAD] * p);                                            \
+                for (Py_ssize_t k = 0; k < p * (Py_ssize_t)sizeof(RAW); k += 64) PREFETCH(next + k);                   \
+            }                                                                                                          \
+            if (scales == 1 && !shifts) {                                                                              \
+                const T factor = *scale;                                                                               \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)from[j] * factor;                                        \
+                continue;                                                                                              \
+            }                                                                                                          \
+            for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)from[j];                                                     \
+            if (scales == 1)                                                                                           \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] *= *scale;                                                    \
+            else if (scales)                                                                                           \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] *= scale[j];                                                  \
+            if (shifts == 1)                                                                                           \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] += *shift;                                                    \
+            else if (shifts)                                                                                           \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] += shift[j];                                                  \
+        }                                                                                                              \
+    }
+
+GATHER(gather_bytes_floats, uint8_t, float)
+GATHER(gather_bytes_doubles, uint8_t, double)
+GATHER(gather_floats, float, float)
+GATHER(gather_floats_doubles, float, double)
+GATHER(gather_doubles_floats, double, float)
+GATHER(gather_doubles, double, double)
+
+PyDoc_STRVAR(gather_doc, "gather(raw, kind, p, at or None, scale or None, shift or None, is_float, out); kind: B, f or d");
+
+static PyObject *gather(PyObject *module, PyObject *arguments)
+{
+    Py_buffer raw, at, scale, shift, out;
+    Py_ssize_t p;
+    int kind, is_float;
+    if (!PyArg_ParseTuple(arguments, "y*Cnz*z*z*pw*", &raw, &kind, &p, &at, &scale, &shift, &is_float, &out)) return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
+    const Py_ssize_t size = kind == 'B' ? 1 : kind == 'f' ? sizeof(float) : sizeof(double);
+    const Py_ssize_t rows = p ? raw.len / (p * size) : 0, b = at.buf ? at.len / (Py_ssize_t)sizeof(int64_t) : rows;
+    const Py_ssize_t scales = scale.buf ? scale.len / item : 0, shifts = shift.buf ? shift.len / item : 0;
+    const int64_t *numbers = at.buf;
+    if (out.len != b * p * item || (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
+        PyErr_SetString(PyExc_ValueError, "gather: sizes do not fit together");
+    else if (numbers && p)
+        for (Py_ssize_t i = 0; i < b; ++i)
+            if (numbers[i] < 0 || numbers[i] >= rows) {
+                PyErr_Format(PyExc_IndexError, "row %lld of %zd", (long long)numbers[i], rows);
+                break;
+            }
+    if (!PyErr_Occurred()) {
+        Py_BEGIN_ALLOW_THREADS
+#define CALL(NAME) NAME(raw.buf, p, numbers, b, scale.buf, (int)(scales > 1 ? 2 : scales), shift.buf, (int)(shifts > 1 ? 2 : shifts), out.buf)
+        if (is_float)
+            kind == 'B' ? CALL(gather_bytes_floats) : kind == 'f' ? CALL(gather_floats) : CALL(gather_doubles_floats);
+        else
+            kind == 'B' ? CALL(gather_bytes_doubles) : kind == 'f' ? CALL(gather_floats_doubles) : CALL(gather_doubles);
+#undef CALL
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&raw);
+    PyBuffer_Release(&at);
+    PyBuffer_Release(&scale);
+    PyBuffer_Release(&shift);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- linear combinations ---------------------------------------------------------------------------------------- */
+
+/* out = factors[0] * x[0] + factors[1] * x[1] + ..., from left to right; out may be one of x. Two or three terms are read
+ * side by side, which memory serves better than one after the other. */
+#define COMBINE(NAME, T)                                                                                               \
+    CLONED static void NAME(int terms, const T *factors, const T *const *x, Py_ssize_t m, T *out)                      \
+    {                                                                                                                  \
+        const T a = factors[0], b = factors[terms > 1], c = factors[terms > 2 ? 2 : 0];                                \
+        const T *first = x[0], *second = x[terms > 1], *third = x[terms > 2 ? 2 : 0];                                  \
+        if (terms == 1)                                                                                                \
+            for (Py_ssize_t j = 0; j < m; ++j) out[j] = a * first[j];                                                  \
+        else if (terms == 2)                                                                                           \
+            for (Py_ssize_t j = 0; j < m; ++j) out[j] = a * first[j] + b * second[j];                                  \
+        else if (terms == 3)                                                                                           \
+            for (Py_ssize_t j = 0; j < m; ++j) out[j] = a * first[j] + b * second[j] + c * third[j];                   \
+        else {                                                                                                         \
+            T sum[TOGETHER];                                                                                           \
+            for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                 \
+                const Py_ssize_t count = smaller(TOGETHER, m - start);                                                 \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const Py_ssize_t at = start + j;                                                                   \
+                    sum[j] = a * first[at] + b * second[at] + c * third[at];                                           \
+                }                                                                                                      \
+                for (int k = 3; k < terms; ++k)                                                                        \
+                    for (Py_ssize_t j = 0; j < count; ++j) sum[j] += factors[k] * x[k][start + j];                     \
+                for (Py_ssize_t j = 0; j < count; ++j) out[start + j] = sum[j];                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+COMBINE(combine_floats, float)
+COMBINE(combine_doubles, double)
+
+PyDoc_STRVAR(combine_doc, "combine(factors, arrays, is_float, out), with two tuples of the same length");
+
+static PyObject *combine(PyObject *module, PyObject *arguments)
+{
+    Py_buffer out, parts[MOST_TERMS];
+    PyObject *given, *arrays;
+    const float *floats[MOST_TERMS];
+    const double *doubles[MOST_TERMS];
+    float float_factors[MOST_TERMS];
+    double factors[MOST_TERMS];
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "O!O!pw*", &PyTuple_Type, &given, &PyTuple_Type, &arrays, &is_float, &out)) return NULL;
+    const Py_ssize_t terms = PyTuple_GET_SIZE(given);
+    Py_ssize_t there = 0;
+    if (terms < 1 || terms > MOST_TERMS || terms != PyTuple_GET_SIZE(arrays))
+        PyErr_Format(PyExc_ValueError, "combine: %zd factors, %zd arrays", terms, PyTuple_GET_SIZE(arrays));
+    while (!PyErr_Occurred() && there < terms) {
+        factors[there] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, there));
+        float_factors[there] = (float)factors[there];
+        if (PyErr_Occurred() || PyObject_GetBuffer(PyTuple_GET_ITEM(arrays, there), &parts[there], PyBUF_SIMPLE)) break;
+        floats[there] = parts[there].buf;
+        doubles[there] = parts[there].buf;
+        if (parts[there++].len != out.len) PyErr_SetString(PyExc_ValueError, "combine: sizes do not fit together");
+    }
+    if (!PyErr_Occurred()) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            combine_floats((int)terms, float_factors, floats, out.len / (Py_ssize_t)sizeof(float), out.buf);
+        else
+            combine_doubles((int)terms, factors, doubles, out.len / (Py_ssize_t)sizeof(double), out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    while (there) PyBuffer_Release(&parts[--there]);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- the swish -------------------------------------------------------------------------------------------------- */
+
+/* From tanh(z / 2) in `gate`: the sigmoid there, and the swish in `active`. */
+#define SWISH(NAME, T)                                                                                                 \
+    CLONED static void NAME(const T *restrict z, Py_ssize_t m, T *restrict gate, T *restrict active)                   \
+    {                                                                                                                  \
+        const T half = (T)0.5;                                                                                         \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            const T found = gate[j] * half + half;                                                                     \
+            gate[j] = found;                                                                                           \
+            active[j] = z[j] * found;                                                                                  \
+        }                                                                                                              \
+    }
+
+SWISH(swish_floats, float)
+SWISH(swish_doubles, double)
+
+/* back *= gate * (1 + z - active) */
+#define SWISH_SLOPE(NAME, T)                                                                                           \
+    CLONED static void NAME(const T *restrict z, const T *restrict gate, const T *restrict active, Py_ssize_t m,       \
+                            T *restrict back)                                                                          \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
+    }
+
+SWISH_SLOPE(swish_slope_floats, float)
+SWISH_SLOPE(swish_slope_doubles, double)
+
+PyDoc_STRVAR(swish_doc, "swish(z, is_float, gate, active)");
+
+static PyObject *swish(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &z, &is_float, &gate, &active)) return NULL;
+    if (z.len != gate.len || z.len != active.len)
+        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf);
+        else
+            swish_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, gate, active, is_float, back)");
+
+static PyObject *swish_slope(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active, back;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*pw*", &z, &gate, &active, &is_float, &back)) return NULL;
+    if (z.len != gate.len || z.len != active.len || z.len != back.len)
+        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_slope_floats(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(float), back.buf);
+        else
+            swish_slope_doubles(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(double), back.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    PyBuffer_Release(&back);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- draws ------------------------------------------------------------------------------------------------------ */
+
+/* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
+ * `seen` is a table of `room` places, a power of two above twice the count; a place holds a row and one, or 0. */
+static Py_ssize_t first_of(const uint64_t *words, Py_ssize_t width, int64_t size, Py_ssize_t count, int64_t *rows,
+                           uint64_t *seen, uint64_t room)
+{
+    Py_ssize_t found = 0;
+    for (uint64_t i = 0; i < room; ++i) seen[i] = 0;
+    for (Py_ssize_t k = 0; k < width && found < count; ++k) {
+        const uint64_t row = (uint64_t)((double)(words[k] >> 11) * 0x1p-53 * (double)size);
+        uint64_t place = (row * 0x9E3779B97F4A7C15u) >> 32 & (room - 1);
+        while (seen[place] && seen[place] != row + 1) place = (place + 1) & (room - 1);
+        if (!seen[place]) {
+            seen[place] = row + 1;
+            rows[found++] = (int64_t)row;
+        }
+    }
+    return found;
+}
+
+PyDoc_STRVAR(first_distinct_doc, "first_distinct(words [n, width], width, sizes [n], count, rows [n, count], found [n])");
+
+static PyObject *first_distinct(PyObject *module, PyObject *arguments)
+{
+    Py_buffer words, sizes, rows, found;
+    Py_ssize_t width, count;
+    if (!PyArg_ParseTuple(arguments, "y*ny*nw*w*", &words, &width, &sizes, &count, &rows, &found)) return NULL;
+    const Py_ssize_t n = sizes.len / (Py_ssize_t)sizeof(int64_t), item = sizeof(int64_t);
+    uint64_t room = 16, *seen = NULL;
+    while (room < 4 * (uint64_t)count) room *= 2;
+    if (words.len != n * width * item || rows.len != n * count * item || found.len != n * item)
+        PyErr_SetString(PyExc_ValueError, "first_distinct: sizes do not fit together");
+    else if ((seen = PyMem_RawMalloc(room * sizeof(uint64_t))) == NULL)
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; ++i)
+            ((int64_t *)found.buf)[i] = first_of((uint64_t *)words.buf + i * width, width, ((int64_t *)sizes.buf)[i], count,
+                                                 (int64_t *)rows.buf + i * count, seen, room);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_RawFree(seen);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&sizes);
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&found);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- the module ------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
+    {"decode", decode, METH_VARARGS, decode_doc},
+    {"gather", gather, METH_VARARGS, gather_doc},
+    {"combine", combine, METH_VARARGS, combine_doc},
+    {"first_distinct", first_distinct, METH_VARARGS, first_distinct_doc},
+    {"swish", swish, METH_VARARGS, swish_doc},
+    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_loops", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__loops(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "VERSION", VERSION)) Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,149 @@
+"""Loops over memory: one pass where they are compiled, some calls of NumPy where not. The bits are the same.
+
+`_loops.c` is compiled when mpifed is installed and there is a C compiler. It rounds each operation as NumPy does, so
+that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.record import Array, namespace
+
+_VERSION = 1  # of the arguments of what is compiled
+_MOST_TERMS = 8
+_F4, _F8 = np.dtype("f4"), np.dtype("f8")
+_FLOATS = (_F4, _F8)
+_RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
+
+
+def _loaded() -> Any:
+    """The compiled module; None where there is none, or one of other sources."""
+    try:
+        from mpifed.core import _loops
+    except ImportError:
+        return None
+    return _loops if _loops.VERSION == _VERSION else None
+
+
+compiled = _loaded()
+
+
+def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array, at: Array | None = None) -> None:
+    """Put raw[at] * scale + shift into `out`.
+
+    Parameters
+    ----------
+    raw : [s, p]
+    scale, shift : of the dtype of `out`, [] or [p]; None changes nothing
+    out : [b, p]; may be `raw` itself where there is no `at`
+    at : [b] rows of `raw`, from 0 to s - 1; all of them by default
+
+    Raises
+    ------
+    IndexError
+        when there are fewer rows.
+    """
+    kind = _RAW.get(raw.dtype)
+    if compiled is not None and kind is not None and out.dtype in _FLOATS and _contiguous(raw, out):
+        rows = None if at is None else np.ascontiguousarray(at, np.int64)
+        compiled.gather(raw, kind, raw.shape[1], rows, scale, shift, out.dtype == _F4, out)
+        return
+    if at is not None:
+        raw = raw.take(at, axis=0)
+    if scale is not None and raw.dtype == out.dtype:
+        np.multiply(raw, scale, out=out)
+    elif raw is not out:
+        np.copyto(out, raw, casting="same_kind")
+        if scale is not None:  # a product that converts what it reads is slower than the two
+            np.multiply(out, scale, out=out)
+    if shift is not None:
+        np.add(out, shift, out=out)
+
+
+def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | None = None) -> Array:
+    """factors[0] * arrays[0] + factors[1] * arrays[1] + ..., added from left to right, in the arrays' dtype.
+
+    Parameters
+    ----------
+    arrays : of one shape and dtype, of NumPy or of CuPy
+    out : where it goes, which may be one of `arrays`; by default a new array
+    """
+    first, xp = arrays[0], namespace(arrays[0])
+    if out is None:
+        out = xp.empty_like(first)
+    some = out.dtype in _FLOATS and len(arrays) <= _MOST_TERMS
+    if compiled is not None and xp is np and some and _contiguous(out, *arrays):
+        compiled.combine(tuple(factors), tuple(arrays), out.dtype == _F4, out)
+        return out
+    number, part = first.dtype.type, xp.empty_like(first)
+    total = xp.multiply(first, number(factors[0]), out=xp.empty_like(first) if len(arrays) > 1 else out)
+    for factor, array in zip(factors[1:-1], arrays[1:-1], strict=True):
+        total += xp.multiply(array, number(factor), out=part)
+    if len(arrays) > 1:
+        xp.add(total, xp.multiply(arrays[-1], number(factors[-1]), out=part), out=out)
+    return out
+
+
+def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
+    """Put the first different ones of random rows into `rows`: rows drawn one by one, without those drawn before.
+
+    Parameters
+    ----------
+    words : [n, w] uint64, random; the upper 53 bits of each are a row
+    sizes : [n] int64, how many rows there are
+    rows : [n, count] int64
+
+    Returns
+    -------
+    [n] how many were found, at most `count`: too few words may stand for too few rows.
+    """
+    n, count = rows.shape
+    found = np.empty(n, np.int64)
+    if compiled is not None:
+        words, sizes = np.ascontiguousarray(words), np.ascontiguousarray(sizes)
+        compiled.first_distinct(words, words.shape[1], sizes, count, rows, found)
+        return found
+    drawn = ((words >> np.uint64(11)) * 2.0**-53 * sizes[:, None]).astype(np.int64)
+    order = drawn.argsort(axis=1, kind="stable")
+    ascending = np.take_along_axis(drawn, order, axis=1)
+    new = np.ones(drawn.shape, dtype=bool)
+    np.put_along_axis(new, order[:, 1:], ascending[:, 1:] != ascending[:, :-1], axis=1)
+    place = new.cumsum(axis=1)  # of each new row among those of its client, from 1
+    np.minimum(place[:, -1], count, out=found)
+    who, k = np.nonzero(new & (place <= count))
+    rows[who, place[who, k] - 1] = drawn[who, k]
+    return found
+
+
+def swish(z: Array, gate: Array) -> Array:
+    """The swish z / (1 + exp(-z)), from tanh(z / 2) in `gate`, which becomes the sigmoid; arrays of NumPy."""
+    if compiled is not None and z.dtype in _FLOATS and _contiguous(z, gate):
+        active = np.empty_like(z)
+        compiled.swish(z, z.dtype == _F4, gate, active)
+        return active
+    half = z.dtype.type(0.5)
+    gate *= half
+    gate += half
+    found: Array = z * gate
+    return found
+
+
+def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
+    """back * gate * (1 + z - active) in the place of `back`; `active` is used up. Arrays of NumPy."""
+    if compiled is not None and z.dtype in _FLOATS and back.dtype == z.dtype and _contiguous(z, gate, active, back):
+        compiled.swish_slope(z, gate, active, z.dtype == _F4, back)
+        return back
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
+
+
+def _contiguous(*arrays: Array) -> bool:
+    """Whether all are, one number after the other."""
+    return all(array.flags.c_contiguous for array in arrays)

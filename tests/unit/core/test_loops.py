@@ -1,0 +1,166 @@
+"""Loops over memory, compiled and by NumPy, against one number after the other."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.core import loops
+
+pytestmark = pytest.mark.usefixtures("loops_by")
+dtypes = pytest.mark.parametrize("dtype", ["f4", "f8"])
+STRANGE = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, -1e-45, 3e38, -3e38, 1.0, 1 / 3]
+
+
+def numbers(size: int, dtype: Any, seed: int = 0) -> Any:
+    """Of all magnitudes, and strange ones among them."""
+    rng = np.random.default_rng(seed)
+    found = (rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)).astype(dtype)
+    at = rng.choice(size, len(STRANGE), replace=False)
+    found[at] = STRANGE
+    return found
+
+
+def same(found: Any, wanted: Any) -> None:
+    """To the bit, but for the kind of NaN."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert found.dtype == wanted.dtype
+    nan = np.isnan(wanted)
+    np.testing.assert_array_equal(np.isnan(found), nan)
+    bits = f"u{found.itemsize}"
+    np.testing.assert_array_equal(found[~nan].view(bits), wanted[~nan].view(bits))
+
+
+def test_they_are_compiled_where_that_is_possible(loops_by: str) -> None:
+    """What setup.py calls optional does not fail in silence here."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) and Path(sysconfig.get_path("include"), "Python.h").exists():
+        assert (loops._loaded() is not None) and (loops.compiled is not None) == (loops_by == "compiled")
+
+
+@dtypes
+@pytest.mark.parametrize("terms", [1, 2, 3, 4, 8, 9])
+@np.errstate(all="ignore")
+def test_combinations(dtype: str, terms: int) -> None:
+    arrays = [numbers(2050, dtype, seed) for seed in range(terms)]
+    factors = [float(x) for x in np.random.default_rng(9).standard_normal(terms)]
+    number, wanted = np.dtype(dtype).type, np.empty(2050, dtype)
+    for j in range(2050):
+        total = number(factors[0]) * arrays[0][j]
+        for factor, array in zip(factors[1:], arrays[1:], strict=True):
+            total = total + number(factor) * array[j]
+        wanted[j] = total
+    same(loops.combination(factors, arrays), wanted)
+    for k in range(terms):  # in the place of any of them
+        here = [array.copy() for array in arrays]
+        assert loops.combination(factors, here, out=here[k]) is here[k]
+        same(here[k], wanted)
+        for i in set(range(terms)) - {k}:
+            same(here[i], arrays[i])
+
+
+def test_combinations_of_what_is_not_contiguous() -> None:
+    x, y = np.arange(40.0).reshape(5, 8), np.arange(40.0).reshape(8, 5)
+    same(loops.combination((2.0, 3.0), (x[:, ::2], y.T[:, ::2])), 2 * x[:, ::2] + 3 * y.T[:, ::2])
+    out = np.zeros((5, 8))
+    loops.combination((1.0, 1.0), (x, y.T), out=out)
+    same(out, x + y.T)
+
+
+@dtypes
+@pytest.mark.parametrize("raw", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("scale", [None, "one", "each"])
+@pytest.mark.parametrize("shift", [None, "one", "each"])
+@np.errstate(all="ignore")
+def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> None:
+    rng, p = np.random.default_rng(3), 37
+    values = rng.integers(0, 200, (23, p)).astype(raw) if raw[0] in "ui" else numbers(23 * p, raw).reshape(23, p)
+    at = rng.integers(0, 23, 50)
+    kinds = {None: None, "one": np.array(1 / 255, dtype), "each": rng.standard_normal(p).astype(dtype)}
+    factor, term = kinds[scale], kinds[shift]
+    for rows, out in ((at, np.empty((50, p), dtype)), (None, np.empty((23, p), dtype))):
+        loops.scale_dense(values, factor, term, out, rows)
+        for i, row in enumerate(range(23) if rows is None else rows):
+            wanted = values[row].astype(dtype)
+            if factor is not None:
+                wanted = wanted * factor
+            same(out[i], wanted if term is None else wanted + term)
+    if raw == dtype:
+        there = values.copy()
+        loops.scale_dense(there, factor, term, there)
+        same(there, out)
+
+
+@pytest.mark.parametrize("row", [23, 2**40, -24])
+def test_rows_that_are_not_there(row: int) -> None:
+    with pytest.raises(IndexError):
+        loops.scale_dense(np.zeros((23, 3), "u1"), None, None, np.empty((2, 3), "f4"), np.array([0, row]))
+
+
+def test_no_rows_and_no_columns() -> None:
+    loops.scale_dense(np.zeros((5, 0), "f4"), None, None, np.empty((2, 0), "f4"), np.array([0, 4]))
+    loops.scale_dense(np.zeros((5, 3), "u1"), None, None, np.empty((0, 3), "f4"), np.zeros(0, np.int64))
+    assert loops.combination((1.0,), (np.zeros(0),)).shape == (0,)
+
+
+@dtypes
+@np.errstate(all="ignore")
+def test_the_swish_and_its_slope(dtype: str) -> None:
+    z, back, number = numbers(3001, dtype), numbers(3001, dtype, 1), np.dtype(dtype).type
+    gate = half = np.tanh(z * number(0.5))
+    gate = half.copy()
+    active = loops.swish(z, gate)
+    wanted = [h * number(0.5) + number(0.5) for h in half]
+    same(gate, np.array(wanted, dtype))
+    same(active, np.array([x * g for x, g in zip(z, wanted, strict=True)], dtype))
+    slopes = [b * ((x - s + number(1)) * g) for b, x, s, g in zip(back, z, active, gate, strict=True)]
+    same(loops.swish_slope(z, gate, active.copy(), back.copy()), np.array(slopes, dtype))
+
+
+def test_first_rows_that_differ() -> None:
+    rng = np.random.default_rng(5)
+    sizes = np.array([40, 41, 5000, 10, 2**33, 3])
+    for width in (4, 30, 200):
+        words = rng.integers(0, 2**64, (len(sizes), width), dtype=np.uint64)
+        words[4, 1::2] = words[4, ::2]
+        words[:, 0] = 2**64 - 1
+        rows = np.full((len(sizes), 10), -1)
+        found = loops.first_distinct(words, sizes, rows)
+        for i, size in enumerate(sizes.tolist()):
+            wanted = list(dict.fromkeys(int((int(word) >> 11) * 2.0**-53 * size) for word in words[i]))[:10]
+            assert wanted[0] == size - 1
+            assert rows[i].tolist() == wanted + [-1] * (10 - len(wanted))
+            assert found[i] == len(wanted)
+
+
+def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> None:
+    """Whoever calls the compiled functions by mistake gets an error and no other memory."""
+    if loops_by != "compiled":
+        return
+    module, some = loops.compiled, np.zeros(8)
+    whole, rows = np.zeros(8, np.int64), np.zeros((2, 4), np.int64)
+    for call in (
+        lambda: module.add_encoded(some, False, 2, 5, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
+        lambda: module.add_encoded(some, False, 1, 8, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
+        lambda: module.add_encoded(some, False, 1, 8, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
+        lambda: module.decode(whole, False, 1.0, True, some),
+        lambda: module.gather(some, "d", 4, None, np.zeros(3), None, False, np.zeros(8)),
+        lambda: module.gather(some, "d", 4, np.zeros(3, np.int64), None, None, False, np.zeros(8)),
+        lambda: module.combine((1.0, 2.0), (some,), False, some),
+        lambda: module.combine((1.0,), (some[:4],), False, some),
+        lambda: module.combine((), (), False, some),
+        lambda: module.combine((1.0,) * 9, (some,) * 9, False, some),
+        lambda: module.swish(some, False, some[:4], some),
+        lambda: module.swish_slope(some, some, some, False, some[:4]),
+        lambda: module.first_distinct(whole.view("u8"), 4, whole[:2], 4, rows[:1], whole[:2].copy()),
+        lambda: module.combine((1.0,), (np.zeros((4, 4))[:, 0],), False, np.zeros(4)),
+    ):
+        with pytest.raises((ValueError, BufferError)):
+            call()
+    with pytest.raises(TypeError):
+        module.combine(("x",), (some,), False, some)
