@@ -21,9 +21,13 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
+from mpifed.core.loops import first_distinct
+
 SETUP = -1  # the index of what is played before round 0
 _WORD = 2**64 - 1
 _SMALL = 1024  # shards up to this size are drawn for all clients at once
+_FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
+_SPARE = 16  # numbers
 
 
 class _Stream:
@@ -200,16 +204,35 @@ class Round(NamedTuple):
             for row, size in zip(rows, sizes.tolist(), strict=True):
                 _choose(_own(), size, row)
             return rows
-        large = sizes > _SMALL
+        few = sizes >= _FEW * count
+        if few.any():
+            rows[few] = self._by_rejection(purpose, clients[few], sizes[few], count)
+            if few.all():
+                return rows
+        small = ~few & (sizes <= _SMALL)
+        large = ~few & ~small
         if large.any():
             self._one_by_one(purpose, clients, sizes, np.flatnonzero(large), rows)
-            if large.all():
-                return rows
-        for size in np.unique(sizes[~large]).tolist():
-            who = np.flatnonzero(sizes == size)
+        for size in np.unique(sizes[small]).tolist():
+            who = np.flatnonzero(small & (sizes == size))
             for turn, start in enumerate(range(0, count, size)):
                 stop = min(start + size, count)
                 rows[who, start:stop] = self._by_sorting(purpose, clients[who], size, turn)[:, : stop - start]
+        return rows
+
+    def _by_rejection(
+        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
+    ) -> NDArray[np.int64]:
+        """[n, count] rows drawn with replacement, without those that were drawn before."""
+        rows = np.empty((len(clients), count), dtype=np.int64)
+        width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
+        words = self._numbers(purpose, clients, width)
+        found, turn = first_distinct(words, sizes, rows), 0
+        while (short := np.flatnonzero(found < count)).size:
+            turn += 1
+            for i in short.tolist():  # hardly anybody, ever
+                own = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
+                found[i] = first_distinct(np.hstack(own), sizes[i : i + 1], rows[i : i + 1])[0]
         return rows
 
     def _one_by_one(

@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 
 from mpifed.core.round import SETUP, Round, new_key, secret_rng
 
+pytestmark = pytest.mark.usefixtures("loops_by")
 NOBODY = np.zeros(0, dtype=bool)
 SMALL, LARGE = 60, 3000  # shards below and above the size that is drawn for all clients at once
 both_paths = pytest.mark.parametrize("size", [1, 2, 3, SMALL, 1023, 1024, 1025, LARGE])
