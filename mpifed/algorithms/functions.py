@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, flat, leaves, map_leaves, namespace, unflat
+from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, namespace, unflat
 from mpifed.maths.certificates import Certificate, certificate
 from mpifed.maths.objectives import Parameters, concave, penalty, penalty_gradient
 from mpifed.maths.regularizers import Regularizer
@@ -249,7 +249,7 @@ def report_certificate(
     """
     known, which = terms(problem), sampled(problem)
     counts = [total.count[known.index(one.term)] for one in which]
-    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for _, leaf in leaves(gradient)], axis=1)
+    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
     rows = iter(stacked / np.array(counts)[:, None])
 
     def slope(term: Term, added: Array) -> Array:

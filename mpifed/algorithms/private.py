@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mpifed.algorithms.horizontal import Weighted, mean, model_template
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, leaves, map_leaves, on_host
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, on_host
 from mpifed.core.round import Round
 from mpifed.maths.arrays import beside, column
 from mpifed.maths.clipping import clip_record, clippable
@@ -211,5 +211,5 @@ def _rounded(problem: Problem) -> float:
     privacy: Privacy = problem.privacy
     if privacy.distribution != "discrete":
         return 1.0
-    values = sum(np.size(leaf) for _, leaf in leaves(model_template(problem)))
+    values = sum(np.size(leaf) for leaf in bare_leaves(model_template(problem)))
     return inflation(privacy.multiplier, values)

@@ -22,7 +22,7 @@ from mpifed.audit.jacobian import MOST, Bench
 from mpifed.audit.stage import Scene, Stage, rehearse
 from mpifed.comm.channel import answering
 from mpifed.core.exchange import Exchange, ToServer
-from mpifed.core.record import leaves
+from mpifed.core.record import bare_leaves, leaves
 from mpifed.core.round import SETUP
 
 DETERMINED, OPEN, UNDERDETERMINED = "determined", "not excluded", "underdetermined"
@@ -147,9 +147,9 @@ def _of_client(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange, cli
     numbers = heard_numbers(stage, exchange, [side.client for side in others], client) if others else 0
     if not numbers:
         return
-    if any(field.rows is not None for _, field in leaves(exchange.fields)):
+    if any(field.rows is not None for field in bare_leaves(exchange.fields)):
         others = [side for side in others if heard_numbers(stage, exchange, [side.client], client)]
-    senders = {leaf.sender for _, leaf in leaves(exchange.fields)}
+    senders = {leaf.sender for leaf in bare_leaves(exchange.fields)}
     about = f"all but client {client}"
     if client in senders:
         return  # it knows what it tells

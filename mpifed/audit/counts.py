@@ -10,7 +10,7 @@ import numpy as np
 from mpifed.audit.jacobian import Private
 from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange, Field, ToServer
-from mpifed.core.record import leaves
+from mpifed.core.record import bare_leaves, leaves
 
 
 class Side(NamedTuple):
@@ -72,7 +72,7 @@ def single(stage: Stage, exchange: Exchange) -> bool:
         held = stage.cells.along(field)
         return field.sender is not None or (held is not None and bool((held.holders <= 1).all()))
 
-    return all(own(field) for _, field in leaves(exchange.fields))
+    return all(own(field) for field in bare_leaves(exchange.fields))
 
 
 def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
@@ -82,7 +82,7 @@ def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
 
 def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
     """How many numbers a client sends in each field."""
-    for _, field in leaves(exchange.fields):
+    for field in bare_leaves(exchange.fields):
         one: Field = field
         held = stage.cells.along(one)
         if held is not None:
@@ -94,7 +94,7 @@ def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
 def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
     """How many numbers the sum of these clients' answers has; of rows, a client hears its own alone."""
     total = 0
-    for _, field in leaves(exchange.fields):
+    for field in bare_leaves(exchange.fields):
         held = stage.cells.along(field)
         if held is None:
             total += field.size

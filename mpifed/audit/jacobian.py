@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mpifed.audit.stage import Scene, Stage, dense_rows
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, States, ToClients, play
-from mpifed.core.record import Array, Record, leaves, map_leaves, take
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, take
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
@@ -105,7 +105,7 @@ def _sent(field: Any, leaf: Any, client: int) -> Array:
 
 
 def _flat(record: Record) -> Floats:
-    return np.concatenate([np.asarray(leaf, dtype=np.float64).reshape(-1) for _, leaf in leaves(record)])
+    return np.concatenate([np.asarray(leaf, dtype=np.float64).reshape(-1) for leaf in bare_leaves(record)])
 
 
 class Private(NamedTuple):

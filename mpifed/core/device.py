@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifed.core.block import Block
 from mpifed.core.exchange import Placed
-from mpifed.core.record import Record, beside, leaves, map_leaves, namespace, on_host
+from mpifed.core.record import Record, bare_leaves, beside, map_leaves, namespace, on_host
 
 
 class Device(Protocol):
@@ -76,7 +76,7 @@ def host_record(record: Record) -> Record:
 
 def any_on_device(record: Record) -> bool:
     """Whether any array of a record is on a device."""
-    arrays = (leaf.values[0] if isinstance(leaf, Placed) else leaf for _, leaf in leaves(record))
+    arrays = (leaf.values[0] if isinstance(leaf, Placed) else leaf for leaf in bare_leaves(record))
     return any(namespace(array) is not np for array in arrays)
 
 

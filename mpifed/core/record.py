@@ -127,7 +127,7 @@ def _writable(leaf: Array) -> bool:
 
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
-    parts = [leaf.astype(np.float64).reshape(-1) for _, leaf in leaves(record)]
+    parts = [leaf.astype(np.float64).reshape(-1) for leaf in bare_leaves(record)]
     return namespace(parts[0]).concatenate(parts)
 
 
@@ -150,7 +150,7 @@ def zeros(like: Record) -> Record:
 
 def nbytes(record: Record) -> int:
     """Bytes of all leaves."""
-    return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for _, leaf in leaves(record))
+    return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for leaf in bare_leaves(record))
 
 
 class Spec(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import Array, Layout, Record, leaves, map_leaves, on_host
+from mpifed.core.record import Array, Layout, Record, bare_leaves, leaves, map_leaves, on_host
 
 
 class Saved(Protocol):
@@ -169,7 +169,7 @@ class ClientStates:
         self.nbytes -= self._sizes.pop(i, 0)
         self._here[i] = record
         self._here.move_to_end(i)
-        self._sizes[i] = sum(leaf.nbytes for _, leaf in leaves(record))
+        self._sizes[i] = sum(leaf.nbytes for leaf in bare_leaves(record))
         self.nbytes += self._sizes[i]
         while self.nbytes > self._room and len(self._here) > 1:
             old, left = self._here.popitem(last=False)

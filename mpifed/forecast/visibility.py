@@ -13,7 +13,7 @@ from mpifed.comm.groups import fewest
 from mpifed.comm.places import Place
 from mpifed.core.exchange import Algorithm, Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings
-from mpifed.core.record import leaves
+from mpifed.core.record import bare_leaves
 from mpifed.run.protection import one_key
 
 
@@ -130,7 +130,7 @@ def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
 
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
-    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
+    fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
     if any(field.in_parts for field in fields):
         yield "a value marked with a client, or of columns or rows that one client holds, is that client's own"
     yield "plain hides nothing: in a deployment the server would see every client's own answer"
@@ -156,7 +156,7 @@ def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
 
 def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
     """What holders of the same rows or columns learn of each other, and the server of who holds what."""
-    fields = [field for exchange in algorithm.exchanges for _, field in leaves(exchange.fields)]
+    fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
     lines = []
     if any(field.rows is not None for field in fields):
         lines.append("the server knows the numbers of the samples that each client holds, and not whose they are")

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import Linear, Objective, Parameters
@@ -87,7 +87,7 @@ def clip_record(record: Record, clip: float) -> Record:
 
     Below that the factor is 1 exactly.
     """
-    squares = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for _, leaf in leaves(record))
+    squares = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record))
     factors = _factors(squares, clip)
     return map_leaves(lambda leaf: leaf * column(factors, leaf), record)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from annotated_types import Ge, Gt
 
-from mpifed.core.record import Array, leaves, map_leaves, unflat
+from mpifed.core.record import Array, bare_leaves, map_leaves, unflat
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
 
@@ -164,7 +164,7 @@ def _soft(u: Array, threshold: float) -> Array:
 def _parts(model: Parameters, biases: bool = True) -> Iterator[Array]:
     """The leaves that h is of."""
     yield model.first
-    yield from (leaf for _, leaf in leaves(model.head) if biases or leaf.ndim > 1)
+    yield from (leaf for leaf in bare_leaves(model.head) if biases or leaf.ndim > 1)
 
 
 def _change(function: Callable[[Array], Array], model: Parameters, biases: bool = True) -> Parameters:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, Record, flat, in_memory, leaves, map_leaves, namespace, on_host
+from mpifed.core.record import Array, Record, bare_leaves, flat, in_memory, map_leaves, namespace, on_host
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
@@ -118,7 +118,7 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     """[M + 1, M + 1] inner products of the linear parts, in float64: all that a convex problem needs of the d axes."""
     found = np.zeros((len(surrogate.constant),) * 2)
-    for _, leaf in leaves(surrogate.linear):
+    for leaf in bare_leaves(surrogate.linear):
         flat = leaf.reshape(len(leaf), -1)
         for start in range(0, flat.shape[1], _TOGETHER):
             some = flat[:, start : start + _TOGETHER].astype(np.float64)
@@ -155,7 +155,7 @@ def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
 def _products(record: Record, w: Floats) -> Floats:
     """[K] inner products of the functions' leaves [K, ...] with w [d], in float64."""
     parts, start = [], 0
-    for _, leaf in leaves(record):
+    for leaf in bare_leaves(record):
         flat = leaf.reshape(len(leaf), -1)
         stop = start + flat.shape[1]
         parts.append([float(row.astype(np.float64) @ w[start:stop]) for row in flat])

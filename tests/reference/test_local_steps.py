@@ -255,7 +255,7 @@ def test_a_loss_under_a_constraint(uneven: Path, tmp_path: Path, start: str, pai
     """Clients without a sample of the counted classes too."""
     expected = compare(
         uneven, tmp_path / "run", PAIRS[pair], {"name": "softmax", "penalty": 5e-3}, softmax,
-        {"start": start, "tau": 0.8, "slack_cost": 300.0},
+        {"start": start, "tau": 0.8, "slack_cost": 300.0}, seed=38,  # its minibatches meet, and cut off
     )  # fmt: skip
     assert ((expected.nu > 0) & (expected.nu < 300)).sum() >= 2
 

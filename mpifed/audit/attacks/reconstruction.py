@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.audit.attacks.uploads import wide
-from mpifed.core.record import Array, Record, flat, leaves, map_leaves
+from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves
 from mpifed.maths.objectives import Parameters
 
 ONE = 1e-3  # a second singular value below this times the first counts as none
@@ -116,7 +116,7 @@ def explain(
         y = np.full((len(lengths), 1), label)
         found = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
         seen = [lengths[:, None] * found.scores[:, 0]]
-        seen += [leaf.reshape(len(lengths), -1) for _, leaf in leaves(found.head)] if head else []
+        seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(found.head)] if head else []
         return (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
 
     ways = []

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record, leaves
+from mpifed.core.record import Array, Record, bare_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
 
 
@@ -98,13 +98,13 @@ def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights:
 
 def squares(model: Parameters) -> float:
     """||w||^2, the sum of squares of all parameters, in float64."""
-    return sum(float((leaf.astype("f8") ** 2).sum()) for _, leaf in leaves(model))
+    return sum(float((leaf.astype("f8") ** 2).sum()) for leaf in bare_leaves(model))
 
 
 def penalty(objective: Objective, model: Parameters) -> float:
     """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2), in float64."""
     total, beta = objective.penalty * squares(model), concave(objective)
-    for _, leaf in leaves(model) if beta else ():
+    for leaf in bare_leaves(model) if beta else ():
         square = leaf.astype("f8") ** 2
         total += beta * float((square / (1 + square)).sum())
     return total
