@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,10 +206,10 @@ class Round(NamedTuple):
                 _choose(_own(), size, row)
             return rows
         few = sizes >= _FEW * count
+        if few.all() and len(few):
+            return self._by_rejection(purpose, clients, sizes, count)
         if few.any():
             rows[few] = self._by_rejection(purpose, clients[few], sizes[few], count)
-            if few.all():
-                return rows
         small = ~few & (sizes <= _SMALL)
         large = ~few & ~small
         if large.any():
@@ -226,6 +227,7 @@ class Round(NamedTuple):
         """[n, count] rows drawn with replacement, without those that were drawn before."""
         rows = np.empty((len(clients), count), dtype=np.int64)
         width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
+        width += -width % 4  # Philox makes numbers by fours
         words = self._numbers(purpose, clients, width)
         found, turn = first_distinct(words, sizes, rows), 0
         while (short := np.flatnonzero(found < count)).size:
@@ -267,12 +269,12 @@ class Round(NamedTuple):
         blocks = -(-width // 4)  # Philox makes numbers by fours
         philox = _stream(self.seed, f"{purpose}/{blocks}").at(self._counter(turn=turn))
         numbers = np.empty((len(clients), 4 * blocks), dtype=np.uint64)
-        done = 0
-        for run in np.split(np.arange(len(clients)), np.flatnonzero(np.diff(clients) != 1) + 1):
-            first = int(clients[run[0]])
+        done, others = 0, np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1  # whose neighbour is not here
+        for start, stop in pairwise([0, *others.tolist(), len(clients)]):
+            first = int(clients[start])
             philox.advance((first - done) * blocks)
-            numbers[run[0] : run[-1] + 1] = philox.random_raw(len(run) * 4 * blocks).reshape(len(run), -1)
-            done = first + len(run)
+            numbers[start:stop] = philox.random_raw((stop - start) * 4 * blocks).reshape(stop - start, -1)
+            done = first + stop - start
         return numbers[:, :width]
 
 

@@ -120,10 +120,11 @@ class Encoder:
     ) -> bool:
         """`add` for one sum [size] over so many `clients`, whose bound is that of all of them together."""
         bound = self.form.bound * clients
-        if bound <= self._largest or not outside(total, self._largest):
-            bound = min(bound, self._largest)
-            return self._add_rows(total.reshape(1, -1), accumulator, bound, first_of, bool(first_of))
-        if outside(total, bound):
+        if bound <= self._largest or first_of or not outside(total, self._largest):
+            most = min(bound, self._largest)
+            if self._add_rows(total.reshape(1, -1), accumulator, most, first_of, bool(first_of)):
+                return True
+        if bound <= self._largest or outside(total, bound):
             return False
         rest = total.astype(np.float64)
         for limb, scale in enumerate(self.form.limb_scales):
