@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+import mpifed.core.round as round_module
 from mpifed.core.round import SETUP, Round, new_key, secret_rng
 
 pytestmark = pytest.mark.usefixtures("loops_by")
@@ -188,6 +189,17 @@ def test_large_numbers_of_rounds_seeds_and_clients(index: int) -> None:
 
 def test_no_clients() -> None:
     assert draw(at(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("spare", [-26, -18, -12])
+def test_too_few_random_numbers_are_followed_by_others(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_module, "_SPARE", spare)  # for 20 rows: 4, 12 or 20 numbers at first
+    clients, sizes = np.array([0, 1, 2, 7, 9]), np.array([80, 81, 500, 3000, 80])
+    rows = draw(at(), clients, sizes, 20)
+    assert all(len(set(row)) == 20 for row in rows.tolist())
+    assert (rows >= 0).all() and (rows < sizes[:, None]).all()
+    for i in range(5):
+        np.testing.assert_array_equal(draw(at(), clients[i : i + 1], sizes[i : i + 1], 20)[0], rows[i])
 
 
 # --- secret numbers --------------------------------------------------------------------------------------------------
