@@ -182,8 +182,9 @@ def load_libraries(privacy: Privacy | None) -> None:
 
 
 def _rehearse(
-    stage: Stage, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object]
-) -> Cost:
+    stage: Stage, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object],
+    budget_s: float = BUDGET_S,
+) -> Cost:  # fmt: skip
     """What `act` in `now` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
@@ -199,7 +200,7 @@ def _rehearse(
     if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
         federation.count_anew()
-    while sum(map(sum, times)) < BUDGET_S:
+    while sum(map(sum, times)) < budget_s:
         times.append(_seconds_of(lambda: act(server, clients, federation), federation))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
     partners = federation.partners(int(now.present.sum()))
@@ -231,7 +232,9 @@ def typical_round(job: Job, data: store.Federation, host: NDArray[np.int64]) -> 
     return rounds[middle], int(loads[middle].argmax())
 
 
-def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) -> Cost:
+def rehearse_round(
+    stage: Stage, placement: Placement, now: Round, rank: int, budget_s: float = BUDGET_S
+) -> Cost:
     """What round `now` costs on `rank`; where that takes long, from the costs of a few of its blocks."""
     blocks = [stage.block(block) for block in placement.of(rank) if now.present[block.start : block.stop].any()]
 
@@ -239,6 +242,7 @@ def rehearse_round(stage: Stage, placement: Placement, now: Round, rank: int) ->
         return _rehearse(
             stage, blocks[:count], now,
             lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
+            budget_s,
         )  # fmt: skip
 
     few = of(2)  # from the third block on, each adds the same memory

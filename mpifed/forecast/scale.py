@@ -32,6 +32,7 @@ from mpifed.run.sweep import points
 from mpifed.shards import store
 
 _TRIES = 3  # of a rehearsal: other processes only ever make it slower
+_BUDGET_S = 0.2  # of each: the first rounds are slower than all that follow
 _ENOUGH = 0.5  # efficiency from which on more ranks do not pay
 WHY = {
     "imbalance": "some rank has more to do than the mean one: the number of clients present by ranks, or their sizes",
@@ -129,7 +130,8 @@ def _work(stage: Stage) -> Work:
     blocks = -(-data.clients // job.data.block)
     for ranks in sorted({1, blocks + job.dedicated}):
         found = _typical(job, data, ranks)
-        tries = [rehearse_round(stage, found.placement, found.now, found.busiest) for _ in range(_TRIES)]
+        given = found.placement, found.now, found.busiest
+        tries = [rehearse_round(stage, *given, _BUDGET_S) for _ in range(_TRIES)]
         costs.append((float(found.loads.max()), min(tries, key=lambda cost: cost.seconds)))
     (most, whole), (least, single) = costs[0], costs[-1]
     server = sum(cost["server_s"] for cost in whole.accounts.values())
