@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sysconfig
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,9 @@ def same(found: Any, wanted: Any) -> None:
 def test_they_are_compiled_where_that_is_possible(loops_by: str) -> None:
     """What setup.py calls optional does not fail in silence here."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) and Path(sysconfig.get_path("include"), "Python.h").exists():
+    tried = [compiler, "-fsyntax-only", "-I", sysconfig.get_path("include"), "-x", "c", "-"]
+    headers = "#include <Python.h>\n#include <math.h>\n"
+    if shutil.which(compiler) and subprocess.run(tried, input=headers, text=True, capture_output=True).returncode == 0:
         assert (loops._loaded() is not None) and (loops.compiled is not None) == (loops_by == "compiled")
 
 
