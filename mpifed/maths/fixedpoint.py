@@ -144,9 +144,18 @@ class Encoder:
         anew: bool,
     ) -> bool:
         """`add`, having taken away so many `constants`; `anew`: what was in the accumulator is overwritten."""
-        offsets = [self._offset(limb, constants) if constants else 0 for limb in range(self.form.limbs)]
+        offsets = [self._offset(limb, constants) for limb in range(self.form.limbs)]
+        narrow = self.form.bits == 32
         if loops.compiled is not None:
-            return self._compiled(values, accumulator, bound, offsets, anew)
+            if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
+                if outside(values, bound):  # before it is rounded
+                    return False
+                values = values.astype(self._real)
+            within: bool = loops.compiled.add_encoded(
+                np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, bound,
+                (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator, narrow,
+            )  # fmt: skip
+            return within
         sums = accumulator.reshape(self.form.limbs, -1)
         size = sums.shape[1]
         for start in range(0, len(values), self._together):
@@ -157,26 +166,6 @@ class Encoder:
                 at = slice(left, left + _TOGETHER)
                 self._add(some[:, at], sums[:, at], [0] * len(offsets) if start else offsets, anew and not start)
         return True
-
-    def _compiled(
-        self,
-        values: NDArray[np.floating],
-        accumulator: NDArray[np.signedinteger],
-        bound: float,
-        offsets: list[int],
-        anew: bool,
-    ) -> bool:
-        """The same in one pass."""
-        narrow = self.form.bits == 32
-        if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
-            if outside(values, bound):  # before it is rounded
-                return False
-            values = values.astype(self._real)
-        within: bool = loops.compiled.add_encoded(
-            np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, bound,
-            (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator, narrow,
-        )  # fmt: skip
-        return within
 
     def _add(
         self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], offsets: list[int], anew: bool
