@@ -22,12 +22,20 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
-    model_template,
     start_model,
-    weighted_fields,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
-from mpifed.algorithms.private import Share, mean_released, protected, released, upload_share, weighted, weights
+from mpifed.algorithms.private import (
+    Share,
+    mean_released,
+    protected,
+    refuse_large,
+    released,
+    upload_fields,
+    upload_share,
+    weighted,
+    weights,
+)
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
@@ -86,7 +94,7 @@ class FedAvg(Rows):
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' changes."""
-        fields = weighted_fields(self.problem, model_template(self.problem))
+        fields = upload_fields(self.problem, self._share(self.step.at(1)))
         fused = self.fused if self.local.one and self.problem.privacy is None else None
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused),)
 
@@ -117,9 +125,12 @@ class FedAvg(Rows):
         """Each client's change of the model after its local steps, weighted by its rows."""
         step, mu = float(question.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
+        share = self._share(step)
+        refuse_large(self.problem, share, self.local.count, question.model)
         change = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
-        return clients, weighted(protected(self.problem, self._share(step), change, weight, block, now), weight)
+        leaving = protected(self.problem, share, change, weight, block, now)
+        return clients, weighted(self.problem, leaving, weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers when each takes one step: products over many clients' minibatches."""

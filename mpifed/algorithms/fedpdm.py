@@ -18,20 +18,22 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
-    model_template,
     start_model,
-    weighted_fields,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.optimality import Clients, measure_of_optimality
 from mpifed.algorithms.private import (
     Share,
+    known,
     mean_released,
     protected,
+    refuse_large,
     released,
+    upload_fields,
     upload_share,
     weighted,
     weights,
+    working_dtype,
 )
 from mpifed.core.block import Block
 from mpifed.core.exchange import Measure, Problem, ToServer
@@ -97,7 +99,7 @@ class FedPDM(Rows):
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' y_i - x_0."""
-        fields = weighted_fields(self.problem, model_template(self.problem))
+        fields = upload_fields(self.problem, self._share(0))
         return (ToServer("uploads", fields, self.ask, self.answer, self.absorb),)
 
     @property
@@ -160,7 +162,8 @@ class FedPDM(Rows):
         """Every client at the initial model, its dual variable zero."""
         model, n = start_model(self.problem, now), len(block.clients)
         own = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
-        return Clients(own, map_leaves(np.zeros_like, own))
+        dtype = working_dtype(self.problem) if self.dual == "hidden" else self.problem.dtype
+        return Clients(own, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), own))
 
     def ask(self, server: Server, now: Round) -> Question:
         """x_0 and the size of a local step."""
@@ -176,14 +179,17 @@ class FedPDM(Rows):
             return found  # type: ignore[no-any-return]
 
         own = clients.model if self.start == "own" else None
-        push = map_leaves(pushed, clients.dual, start)
+        push, share = map_leaves(pushed, clients.dual, start), self._share(int(now.index))
+        public = push if self.dual == "public" else None
+        refuse_large(self.problem, share, self.local_steps, start, public)
         moved = self.local.run(Descent(start, step, self._keep(step), push, own, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
-        leaving = protected(self.problem, self._share(int(now.index)), upload, weight, block, now)  # (12)
-        known = leaving if self.dual == "public" else upload
-        dual = map_leaves(partial(_ascended, rho), clients.dual, known)  # (10c)
-        return Clients(map_leaves(operator.add, moved, start), dual), weighted(leaving, weight)
+        leaving = protected(self.problem, share, upload, weight, block, now)  # (12)
+        told = known(self.problem, share, leaving, weight) if self.dual == "public" else upload
+        dual = map_leaves(partial(_ascended, rho), clients.dual, told)  # (10c)
+        own = map_leaves(lambda m, w: (m + w).astype(w.dtype, copy=False), moved, start)
+        return Clients(own, dual), weighted(self.problem, leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
@@ -229,7 +235,7 @@ class FedPDM(Rows):
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
     """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
-    found = dual * dual.dtype.type(-1 / rho)
+    found = dual.astype(moved.dtype) * moved.dtype.type(-1 / rho)
     found += moved
     found += moved
     return found  # type: ignore[no-any-return]
@@ -240,4 +246,4 @@ def _ascended(rho: float, dual: Array, upload: Array) -> Array:
     found = upload * upload.dtype.type(-rho)
     found += dual
     found *= found.dtype.type(0.5)
-    return found  # type: ignore[no-any-return]
+    return found.astype(dual.dtype, copy=False)  # type: ignore[no-any-return]

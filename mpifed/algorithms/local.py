@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.private import gradient_noise, noisy, privacy_of, wrong_privacy
+from mpifed.algorithms.private import noisy_gradient, privacy_of, working_dtype, wrong_privacy
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, beside, map_leaves, namespace
@@ -34,7 +34,7 @@ class Minibatch(NamedTuple):
 
     X: Any  # [n, s, p]
     y: Array  # [n, s]
-    weights: Array  # [n, s] what a row counts in the mean: 1 / batch, or 0 where it only fills up
+    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1, or 0
 
 
 class Descent(NamedTuple):
@@ -46,6 +46,14 @@ class Descent(NamedTuple):
     push: Record | None = None  # leaves [n, ...], or common to all like those of a model
     own: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
+
+    def of(self, dtype: str) -> Descent:
+        """The same, computed in `dtype`."""
+
+        def wide(record: Record | None) -> Any:
+            return None if record is None else map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
+
+        return self._replace(model=wide(self.model), push=wide(self.push), own=wide(self.own))
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,10 @@ class LocalSteps:
             for r in range(self.steps or 1):
                 rows, drawn = block.coins(now, f"minibatch {r}", self.batch)
                 batch = block.take(rows)
-                yield Minibatch(*batch, beside(batch.y, drawn / self.batch))
+                yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
         elif privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
-                yield _alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
+                yield self._alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
         else:
             slices = self.slices(int(block.counts[0]))
             rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
@@ -116,7 +124,13 @@ class LocalSteps:
                 first = some[0].start
                 batch = block.take(rows[:, first : some[-1].stop])
                 for at in some:
-                    yield _alike(batch.rows(at.start - first, at.stop - first))
+                    yield self._alike(batch.rows(at.start - first, at.stop - first))
+
+    def _alike(self, batch: Any) -> Minibatch:
+        """All rows count alike."""
+        xp, privacy, shape = namespace(batch.y), privacy_of(self.problem), batch.y.shape
+        clipped = privacy is not None and privacy.level == "sample"
+        return Minibatch(batch.X, batch.y, xp.full(shape, 1.0 if clipped else 1 / shape[1]))
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """[n, ...] x_i - model: how far each client of the block comes in its local steps."""
@@ -134,7 +148,7 @@ class LocalSteps:
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """The same for clients with equally many steps."""
-        model, step, keep, push, own, tolerance = descent
+        model, step, keep, push, own, tolerance = descent.of(working_dtype(self.problem))
         # None: at the model, which needs no copy for each
         x: Any = None if own is None else map_leaves(lambda leaf: leaf.copy(), own)
         ended = block.xp.zeros(len(block.clients), dtype=bool)
@@ -162,14 +176,15 @@ class LocalSteps:
     def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
         """[n, ...]: -step (mean gradient + concave), clipped and noisy as the job asks."""
         problem, privacy = self.problem, privacy_of(self.problem)
-        weights = batch.weights * -step
         if privacy is None or privacy.level == "client":
-            down = gradient(problem.objective, at, batch.X, batch.y, weights)
+            down = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
         else:
-            down = clipped_gradient(problem.objective, at, batch.X, batch.y, weights, privacy.bound)
-        if privacy is not None and privacy.on_gradients:
-            spread = np.full(len(block.clients), step * gradient_noise(privacy, self.batch))
-            down = noisy(privacy, f"gradient {r}", down, spread, block.clients, now)
+            gain = -step / self.batch
+            total = clipped_gradient(problem.objective, at, batch.X, batch.y, batch.weights, privacy.bound)
+            if privacy.on_gradients:
+                down = noisy_gradient(problem, total, gain, self.batch, r, block, now)
+            else:
+                down = map_leaves(partial(_scaled, gain), total)
         if concave(problem.objective):
             down = map_leaves(lambda d, w: _add(d, concave_gradient(problem.objective, w) * -step), down, at)
         return down
@@ -181,13 +196,13 @@ def contraction(problem: Problem, keep: float, step: float) -> float:
     return max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2))
 
 
-def _alike(batch: Any) -> Minibatch:
-    """All rows count alike."""
-    return Minibatch(batch.X, batch.y, namespace(batch.y).full(batch.y.shape, 1 / batch.y.shape[1]))
-
-
 def _add(out: Array, other: Array) -> Array:
     out += other
+    return out
+
+
+def _scaled(factor: float, out: Array) -> Array:
+    out *= factor
     return out
 
 

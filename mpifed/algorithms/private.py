@@ -2,35 +2,41 @@
 
 The algorithms say what their upload is made of, as a `Share`; everything else is here, once. Where the noise goes:
 
-- on the gradients (level "sample", local noise): every local step's mean gradient over a minibatch is clipped record by
-  record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
+- on the gradients (level "sample", local noise): every local step's sum of gradients over a minibatch is clipped record
+  by record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
 - on the upload: local steps take clipped gradients, and the noise fits how far one record can move their outcome; at
   level "client" the upload itself is clipped. Each client adds its own (local), a share of the sum's (distributed), or
-  the server does (central).
+  the server does (central). Of the latter two the integers themselves are summed, see `mpifed.maths.privacy.mechanism`;
+  a client with local noise may do with its release what it likes.
+
+Whatever becomes an integer is computed in float64.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.algorithms.horizontal import Weighted, mean, model_template
+from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_of_two, weighted_fields
 from mpifed.core.block import Block
-from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, on_host
+from mpifed.core.errors import NumericalError
+from mpifed.core.exchange import Field, Problem
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
-from mpifed.maths.arrays import beside, column
+from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable
 from mpifed.maths.kernels import with_noise
-from mpifed.maths.privacy.discrete import discretely_noisy, inflation
+from mpifed.maths.privacy.mechanism import Mechanism, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
 from mpifed.maths.privacy.settings import Privacy
 
 Floats = NDArray[np.float64]
 SERVER = np.array([-1])  # whose noise the server's is
+_SMALL = 2.0**29  # sensitivities: rounding errors of numbers below are small beside them, see `Mechanism.inexact`
 
 
 class Share(NamedTuple):
@@ -38,6 +44,7 @@ class Share(NamedTuple):
 
     sensitivity: float  # how far the upload can move; proven
     paper: float  # the sensitivity that (19) states; NaN where it states none
+    how: Mechanism | None  # of private jobs
     remembers: bool = False  # whether the upload depends on hidden states, and so on more than the records drawn
 
 
@@ -45,6 +52,17 @@ def privacy_of(problem: Problem) -> Privacy | None:
     """The job's settings, if it is private."""
     found: Privacy | None = problem.privacy
     return found
+
+
+@lru_cache(maxsize=32)
+def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
+    """The mechanism of a private job whose rounds have so many local steps on so many records."""
+    privacy: Privacy = problem.privacy
+    rows = batch if privacy.on_gradients else steps * batch
+    if privacy.sampling == "poisson":
+        rows = int(problem.counts.max())  # all of them, by chance
+    values = sum(np.size(leaf) for leaf in bare_leaves(model_template(problem)))
+    return mechanism(privacy, values, rows, problem.clients)
 
 
 def weights(problem: Problem, block: Block) -> Floats:
@@ -56,9 +74,21 @@ def weights(problem: Problem, block: Block) -> Floats:
     return found
 
 
-def gradient_noise(privacy: Privacy, batch: int) -> float:
-    """The standard deviation of the noise on a mean gradient over `batch` records."""
-    return privacy.multiplier * privacy.reach / batch
+def working_dtype(problem: Problem) -> str:
+    """In what local steps are computed: in float64 where their outcome becomes integers."""
+    privacy = privacy_of(problem)
+    wide = privacy is not None and privacy.level == "sample" and not privacy.on_gradients
+    return "float64" if wide else problem.dtype
+
+
+def upload_fields(problem: Problem, share: Share) -> Weighted:
+    """The fields of what clients send."""
+    privacy, like = privacy_of(problem), model_template(problem)
+    if privacy is None or share.how is None or not privacy.whole:
+        return weighted_fields(problem, like)
+    bound, heaviest_ = power_of_two(share.how.bound), power_of_two(float(problem.weights.max()))
+    value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
+    return Weighted(value, Field((), 2.0**-40, heaviest_))
 
 
 def upload_share(
@@ -69,17 +99,38 @@ def upload_share(
     The paper's sensitivity (19) takes a minibatch's gradient to move by 2 G in every step, whatever its size.
     """
     privacy = privacy_of(problem)
-    if privacy is None or privacy.on_gradients:
-        return Share(np.nan, np.nan)
+    if privacy is None:
+        return Share(np.nan, np.nan, None)
+    how = mechanism_of(problem, steps, batch)
+    if privacy.on_gradients:
+        return Share(np.nan, np.nan, how)
     if privacy.level == "client":
-        return Share(privacy.reach, np.nan, remembers)
+        return Share(privacy.reach, np.nan, how, remembers)
     clip = privacy.bound
     proven = upload(step, gain, kappa, steps, clip, batch, privacy.adjacency, privacy.sampling)
-    return Share(proven, gain * step * 2 * clip * sum(kappa**r for r in range(steps)), remembers)
+    return Share(proven, gain * step * 2 * clip * sum(kappa**r for r in range(steps)), how, remembers)
+
+
+def noisy_gradient(
+    problem: Problem, total: Record, gain: float, batch: int, r: int, block: Block, now: Round
+) -> Record:
+    """gain times each client's sum of clipped gradients as the client releases it in local step r.
+
+    Parameters
+    ----------
+    total : leaves [n, ...] float64
+    """
+    privacy: Privacy = problem.privacy
+    how, reach, purpose = mechanism_of(problem, 1, batch), privacy.reach, f"gradient {r}"
+    if not privacy.on_grid:
+        spread = np.full(len(block.clients), abs(gain) * privacy.multiplier * reach)
+        moved = map_leaves(lambda leaf: (leaf * gain).astype(problem.dtype), total)
+        return _in_floats(purpose, moved, spread, block.clients, now)
+    return _on_grid(how, purpose, total, reach, how.sigma, block.clients, now, gain * reach, problem.dtype)
 
 
 def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, block: Block, now: Round) -> Record:
-    """Each client's upload as it leaves the client, before it is weighted.
+    """Each client's upload as it leaves the client: integers of its weighted upload where these are summed.
 
     Parameters
     ----------
@@ -91,12 +142,36 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
         return uploaded
     if privacy.level == "client":
         uploaded = clip_record(uploaded, privacy.bound)
-    if privacy.model == "central":
-        return uploaded
-    spread = np.full(len(weight), _sigma(problem, share))
-    if privacy.model == "distributed":  # a part of the weighted sum's noise
-        spread *= heaviest(problem) / (np.sqrt(now.fewest) * weight)
-    return noisy(privacy, "upload", uploaded, spread, block.clients, now)
+    how, unit, clients = _how(share), _unit(problem, share), block.clients
+    if not privacy.on_grid:
+        uploaded = map_leaves(lambda leaf: leaf.astype(problem.dtype, copy=False), uploaded)
+        if privacy.model == "central":
+            return uploaded
+        spread = np.full(len(weight), privacy.multiplier * unit)
+        if privacy.model == "distributed":  # a part of the weighted sum's noise
+            spread *= heaviest(problem) / (np.sqrt(now.fewest) * weight)
+        return _in_floats("upload", uploaded, spread, clients, now)
+    if privacy.model == "local":
+        return _on_grid(how, "upload", uploaded, unit, how.sigma, clients, now, unit, problem.dtype)
+    sigma = how.sigma / np.sqrt(now.fewest) if privacy.model == "distributed" else 0.0
+    scaled = _times(uploaded, weight / heaviest(problem))
+    return _on_grid(how, "upload", scaled, unit, sigma, clients, now, None, "float64")
+
+
+def known(problem: Problem, share: Share, leaving: Record, weight: Floats) -> Record:
+    """What left each client, in the units of the model, and not weighted."""
+    privacy = privacy_of(problem)
+    if privacy is None or privacy.on_gradients or not privacy.whole:
+        return leaving
+    one = _unit(problem, share) * heaviest(problem) * 2.0**-_how(share).exponent
+    return map_leaves(lambda leaf: (leaf * column(one / weight, leaf)).astype(problem.dtype), leaving)
+
+
+def weighted(problem: Problem, leaving: Record, weight: Floats) -> Weighted:
+    """Uploads [n, ...] times the clients' weights [n], in place, and the weights; integers have them in already."""
+    privacy = privacy_of(problem)
+    whole = privacy is not None and privacy.whole and not privacy.on_gradients
+    return Weighted(leaving if whole else _times(leaving, weight), weight)
 
 
 def present_weight(problem: Problem, total: Weighted) -> float:
@@ -109,53 +184,40 @@ def present_weight(problem: Problem, total: Weighted) -> float:
 
 def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -> Record:
     """The mean of the uploads, with the server's noise where it is the server who adds it."""
-    privacy, value, weight = privacy_of(problem), total.value, present_weight(problem, total)
-    if privacy is not None and privacy.model == "central":
-        spread = np.array([_sigma(problem, share) * heaviest(problem)])
-        value = map_leaves(lambda leaf: leaf[None], value)
-        value = map_leaves(lambda leaf: leaf[0], noisy(privacy, "server", value, spread, SERVER, now))
-    return mean(Weighted(value, weight))
-
-
-def noisy(
-    privacy: Privacy, purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round
-) -> Record:
-    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; it may be overwritten.
-
-    Noise is always drawn in memory, the same for every device; that on grids is added there too.
-    """
-    if not spread.any():
-        return record
-    names = iter([name for name, _ in leaves(record)])
-
-    def add(leaf: Array) -> Array:
-        name = f"{purpose} {next(names)}"
-        if privacy.distribution == "discrete":
-            return beside(leaf, discretely_noisy(on_host(leaf), spread))
-        return with_noise(leaf, now.normals(name, clients, leaf.shape[1:], leaf.dtype.name), spread)
-
-    return map_leaves(add, record)
+    privacy, value = privacy_of(problem), total.value
+    if privacy is None or privacy.model == "local":
+        return mean(total)
+    weight, unit = present_weight(problem, total), _unit(problem, share) * heaviest(problem)
+    value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.model == "central"
+    if privacy.on_grid:
+        how = _how(share).of_sum()
+        sigma, one = how.sigma if central else 0.0, 2.0**how.exponent  # the sum is in steps of the grid
+        value = _on_grid(how, "server", value, one, sigma, SERVER, now, unit, problem.dtype)
+    elif central:
+        value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
+    return mean(Weighted(map_leaves(lambda leaf: leaf[0], value), weight))
 
 
 def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
     """What a round gives away, with so many `steps` on gradients over `batch` records for each client present."""
-    privacy, clients = problem.privacy, problem.clients
+    privacy, clients, how = problem.privacy, problem.clients, _how(share)
     fraction = np.minimum(1.0, batch / problem.counts)
     z, ones, none = privacy.multiplier, np.ones(clients), np.full(clients, np.nan)
+    told = how.told if privacy.on_grid else lambda distance: z / distance
     if privacy.on_gradients:
         rate = np.where(fraction < 1, fraction, 1.0)
-        return Release(steps, ones * z / _rounded(problem), rate, ones * z, fraction)
-    sigma, sensitivity = _sigma(problem, share), share.sensitivity * _rounded(problem)
+        return Release(steps, told(ones), rate, ones * z, fraction)
+    unit, drawn = _unit(problem, share), np.minimum(1.0, steps * fraction)
     if privacy.level == "client":
         per_round = problem.clients_per_round or clients
         secret = privacy.model == "central" and not share.remembers and per_round < clients
         rate = ones * per_round / clients if secret else ones
-        return Release(1, ones * sigma / sensitivity, rate, none, none, by_chance=secret)
-    heavy = ones if privacy.model == "local" else heaviest(problem) / problem.weights
-    drawn = np.minimum(1.0, steps * fraction)
+        return Release(1, told(ones * share.sensitivity / unit), rate, none, none, by_chance=secret)
+    part = ones if privacy.model == "local" else problem.weights / heaviest(problem)
     return Release(
-        1, heavy * sigma / sensitivity, ones if share.remembers else drawn, heavy * sigma / share.paper, drawn
-    )
+        1, told(part * share.sensitivity / unit), ones if share.remembers else drawn, z * unit / (part * share.paper),
+        drawn,
+    )  # fmt: skip
 
 
 def heaviest(problem: Problem) -> float:
@@ -164,16 +226,32 @@ def heaviest(problem: Problem) -> float:
     return 1.0 if privacy is not None and privacy.level == "client" else float(problem.weights.max())
 
 
-def weighted(uploaded: Record, weight: Floats) -> Weighted:
-    """Uploads [n, ...] times the clients' weights [n], in place, and the weights."""
-    if np.all(weight == 1):
-        return Weighted(uploaded, weight)
+def refuse_large(problem: Problem, share: Share, steps: int, *public: Record | None) -> None:
+    """See that what local steps start from is not so large that rounding would move their outcome.
 
-    def scale(leaf: Array) -> Array:
-        leaf *= column(weight, leaf)
-        return leaf
+    Parameters
+    ----------
+    public : what everybody knows: a model, and what is common to its steps or known of each client
 
-    return Weighted(map_leaves(scale, uploaded), weight)
+    Raises
+    ------
+    NumericalError
+        when it is not finite, or too large beside the sensitivity.
+    """
+    privacy = privacy_of(problem)
+    if privacy is None or not privacy.on_grid:
+        return
+    most = np.inf
+    if privacy.level == "sample" and not privacy.on_gradients:
+        most = _SMALL * share.sensitivity / steps
+    for record in public:
+        for name, leaf in leaves(() if record is None else record):
+            largest = float(namespace(leaf).abs(leaf).max(initial=0.0))
+            if not largest * np.sqrt(leaf.size) < most:
+                raise NumericalError(
+                    f"[algorithm]: the model, or what its steps begin with, has a value of {largest:.3g} in `{name}`, "
+                    "with which nothing private can be computed; lower the step size"
+                )
 
 
 def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
@@ -197,19 +275,64 @@ def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
             )
     if privacy.level == "sample":
         wrong += clippable(problem.objective, model_template(problem).head)
+    if privacy.on_grid:
+        wrong += mechanism_of(problem, steps, batch).wrong(problem.clients if privacy.whole else 1)
     return wrong
 
 
-def _sigma(problem: Problem, share: Share) -> float:
-    """The standard deviation of the noise on an upload."""
-    privacy: Privacy = problem.privacy
-    return privacy.multiplier * (share.paper if privacy.accounting == "paper" else share.sensitivity)
+def _how(share: Share) -> Mechanism:
+    assert share.how is not None  # of private jobs
+    return share.how
 
 
-def _rounded(problem: Problem) -> float:
-    """By which factor the rounding of discrete noise to its grid raises the sensitivity."""
+def _unit(problem: Problem, share: Share) -> float:
+    """The sensitivity for which the noise on an upload is made."""
     privacy: Privacy = problem.privacy
-    if privacy.distribution != "discrete":
-        return 1.0
-    values = sum(np.size(leaf) for leaf in bare_leaves(model_template(problem)))
-    return inflation(privacy.multiplier, values)
+    return share.paper if privacy.accounting == "paper" else share.sensitivity
+
+
+def _times(record: Record, factors: Floats) -> Record:
+    """Leaves [n, ...] times factors [n], in place."""
+    if np.all(factors == 1):
+        return record
+
+    def scale(leaf: Array) -> Array:
+        leaf *= column(factors, leaf)
+        return leaf
+
+    return map_leaves(scale, record)
+
+
+def _on_grid(
+    how: Mechanism, purpose: str, record: Record, unit: float, sigma: float, clients: NDArray[np.int64], now: Round,
+    gain: float | None, dtype: str,
+) -> Record:  # fmt: skip
+    """Each client's part of `record`, leaves [n, ...], released; see `mpifed.maths.privacy.mechanism.release`."""
+
+    def made(name: str, leaf: Array) -> Array:
+        leaf = namespace(leaf).ascontiguousarray(leaf)
+        if now.secure or len(clients) == 1:
+            return release(how, leaf, unit, sigma, now.words(name, int(clients[0])), gain, dtype)
+        parts = (
+            release(how, one, unit, sigma, now.words(name, client), gain, dtype)
+            for client, one in zip(clients.tolist(), leaf, strict=True)
+        )
+        return namespace(leaf).stack(list(parts))
+
+    names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
+    return map_leaves(lambda leaf: made(next(names), leaf), record)
+
+
+def _in_floats(purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round) -> Record:
+    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; protects nobody.
+
+    Noise is drawn in memory, the same for every device.
+    """
+    if not spread.any():
+        return record
+    names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
+
+    def add(leaf: Array) -> Array:
+        return with_noise(leaf, now.normals(next(names), clients, leaf.shape[1:], leaf.dtype.name), spread)
+
+    return map_leaves(add, record)

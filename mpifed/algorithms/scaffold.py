@@ -19,15 +19,17 @@ from mpifed.algorithms.horizontal import (
     check_rows,
     model_template,
     start_model,
-    weighted_fields,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
     Share,
+    known,
     mean_released,
     present_weight,
     protected,
+    refuse_large,
     released,
+    upload_fields,
     upload_share,
     weighted,
     weights,
@@ -78,7 +80,7 @@ class Scaffold(Rows):
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' changes."""
-        fields = weighted_fields(self.problem, model_template(self.problem))
+        fields = upload_fields(self.problem, self._share(self.step.at(1)))
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
@@ -124,9 +126,11 @@ class Scaffold(Rows):
             return found  # type: ignore[no-any-return]
 
         push = map_leaves(towards, clients, question.control)
+        share = self._share(step)
+        refuse_large(self.problem, share, self.local_steps, question.model, push)
         moved = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
-        upload = protected(self.problem, self._share(step), moved, weight, block, now)
+        leaving = protected(self.problem, share, moved, weight, block, now)
 
         def renewed(own: Array, common: Array, change: Array) -> Array:
             found = change * change.dtype.type(-1 / (self.local_steps * step))
@@ -134,8 +138,8 @@ class Scaffold(Rows):
             found -= common
             return found  # type: ignore[no-any-return]
 
-        clients = map_leaves(renewed, clients, question.control, upload)
-        return clients, weighted(upload, weight)
+        clients = map_leaves(renewed, clients, question.control, known(self.problem, share, leaving, weight))
+        return clients, weighted(self.problem, leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change; the control variate plus the mean of its changes over all clients."""

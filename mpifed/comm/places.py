@@ -25,7 +25,7 @@ class Place:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
         self.message_dtype = dtype
-        self.dtype = dtype if field.shape else "float64"
+        self.dtype = dtype if field.shape and not field.whole else "float64"
 
     def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
         """The leaf [n, ...] as [n, size] floats."""

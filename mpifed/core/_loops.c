@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 1 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 2 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -543,9 +543,112 @@ static PyObject *first_distinct(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- discrete noise --------------------------------------------------------------------------------------------- */
+
+/* One level of discrete Gaussian numbers by an alias table, see maths/privacy/discrete.py: of each word's half, the lowest
+ * `bits` choose a place of the table and the upper 16 are compared with the upper 16 bits of its threshold. Adds the
+ * outcome, less `middle`, times 2^shift to `out`, or puts it there. Ties, which further bits must decide, are listed in
+ * `ties` and count as not below the threshold. How many there are; beyond `room` they are not listed. */
+CLONED static Py_ssize_t alias_level(const uint64_t *restrict words, Py_ssize_t n, int upper, const uint32_t *restrict table,
+                                     int bits, int64_t middle, int shift, int first, int64_t *restrict out,
+                                     int64_t *restrict ties, Py_ssize_t room)
+{
+    const uint32_t mask = ((uint32_t)1 << bits) - 1;
+    const int64_t kept = first ? 0 : -1;
+    Py_ssize_t found = 0;
+    for (Py_ssize_t start = 0; start < n; start += TOGETHER) {
+        const Py_ssize_t stop = smaller(start + TOGETHER, n);
+        uint32_t any = 0;
+        for (Py_ssize_t j = start; j < stop; ++j) {
+            const uint32_t word = (uint32_t)(upper ? words[j] >> 32 : words[j]);
+            const uint32_t place = word & mask, entry = table[place], drawn = word >> 16, threshold = entry >> 16;
+            const uint32_t chosen = drawn < threshold ? place : entry & 0xFFFF;
+            any |= (uint32_t)(drawn == threshold);
+            out[j] = (out[j] & kept) + (int64_t)((uint64_t)((int64_t)chosen - middle) << shift);
+        }
+        if (!any) continue;
+        for (Py_ssize_t j = start; j < stop; ++j) {
+            const uint32_t word = (uint32_t)(upper ? words[j] >> 32 : words[j]);
+            if (word >> 16 != table[word & mask] >> 16) continue;
+            if (found < room) ties[found] = j;
+            ++found;
+        }
+    }
+    return found;
+}
+
+PyDoc_STRVAR(alias_doc, "alias_level(words, upper, table, bits, middle, shift, first, out, ties) -> int");
+
+static PyObject *alias(PyObject *module, PyObject *arguments)
+{
+    Py_buffer words, table, out, ties;
+    int upper, bits, shift, first;
+    long long middle;
+    Py_ssize_t found = 0;
+    if (!PyArg_ParseTuple(arguments, "y*py*iLipw*w*", &words, &upper, &table, &bits, &middle, &shift, &first, &out, &ties))
+        return NULL;
+    if (bits < 0 || bits > 16 || shift < 0 || shift > 40 || words.len != out.len || words.len % 8 ||
+        table.len != (Py_ssize_t)sizeof(uint32_t) << bits)
+        PyErr_SetString(PyExc_ValueError, "alias_level: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        found = alias_level(words.buf, words.len / 8, upper, table.buf, bits, middle, shift, first, out.buf, ties.buf,
+                            ties.len / 8);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&ties);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
+}
+
+/* out = (x * factor, within +-most, 0 where it is not a number, rounded to the nearest integer or towards zero, plus
+ * noise) * scale. All integers, and most, are below 2^51 in absolute value, so that doubles hold them; the constant rounds
+ * as rint does, and makes doubles of integers, see DECODE_WIDE. */
+#define NOISY(NAME, T, OUT)                                                                                                CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,                                           const int64_t *restrict noise, double scale, OUT *restrict out)                                {                                                                                                                          const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                           const uint64_t bits = 0x4338000000000000u;                                                                             for (Py_ssize_t j = 0; j < m; ++j) {                                                                                       double steps = (double)x[j] * factor;                                                                                  steps = steps == steps ? steps : 0;                                                                                    steps = steps > most ? most : steps;                                                                                   steps = steps < -most ? -most : steps;                                                                                 double nearest = (steps + constant) - constant;                                                                        const double over = fabs(nearest) - fabs(steps);                                                                       const double back = truncate && over > 0 ? 1 : 0;                                                                      nearest = nearest - (nearest < 0 ? -back : back);                                                                      const double drawn = wide_of((uint64_t)noise[j] + bits) - constant;                                                    out[j] = (OUT)((nearest + drawn) * scale);                                                                         }                                                                                                                  }
+
+NOISY(noisy_floats, float, float)
+NOISY(noisy_floats_doubles, float, double)
+NOISY(noisy_doubles_floats, double, float)
+NOISY(noisy_doubles, double, double)
+
+PyDoc_STRVAR(noisy_doc, "noisy(values, is_float, factor, most, truncate, noise, scale, to_float, out)");
+
+static PyObject *noisy(PyObject *module, PyObject *arguments)
+{
+    Py_buffer x, noise, out;
+    double factor, most, scale;
+    int is_float, truncate, to_float;
+    if (!PyArg_ParseTuple(arguments, "y*pddpy*dpw*", &x, &is_float, &factor, &most, &truncate, &noise, &scale, &to_float,
+                          &out))
+        return NULL;
+    const Py_ssize_t m = noise.len / 8;
+    if (x.len != m * (Py_ssize_t)(is_float ? sizeof(float) : sizeof(double)) ||
+        out.len != m * (Py_ssize_t)(to_float ? sizeof(float) : sizeof(double)))
+        PyErr_SetString(PyExc_ValueError, "noisy: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+#define CALL(NAME) NAME(x.buf, m, factor, most, truncate, noise.buf, scale, out.buf)
+        if (is_float)
+            to_float ? CALL(noisy_floats) : CALL(noisy_floats_doubles);
+        else
+            to_float ? CALL(noisy_doubles_floats) : CALL(noisy_doubles);
+#undef CALL
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&noise);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
+    {"alias_level", alias, METH_VARARGS, alias_doc},
+    {"noisy", noisy, METH_VARARGS, noisy_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

@@ -32,6 +32,9 @@ class Field:
     along which each client fills the places of its own columns, or rows, with an answer that is `Placed`; who else
     holds them adds to them. Clients are told their own rows only of such a sum. `sender` is the one client whose
     answer counts. A value that one client alone fills is that client's own, in whatever channel.
+
+    `whole` says that answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
+    neither scale nor bound is the job's to choose.
     """
 
     def __init__(
@@ -43,8 +46,10 @@ class Field:
         columns: int | None = None,
         rows: int | None = None,
         sender: int | None = None,
+        whole: bool = False,
     ) -> None:
         self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
+        self.whole = whole
         self.columns, self.rows, self.sender = columns, rows, sender
 
     def __repr__(self) -> str:

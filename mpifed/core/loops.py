@@ -13,8 +13,9 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 1  # of the arguments of what is compiled
+_VERSION = 2  # of the arguments of what is compiled
 _MOST_TERMS = 8
+_FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 _FLOATS = (_F4, _F8)
 _RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
@@ -147,3 +148,67 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
 def _contiguous(*arrays: Array) -> bool:
     """Whether all are, one number after the other."""
     return all(array.flags.c_contiguous for array in arrays)
+
+
+def alias_level(
+    words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array
+) -> Array:
+    """One level of discrete Gaussian numbers, see `mpifed.maths.privacy.discrete`, added to `out` or put there.
+
+    Parameters
+    ----------
+    words : [m] uint64, random; the upper or lower half of each is read
+    table : [2^bits] uint32, upper 16 bits of each place's threshold, and its alias
+    out : [m] int64
+
+    Returns
+    -------
+    [t] int64: where the word's upper 16 bits are those of the threshold, so that others must decide; there `out` has
+    taken the alias.
+    """
+    bits = len(table).bit_length() - 1
+    if compiled is not None:
+        ties = np.empty(max(_FEW_TIES, len(words) // _FEW_TIES), np.int64)
+        found = compiled.alias_level(words, upper, table, bits, middle, shift, first, out, ties)
+        if found > len(ties):
+            raise AssertionError(f"{found} of {len(words)} random words are ties: they are not random")
+        return ties[:found]
+    half = ((words >> np.uint64(32)) if upper else words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    place = half & np.uint32(len(table) - 1)
+    entry, drawn = table[place], half >> np.uint32(16)
+    threshold = entry >> np.uint32(16)
+    chosen = np.where(drawn < threshold, place, entry & np.uint32(0xFFFF)).astype(np.int64)
+    chosen -= middle
+    chosen <<= shift
+    if first:
+        out[:] = chosen
+    else:
+        out += chosen
+    return np.flatnonzero(drawn == threshold)
+
+
+def noisy(
+    values: Array, factor: float, most: float, truncate: bool, noise: Array, scale: float, out: Array
+) -> None:
+    """Put (values * factor, within +-most, as integers, + noise) * scale into `out`; what is not a number counts as 0.
+
+    Parameters
+    ----------
+    values : [m] float32 or float64
+    most : below 2^50
+    truncate : whether it is rounded towards zero, and not to the nearest integer
+    noise : [m] int64, below 2^50 in absolute value
+    out : [m] float32 or float64
+    """
+    if compiled is not None:
+        wide = values.dtype == _F4
+        compiled.noisy(values, wide, factor, most, truncate, noise, scale, out.dtype == _F4, out)
+        return
+    steps = values.astype(np.float64)
+    steps *= factor
+    np.nan_to_num(steps, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    np.clip(steps, -most, most, out=steps)
+    (np.trunc if truncate else np.rint)(steps, out=steps)
+    steps += noise
+    steps *= scale
+    np.copyto(out, steps, casting="same_kind")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -142,6 +143,13 @@ class Round(NamedTuple):
     def _counter(self, client: int = -1, turn: int = 0) -> tuple[int, int, int, int]:
         """The first word counts the numbers of the stream."""
         return 0, client & _WORD, self.index & _WORD, turn
+
+    def words(self, purpose: str, client: int) -> Callable[[int], NDArray[np.uint64]]:
+        """Secret random words of a client, or of all where no two runs draw the same: so many with each call."""
+        if self.secure:
+            return _own().bit_generator.random_raw  # type: ignore[attr-defined, no-any-return]
+        found: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
+        return found
 
     def normals(
         self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"

@@ -10,7 +10,6 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -177,8 +176,6 @@ def load_libraries(privacy: Privacy | None) -> None:
     """Those that a private round loads when it needs them: that takes longer than the round."""
     if privacy is not None and privacy.noise == "secure":
         secret_rng(0)
-    if privacy is not None and privacy.distribution == "discrete":
-        import_module("opendp.prelude")
 
 
 def _rehearse(

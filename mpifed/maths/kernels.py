@@ -160,6 +160,28 @@ CLIP = Source("clip", "float64 square, float64 most", "float64 factor", """
 NOISE = Source("noise", "T value, T noise, T spread", "T out", "const T moved = noise * spread; out = moved + value;")
 
 
+NOISY = Source(
+    "noisy", "T value, int64 noise, float64 factor, float64 most, int32 truncate, float64 scale", "O out", """
+    double steps = (double)value * factor;
+    steps = steps == steps ? steps : 0.0;
+    steps = steps > most ? most : steps;
+    steps = steps < -most ? -most : steps;
+    const double whole = truncate ? trunc(steps) : rint(steps);
+    const double moved = whole + (double)noise;
+    out = (O)(moved * scale);
+    """,
+)  # fmt: skip
+
+
+def device_noisy(
+    values: Array, noise: Array, factor: float, most: float, truncate: bool, scale: float, dtype: Any
+) -> Array:
+    """(values * factor, within +-most, as integers, + noise) * scale on a device, as `loops.noisy` in memory."""
+    out = namespace(values).empty(values.shape, dtype)
+    launch(NOISY, values, values, noise, factor, most, int(truncate), scale, out)
+    return out
+
+
 def clip_factors(squares: Array, most: float) -> Array:
     """What brings vectors of squared norms `squares` to a norm of at most `most`; 1 exactly if they are within."""
     if namespace(squares) is not np:

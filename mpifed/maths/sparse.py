@@ -95,10 +95,20 @@ def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
     return csr_matrix(parts, shape=shape)
 
 
+def emptied(rows: Any, there: Array) -> Any:
+    """CSR rows [s, p], of either kind, with zeros in place of those that are not `there` [s]."""
+    xp = namespace(rows.data)
+    row = xp.searchsorted(rows.indptr, xp.arange(len(rows.indices), dtype="i4"), side="right") - 1
+    return _rebuilt(rows, (xp.where(there[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
+
+
 def renumbered(rows: Any, place: Array, features: int) -> Any:
     """CSR rows [s, p], of either kind, whose column j becomes `place[j]` of `features`."""
     parts = rows.data, place[rows.indices], rows.indptr
-    shape = len(rows.indptr) - 1, features
+    return _rebuilt(rows, parts, (len(rows.indptr) - 1, features))
+
+
+def _rebuilt(rows: Any, parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
     if isinstance(rows, DeviceRows):
         return DeviceRows(_csr(parts, shape))
     from scipy.sparse import csr_matrix

@@ -62,7 +62,7 @@ def _check_budget(job: Job, algorithm: Any, budget: float) -> None:
 def _calibrated(job: Job, algorithm: Algorithm) -> float:
     """The least noise with which all rounds of the job stay within [privacy] epsilon.
 
-    A release's multiplier is proportional to that of the job, but for discrete noise not quite: hence the loop.
+    A release's multiplier is proportional to that of the job, but for roundings: hence the loop.
     """
     privacy: Any = job.privacy
     cost, growth = (Spending.worst, _growth) if privacy.accounting == "rigorous" else (_paper_cost, _paper_growth)
@@ -88,7 +88,7 @@ def _growth(spending: Spending, target: float) -> float:
             plan = [(multiplier, rate, count) for (multiplier, rate), count in spent.items()]
             factor = accounting.calibrate(
                 target, privacy.delta, plan, adjacency=privacy.adjacency, sampling=privacy.sampling,
-                accountant=privacy.accountant, distribution=privacy.distribution,
+                accountant=privacy.accountant,
             )  # fmt: skip
     return factor
 

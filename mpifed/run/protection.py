@@ -56,6 +56,8 @@ def not_private(privacy: Privacy) -> str | None:
         return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
     if privacy.noise == "test":
         return 'noise = "test" can be computed from the job\'s seed by anybody'
+    if privacy.distribution == "float":
+        return 'distribution = "float": the rounding of floats tells which values the noise was added to'
     return None
 
 
@@ -89,6 +91,18 @@ def _shared(job: Job) -> Iterator[str]:
         )
 
 
+def _none(run: dict[str, Any]) -> str:
+    """Why a run has no epsilon, and what it would be."""
+    if run["noise_multiplier"] == 0:
+        return "infinite: there is no noise"
+    text = "none, since the run is not private" if not run["private"] else "not known"
+    if run.get("epsilon_if_secret") is not None:
+        text += f"; if its noise were secret integers {run['epsilon_if_secret']:.6g} at delta = {run['delta']:g}"
+    if run.get("epsilon_paper") is not None:
+        text += f"; by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"
+    return text
+
+
 def shown(run: dict[str, Any], epsilon: float | None) -> Iterator[tuple[str, str]]:
     """(label, text) on the privacy of a run, from its run.json and its last epsilon; nothing where it has none."""
     if run.get("delta") is None:
@@ -96,7 +110,7 @@ def shown(run: dict[str, Any], epsilon: float | None) -> Iterator[tuple[str, str
     if not run["private"]:
         yield "privacy", "NOT private: see the warning"
     if epsilon is None:
-        yield "epsilon", "infinite: there is no noise" if run["noise_multiplier"] == 0 else "not known"
+        yield "epsilon", _none(run)
         return
     text = f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most"
     if run.get("epsilon") is None:  # it has not come to an end in order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,9 @@ Spent = dict[tuple[float, float], int]  # how many mechanisms of a (multiplier, 
 Floats = NDArray[np.float64]
 _LEVELS = 256  # of multipliers that are told apart where clients are compared
 _STEP = 1.05  # of roundings
+_PARTS_OF_DELTA = (1e-9, 1e-3, 0.5)  # set aside for how integers are drawn; nearly always the first is enough
+_STEEPEST = 100.0  # epsilon above which nothing is enough
+DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see `discrete.closeness`
 _STEEP = 50.0  # of 1 / multiplier^2, above which order no longer matters
 
 
@@ -29,6 +32,7 @@ class Costs(NamedTuple):
     epsilon_least: float
     epsilon_unamplified: float  # the most, if who and what was drawn had been public
     epsilon_paper: float  # the most by the paper's formula; NaN where it says nothing
+    epsilon_if_secret: float = math.nan  # the most if the noise were secret and whole; NaN where it is
 
 
 class Group(NamedTuple):
@@ -130,18 +134,34 @@ class Spending:
         name, privacy = accountant or self.privacy.accountant, self.privacy
         key = name, frozenset(spent.items())
         if key not in self._known:
-            self._known[key] = accounting.epsilon(
-                spent, privacy.delta, adjacency=privacy.adjacency, sampling=privacy.sampling, accountant=name,
-                distribution=privacy.distribution,
-            )  # fmt: skip
+            self._known[key] = self._of_numbers(lambda delta: accounting.epsilon(
+                spent, delta, adjacency=privacy.adjacency, sampling=privacy.sampling, accountant=name
+            ))  # fmt: skip
         return self._known[key]
+
+    def _of_numbers(self, epsilon: Callable[[float], float]) -> float:
+        """An epsilon as a function of delta, of noise that is drawn as integers.
+
+        Numbers within a total variation of t of those accounted for are (epsilon, delta + (1 + exp(epsilon)) t)-private
+        where those are (epsilon, delta)-private. Above an epsilon of about 45 that leaves nothing to be said.
+        """
+        delta = self.privacy.delta
+        if self.privacy.distribution == "float":
+            return epsilon(delta)
+        for part in _PARTS_OF_DELTA:
+            found = epsilon(delta * (1 - part))
+            if found == math.inf or (found < _STEEPEST and (1 + math.exp(found)) * DRAWN <= part * delta):
+                return found
+        return math.inf
 
     def worst(self, groups: Iterable[Group] | None = None) -> float:
         """The epsilon of the client who has spent most: one of those whom nobody outdoes."""
         return max(self.epsilon_of(group.spent) for group in undone(self.groups() if groups is None else groups))
 
     def costs(self) -> Costs:
-        """All the epsilons so far."""
+        """All the epsilons so far; those of a job that protects nobody under a name that says so."""
+        if not self.privacy.protects:
+            return Costs(math.nan, math.nan, math.nan, math.nan, self.worst_paper(), self.worst())
         groups = sorted(self.groups(), key=lambda group: group.weight)
         upto = np.cumsum([len(group.clients) for group in groups])
         median = groups[int(np.searchsorted(upto, self.clients // 2, side="right"))]
@@ -156,7 +176,7 @@ class Spending:
 
     def unamplified_of(self, spent: Spent) -> float:
         """The epsilon of one client if what was drawn had been public."""
-        return accounting.unamplified(spent, self.privacy.delta, self.privacy.distribution)
+        return self._of_numbers(lambda delta: accounting.unamplified(spent, delta))
 
     def worst_paper(self, groups: Iterable[Group] | None = None) -> float:
         """The most by the paper's formula; NaN where it says nothing about somebody."""

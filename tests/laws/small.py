@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.private import known
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
@@ -65,7 +66,15 @@ def answers(
     (exchange,) = one.exchanges
     states = one.start_clients(block, everybody) if states is None else states
     states, answer = exchange.answer(states, exchange.ask(server, now), block, now)
-    return states, flat(answer.value) / answer.weight[:, None]
+    share = share_of(one, int(now.index))
+    return states, flat(known(one.problem, share, answer.value, answer.weight)) / (
+        1 if one.problem.privacy.whole else answer.weight[:, None]
+    )
+
+
+def share_of(one: Any, index: int = 0) -> Any:
+    """What an upload of round `index` tells."""
+    return one._share(index) if hasattr(one, "rho") else one._share(one.step.at(index + 1))
 
 
 def filled(like: Record, numbers: Any) -> Record:

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from small import algorithm, answers, block_of, filled, flat
 
-from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
 
 P, L, D = 100, 30, 3000  # features, classes, and so many parameters
 B, G, Z, STEP, MU, RHO = 5, 0.7, 1.3, 0.2, 0.5, 4.0
@@ -69,7 +67,8 @@ LOCAL: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "client": (AVG | {"local_steps": 3}, CLIENT, Z * 2 * G),
     "client, left out": (AVG, CLIENT | {"adjacency": "add-remove"}, Z * G),
     "client, fedpdm": (PDM, CLIENT, Z * 2 * G),
-    "discrete": (AVG, UPLOAD | {"distribution": "discrete", "accountant": "rdp"}, Z * STEP * REPLACED),
+    "gradients, floats": (AVG, NOISY | {"distribution": "float"}, STEP * Z * REPLACED),
+    "upload, floats": (AVG, UPLOAD | {"distribution": "float"}, Z * STEP * REPLACED),
 }  # fmt: skip
 
 
@@ -129,26 +128,24 @@ def test_fewer_present_add_more_each(block: Any) -> None:
     one, now = made(AVG, NOISY | {"model": "distributed"}), at()
     few = now._replace(present=np.array([True, False, False, True]))
     whole, half = answers(one, block, now)[1], answers(one, block, few)[1]
-    np.testing.assert_allclose(half, whole * np.sqrt(2), rtol=1e-12)
+    np.testing.assert_allclose(half.std(axis=1), whole.std(axis=1) * np.sqrt(2), rtol=ROUGHLY)
 
 
 @pytest.mark.parametrize("name", ["gradients, fedpdm", "upload", "client"])
 def test_noise_is_a_function_of_seed_round_and_client(name: str, block: Any) -> None:
-    """Whoever else is present or in the block; and in proportion to the multiplier."""
+    """Whoever else is present or in the block."""
     table, privacy, _ = LOCAL[name]
     one = made(table, privacy)
     whole = answers(one, block, at())[1]
     for who in ([0], [1, 3], [0, 1, 2, 3]):
         some = at()._replace(present=np.isin(np.arange(4), who))
         np.testing.assert_array_equal(answers(one, block.only(np.array(who)), some)[1], whole[who])
-    twice = made(table, privacy | {"noise_multiplier": 2 * Z})
-    np.testing.assert_allclose(answers(twice, block, at())[1], 2 * whole, rtol=1e-12)
     others = [answers(one, block, now)[1] for now in (at(), at(1), at(0, 2))]
     together = np.concatenate([found / found.std() for found in others])
     assert np.abs(np.corrcoef(together)[np.triu_indices(12, 1)]).max() < 6.2 / np.sqrt(D)
 
 
-@pytest.mark.parametrize("name", ["gradients", "upload", "client", "discrete"])
+@pytest.mark.parametrize("name", ["gradients", "upload", "client", "upload, floats"])
 def test_secure_noise_cannot_be_had_again(name: str, block: Any) -> None:
     table, privacy, _ = LOCAL[name]
     one, now = made(table, privacy | {"noise": "secure"}), at(secure=True)
@@ -201,7 +198,15 @@ def test_what_a_round_is_said_to_release(case: Any) -> None:
     for index in (0, 5):
         found = one.released(index)
         assert found.mechanisms == mechanisms
-        np.testing.assert_allclose(found.multiplier, np.broadcast_to(multiplier, 4), rtol=1e-12)
+        told = found.multiplier / np.broadcast_to(multiplier, 4)
+        if privacy.get("level") == "client":  # rounding towards zero moves nobody away from anybody
+            np.testing.assert_allclose(told, 1, rtol=1e-6)
+            assert (told < 1).all()
+        else:
+            assert (told < 1 - 2e-4).all()
+            assert (told > 1 - 1.1e-3 * HEAVY.max()).all()
+        exact = made(table, privacy | {"distribution": "float"}, clients_per_round=2).released(index)
+        np.testing.assert_allclose(exact.multiplier, np.broadcast_to(multiplier, 4), rtol=1e-12)
         np.testing.assert_allclose(found.rate, np.broadcast_to(rate, 4), rtol=1e-12)
         assert found.by_chance == (privacy.get("level") == "client" and (np.asarray(rate) < 1).all())
 
@@ -236,15 +241,3 @@ def test_a_public_control_is_computed_from_what_was_released(privacy: dict[str, 
     before = states_of(one, block, "", np.random.default_rng(3))
     after, upload = answers(one, block, at(), states=before)
     np.testing.assert_allclose(flat(after), flat(before) - upload / (3 * STEP), rtol=0, atol=1e-11)
-
-
-def test_discrete_noise_is_never_of_a_test() -> None:
-    """It comes from the library's own generator, and cannot be had again."""
-    privacy = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "distribution": "discrete", "accountant": "rdp"}
-    job = {
-        "name": "x", "rounds": 1, "data": {"path": "."}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 1, "step": [1.0]}, "privacy": privacy,
-    }  # fmt: skip
-    Job.check(job)
-    with pytest.raises(UsageError, match="discrete"):
-        Job.check(job | {"privacy": privacy | {"noise": "test"}})

@@ -28,8 +28,8 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None, steps: int) -> Played:
-    """In single precision, summed exactly."""
-    tables: dict[str, Any] = {"sum": {"numbers": "exact"}, "compute": {"dtype": "float32"}}
+    """In double precision, as gradients are clipped, summed exactly."""
+    tables: dict[str, Any] = {"sum": {"numbers": "exact"}, "compute": {"dtype": "float64"}}
     tables |= {"participation": {"clients_per_round": 3}} | ({} if privacy is None else {"privacy": privacy})
     return played(local_job(folder, {"batch": 4, "local_steps": steps, **algorithm}, **tables))
 
@@ -38,13 +38,20 @@ def bits(found: Played) -> list[Any]:
     return [np.asarray(leaf).tobytes() for state in (found.server, *found.clients) for _, leaf in leaves(state)]
 
 
+def alike(one: Played, other: Played) -> bool:
+    """But for roundings: clipped gradients are summed before they are multiplied by the step, others after."""
+    pairs = zip((one.server, *one.clients), (other.server, *other.clients), strict=True)
+    both = [(a, b) for x, y in pairs for (_, a), (_, b) in zip(leaves(x), leaves(y), strict=True)]
+    return all(np.allclose(a, b, rtol=1e-12, atol=1e-10) for a, b in both)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @every_algorithm
 def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -> None:
-    """Bit for bit, states of clients too, since minibatches are drawn alike."""
+    """States of clients too, since minibatches are drawn alike."""
     plain = run(skewed, algorithm, None, steps)
-    assert bits(run(skewed, algorithm, settings(noise_on="upload"), steps)) == bits(plain)
-    assert bits(run(skewed, algorithm, settings(noise_on="upload", clip=0.1), steps)) != bits(plain)
+    assert alike(run(skewed, algorithm, settings(noise_on="upload"), steps), plain)
+    assert not alike(run(skewed, algorithm, settings(noise_on="upload", clip=0.1), steps), plain)
 
 
 @pytest.mark.parametrize("model", ["central", "distributed"])
@@ -52,14 +59,14 @@ def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -
 def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
     for name in ("fedavg", "fedprox"):
         plain = run(skewed, PLAIN[name], None, steps)
-        assert bits(run(skewed, PLAIN[name], settings(model=model), steps)) == bits(plain)
+        assert alike(run(skewed, PLAIN[name], settings(model=model), steps), plain)
 
 
 @pytest.mark.parametrize("model", ["local", "central", "distributed"])
 @pytest.mark.parametrize("steps", [1, 3])
 @every_algorithm
 def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: str) -> None:
-    """At level "client" all count alike: so shards are equal."""
+    """At level "client" all count alike: so shards are equal, and the bits are the same."""
     plain = run(classes, algorithm, None, steps)
     assert bits(run(classes, algorithm, settings(level="client", model=model), steps)) == bits(plain)
     assert bits(run(classes, algorithm, settings(level="client", model=model, clip=0.01), steps)) != bits(plain)
@@ -74,6 +81,6 @@ def test_noise_on_gradients(skewed: Path, algorithm: dict[str, Any], monkeypatch
         assert (purpose, secret) == ("minibatch 0", True)
         return draw(block, now, "minibatch", count)
 
-    assert bits(run(skewed, algorithm, settings(), 1)) != bits(plain)
+    assert not alike(run(skewed, algorithm, settings(), 1), plain)
     monkeypatch.setattr(Block, "draw", same_rows)
-    assert bits(run(skewed, algorithm, settings(), 1)) == bits(plain)
+    assert alike(run(skewed, algorithm, settings(), 1), plain)

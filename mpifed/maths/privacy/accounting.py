@@ -17,7 +17,7 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
-from mpifed.maths.privacy.renyi import ORDERS, WHOLE_ORDERS, converted, gaussian_curve, general_curve
+from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
 from mpifed.maths.privacy.settings import Privacy
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
@@ -31,10 +31,6 @@ _LEFT_OUT_OF_FIXED = (
     ' left out, so that they are no closer than when one is replaced; use sampling = "poisson", or adjacency ='
     ' "replace-one"'
 )
-_DISCRETE_LOSSES = (
-    'distribution = "discrete" with accountant = "pld": of discrete noise in many dimensions only the Renyi'
-    ' divergences are known; use accountant = "rdp"'
-)
 
 
 def epsilon(
@@ -44,7 +40,6 @@ def epsilon(
     adjacency: str = "replace-one",
     sampling: str = "fixed",
     accountant: str = "pld",
-    distribution: str = "gaussian",
 ) -> float:
     """An epsilon at which all that one client released is (epsilon, delta)-differentially private.
 
@@ -54,14 +49,14 @@ def epsilon(
         How many such mechanisms, one after the other, each chosen knowing the results of those before it.
     delta : float
         Between 0 and 1, both excluded.
-    adjacency, sampling, accountant, distribution : str
+    adjacency, sampling, accountant : str
         As in `Privacy`.
 
     Returns
     -------
     float
-        The least of the bounds that hold: that of the accountant, and that without amplification (of continuous noise
-        exact, whatever the accountant). inf when a mechanism has no noise.
+        The least of the bounds that hold: that of the accountant, and that without amplification (exact, whatever the
+        accountant). inf when a mechanism has no noise.
 
     Raises
     ------
@@ -71,31 +66,24 @@ def epsilon(
     """
     parts = _parts(spent)
     amplified = any(rate < 1 for _, rate, _ in parts)
-    _refuse(adjacency, sampling, accountant, distribution, amplified)
-    plain = unamplified(spent, delta, distribution)
+    if amplified and adjacency == "add-remove" and sampling == "fixed":
+        raise UsageError(f"[privacy] {_LEFT_OUT_OF_FIXED}")
+    plain = unamplified(spent, delta)
     if not amplified or plain in (0.0, math.inf):
         return plain
-    if distribution == "discrete":
-        return min(plain, _discrete(parts, delta))
     found = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
     if not math.isfinite(found):  # also where the losses spread too far for a grid
         found = _by_renyi(parts, delta, adjacency)
     return min(plain, found)
 
 
-def unamplified(spent: Spent, delta: float, distribution: str = "gaussian") -> float:
+def unamplified(spent: Spent, delta: float) -> float:
     """Epsilon as if every record were in every mechanism: what holds for who knows which records were drawn.
 
     Gaussian mechanisms of multipliers m_j are together one of 1 / sqrt(sum 1/m_j^2), whose epsilon is exact.
     """
     parts = _parts(spent)
-    if not parts:
-        return 0.0
-    total = _together(parts)
-    if distribution == "gaussian" or total == 0:
-        return gaussian_epsilon(total, delta)
-    dense = 1 + np.geomspace(1e-3, 1e6, 400)
-    return converted(dense, 0.5 / total**2 * dense, delta)
+    return gaussian_epsilon(_together(parts), delta) if parts else 0.0
 
 
 def calibrate(
@@ -106,7 +94,6 @@ def calibrate(
     adjacency: str = "replace-one",
     sampling: str = "fixed",
     accountant: str = "pld",
-    distribution: str = "gaussian",
 ) -> float:
     """The noise multiplier with which what is planned stays within an epsilon.
 
@@ -118,7 +105,7 @@ def calibrate(
         Between 0 and 1, both excluded.
     plan : iterable of (factor, rate, count)
         `count` mechanisms whose multiplier is `factor` times what is asked for.
-    adjacency, sampling, accountant, distribution : str
+    adjacency, sampling, accountant : str
         As in `Privacy`.
 
     Returns
@@ -146,14 +133,11 @@ def calibrate(
         return gathered
 
     def cheaply(multiplier: float) -> float:
-        return unamplified(spent(multiplier), delta, distribution)
+        return unamplified(spent(multiplier), delta)
 
     @cache
     def truly(multiplier: float) -> float:
-        return epsilon(
-            spent(multiplier), delta, adjacency=adjacency, sampling=sampling, accountant=accountant,
-            distribution=distribution,
-        )  # fmt: skip
+        return epsilon(spent(multiplier), delta, adjacency=adjacency, sampling=sampling, accountant=accountant)
 
     return _least(truly, target, _least(cheaply, target, 1.0))
 
@@ -176,24 +160,7 @@ def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     sampled = amplified and (p.level == "sample" or p.model == "central")
     if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
         wrong.append(_LEFT_OUT_OF_FIXED)
-    return [f"[privacy] {message}" for message in wrong + _wrong_discrete(p) + _wrong_paper(p)]
-
-
-def _wrong_discrete(privacy: Privacy) -> list[str]:
-    wrong = []
-    if privacy.distribution == "discrete" and privacy.accountant != "rdp":
-        wrong.append(_DISCRETE_LOSSES)
-    if privacy.distribution == "discrete" and privacy.noise == "test":
-        wrong.append(
-            'distribution = "discrete" with noise = "test": the library that draws it takes no seed;'
-            ' use noise = "secure", or distribution = "gaussian"'
-        )
-    if privacy.distribution == "discrete" and privacy.model != "local":
-        wrong.append(
-            f'distribution = "discrete" with model = "{privacy.model}": the noise has to be drawn as one;'
-            ' use model = "local", or distribution = "gaussian"'
-        )
-    return wrong
+    return [f"[privacy] {message}" for message in wrong + _wrong_paper(p)]
 
 
 def _wrong_paper(privacy: Privacy) -> list[str]:
@@ -204,7 +171,6 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
         "model": ("local", privacy.model),
         "adjacency": ("replace-one", privacy.adjacency),
         "sampling": ("fixed", privacy.sampling),
-        "distribution": ("gaussian", privacy.distribution),
         "noise_on": ("upload", privacy.noised),
     }
     return [
@@ -216,13 +182,6 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
 
 
 # --- the bounds --------------------------------------------------------------------------------------------------
-
-
-def _refuse(adjacency: str, sampling: str, accountant: str, distribution: str, amplified: bool) -> None:
-    if distribution == "discrete" and accountant != "rdp":
-        raise UsageError(f"[privacy] {_DISCRETE_LOSSES}")
-    if amplified and adjacency == "add-remove" and sampling == "fixed":
-        raise UsageError(f"[privacy] {_LEFT_OUT_OF_FIXED}")
 
 
 def _parts(spent: Spent) -> Parts:
@@ -264,12 +223,6 @@ def _rounded(parts: Parts) -> Parts:
 def _by_renyi(parts: Parts, delta: float, adjacency: str) -> float:
     curves = (count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts)
     return converted(ORDERS, np.sum(list(curves), axis=0), delta)
-
-
-def _discrete(parts: Parts, delta: float) -> float:
-    """Discrete noise has the Renyi divergences of continuous noise (Canonne, Kamath, Steinke 2020, Theorem 14)."""
-    curves = (count * general_curve(0.5 / multiplier**2, rate, WHOLE_ORDERS) for multiplier, rate, count in parts)
-    return converted(WHOLE_ORDERS.astype(np.float64), np.sum(list(curves), axis=0), delta)
 
 
 # --- their inverse -----------------------------------------------------------------------------------------------

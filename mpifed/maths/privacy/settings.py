@@ -40,7 +40,8 @@ class Privacy:
     accountant: Literal["pld", "rdp"] = "pld"
     accounting: Literal["rigorous", "paper"] = "rigorous"  # whose epsilon `epsilon` is
     noise: Literal["secure", "test"] = "secure"  # from the system's entropy, or a function of the job's seed
-    distribution: Literal["gaussian", "discrete"] = "gaussian"
+    # integers, of which epsilon is computed; or floats, whose rounding tells the noise, and which protect nobody
+    distribution: Literal["discrete", "float"] = "discrete"
 
     @property
     def noised(self) -> str:
@@ -51,6 +52,21 @@ class Privacy:
     def on_gradients(self) -> bool:
         """Whether every clipped gradient is made noisy, and not the upload."""
         return self.noised == "gradients"
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether what is released are integers; where there is no noise at all, nothing need be rounded."""
+        return self.distribution == "discrete" and self.noise_multiplier != 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether integers are summed, and not what each client has made of its own."""
+        return self.model != "local" and self.on_grid
+
+    @property
+    def protects(self) -> bool:
+        """Whether the noise is drawn in secret, and in a way that tells nothing more; else epsilon is nobody's."""
+        return self.noise == "secure" and self.distribution == "discrete"
 
     @property
     def by_coins(self) -> bool:

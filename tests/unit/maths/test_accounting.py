@@ -23,7 +23,6 @@ SCHEMES: list[dict[str, Any]] = [
 ACCOUNTANTS: list[dict[str, Any]] = [
     *SCHEMES,
     *({**scheme, "accountant": "rdp"} for scheme in SCHEMES),
-    {"accountant": "rdp", "distribution": "discrete"},
 ]
 
 
@@ -67,16 +66,6 @@ def test_unamplified_mechanisms_are_one_gaussian(scheme: dict[str, Any]) -> None
     assert found == unamplified(spent, DELTA)
     assert textbook_delta(found, together) == pytest.approx(DELTA, rel=1e-9)
     assert unamplified({(2.0, 0.1): 3, (5.0, 0.7): 10}, DELTA) == found
-
-
-def test_discrete_noise_without_amplification_is_concentrated() -> None:
-    """The best order of rho alpha + log(1 - 1/alpha) - log(delta alpha) / (alpha - 1); more than the exact epsilon."""
-    rho = 3 / (2 * 4.0)
-    orders = np.linspace(1.01, 60, 200_001)
-    expected = np.min(rho * orders + np.log1p(-1 / orders) - np.log(DELTA * orders) / (orders - 1))
-    found = epsilon({(2.0, 1.0): 3}, DELTA, accountant="rdp", distribution="discrete")
-    assert expected <= found <= 1.001 * expected
-    assert found > epsilon({(2.0, 1.0): 3}, DELTA)
 
 
 # --- dp-accounting by hand -------------------------------------------------------------------------------------------
@@ -132,14 +121,6 @@ def test_the_general_bound_as_printed() -> None:
         assert general_curve(rho, q, np.array([alpha, 9]))[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_discrete_noise_is_dearer_than_gaussian_but_amplified() -> None:
-    spent = {(2.0, 0.02): 100}
-    continuous = epsilon(spent, DELTA, accountant="rdp")
-    discrete = epsilon(spent, DELTA, accountant="rdp", distribution="discrete")
-    assert continuous <= discrete * 1.01
-    assert discrete < 0.2 * unamplified(spent, DELTA, "discrete")
-
-
 # --- composition ---------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +160,7 @@ def test_no_noise_costs_everything(settings: dict[str, Any]) -> None:
 )
 def test_extremes_are_numbers(settings: dict[str, Any], multiplier: float, q: float, count: int) -> None:
     found = epsilon({(multiplier, q): count}, DELTA, **settings)
-    assert 0 <= found <= unamplified({(multiplier, q): count}, DELTA, settings.get("distribution", "gaussian"))
+    assert 0 <= found <= unamplified({(multiplier, q): count}, DELTA)
 
 
 def test_a_tiny_delta_is_left_to_the_renyi_divergences() -> None:

@@ -16,8 +16,6 @@ DELTA = 1e-5
 def test_epsilon_without_a_proof_is_refused() -> None:
     with pytest.raises(UsageError, match='use sampling = "poisson", or adjacency = "replace-one"'):
         epsilon({(1.0, 0.1): 3}, DELTA, adjacency="add-remove", sampling="fixed")
-    with pytest.raises(UsageError, match='use accountant = "rdp"'):
-        epsilon({(1.0, 1.0): 3}, DELTA, distribution="discrete")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,7 @@ def test_epsilon_without_a_proof_is_refused() -> None:
         {},
         {"sampling": "poisson"},
         {"adjacency": "add-remove", "sampling": "poisson"},
-        {"accountant": "rdp", "distribution": "discrete"},
+        {"accountant": "rdp", "distribution": "float"},
         {"model": "central", "level": "client", "sampling": "poisson", "adjacency": "add-remove"},
         {"model": "distributed", "level": "client", "adjacency": "add-remove"},
         {"model": "local", "level": "client", "adjacency": "add-remove"},
@@ -48,8 +46,6 @@ def test_what_goes_together(settings: dict[str, Any]) -> None:
         ({"adjacency": "add-remove"}, ['or adjacency = "replace-one"']),
         ({"adjacency": "add-remove", "model": "distributed"}, ['or adjacency = "replace-one"']),
         ({"adjacency": "add-remove", "level": "client", "model": "central"}, ['or adjacency = "replace-one"']),
-        ({"distribution": "discrete"}, ['use accountant = "rdp"']),
-        ({"distribution": "discrete", "accountant": "rdp", "model": "central"}, ['or distribution = "gaussian"']),
         ({"accounting": "paper"}, ['stated for noise_on = "upload"']),
         ({"accounting": "paper", "level": "client"}, ['stated for level = "sample"']),
         ({"accounting": "paper", "model": "central"}, ['stated for model = "local"']),

@@ -1,0 +1,141 @@
+"""From a private vector to a release: whole numbers on a public grid, plus whole numbers of noise.
+
+The value is divided by the public sensitivity S of its round, rounded to multiples of 2^-k, and discrete Gaussian noise
+of standard deviation z 2^k is added to the integers; k and z are those of the job. What is computed from the sum later
+tells nothing more. So no bit of a float tells what the noise was, which of floats it does (I. Mironov, CCS 2012).
+Why the accountants for continuous noise hold, with every constant: docs/explanation/private-noise.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core import loops
+from mpifed.core.record import Array, beside, namespace
+from mpifed.maths.kernels import device_noisy
+from mpifed.maths.privacy.discrete import Level, Words, draw, levels_of
+from mpifed.maths.privacy.release import Floats
+from mpifed.maths.privacy.settings import Privacy
+
+FINE = 1e-3  # sqrt(values) * 2^-k at most: how far rounding moves neighbours apart, in sensitivities
+SMOOTH = 4.0  # s: noise is a randomized rounding, of width s, of continuous noise; within 2 exp(-2 pi^2 s^2) < 1e-136
+_NARROWEST = 32.0  # standard deviation of anybody's noise, in steps of the grid, at least
+_REACH = 13  # standard deviations that noise counts with where integers must not pass over an end
+_DOUBLES = 2.0**-20  # sensitivities that all other roundings in float64 come to, generously
+_LARGEST = 2.0**50  # integers that doubles hold, with room for their sum
+_TOGETHER = 2**13  # numbers made noisy at once: what is between stays in the cache
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What makes a job's releases integers: one grid and one noise level for all its rounds."""
+
+    exponent: int  # k
+    multiplier: float  # z: standard deviation of the whole noise, in sensitivities
+    most: float  # what one number of a vector is cut off at, in sensitivities
+    truncate: bool  # round towards zero, so that no norm grows
+    inexact: float  # by how much roundings can move neighbours further apart, in sensitivities
+    shares: int = 1  # parts of the noise, each from a client of its own
+
+    @property
+    def sigma(self) -> float:
+        """z 2^k."""
+        return self.multiplier * 2.0**self.exponent
+
+    @property
+    def bound(self) -> float:
+        """No integer of one client is larger, its noise included."""
+        return math.ceil((self.most + _REACH * self.multiplier) * 2.0**self.exponent)
+
+    def told(self, distance: Floats) -> Floats:
+        """The noise multiplier of the continuous Gaussian mechanism that tells as much.
+
+        Parameters
+        ----------
+        distance : [N] of two neighbours' exact values, in sensitivities
+        """
+        square = self.sigma**2 - self.shares * SMOOTH**2
+        found: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
+        return found
+
+    def of_sum(self) -> Mechanism:
+        """The same for a sum, which is on the grid already."""
+        return replace(self, most=_LARGEST * 2.0**-self.exponent, truncate=False)
+
+    def wrong(self, clients: int) -> list[str]:
+        """Why the sum of so many clients' integers would not fit, one message each."""
+        if clients * self.bound < _LARGEST:
+            return []
+        return [
+            f"[privacy] noise_multiplier = {self.multiplier:g}: with noise on a grid of 2^-{self.exponent} "
+            f"sensitivities the sum of {clients} clients' integers may come to {clients * self.bound:.3g}, and doubles "
+            f"hold {_LARGEST:.3g}; lower it, or the batch, or let fewer take part"
+        ]
+
+
+def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechanism:
+    """The mechanism of a job.
+
+    Parameters
+    ----------
+    values : d, of all that is released together
+    rows : records of a client that one release may count, at most
+    clients : N
+    """
+    z, shares = privacy.multiplier, clients if privacy.model == "distributed" else 1
+    # both of two records are rounded apart from the sum without either, and each must stay within its half
+    parts = 2 if privacy.adjacency == "replace-one" and privacy.sampling == "poisson" else 1
+    fine = math.ceil(math.log2(parts * math.sqrt(values) / FINE))
+    if z > 0:
+        fine = max(fine, math.ceil(math.log2(_NARROWEST * math.sqrt(shares) / z)))
+    if privacy.level == "client":
+        return Mechanism(fine, z, 1.0, True, 0.0, shares)
+    # a sum of so many vectors of norm G has an error of rows^2 2^-53 G at most, and so has its neighbour's
+    summed = parts * rows**2 * 2.0**-52 * privacy.bound / privacy.reach
+    most = 2.0 ** math.ceil(math.log2(16 * rows))
+    return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
+
+
+def release(
+    how: Mechanism, values: Array, unit: float, sigma: float, words: Words, gain: float | None, dtype: Any
+) -> Array:
+    """Integers of `values` / `unit` on the grid plus noise; in units of `gain` where one is given.
+
+    Parameters
+    ----------
+    values : float64, contiguous, in memory or on a device; what is not a number counts as 0, which tells nothing
+    unit : the sensitivity
+    sigma : standard deviation of the noise in steps of the grid, 0 or at least 1
+    words : random words, in which the noise lies
+    gain : what the release of one sensitivity stands for; None: integers, in float64
+
+    Returns
+    -------
+    Of the shape of `values`; of `dtype` where there is a gain.
+    """
+    levels = levels_of(sigma)
+    factor, scale = 2.0**how.exponent / unit, 1.0 if gain is None else gain * 2.0**-how.exponent
+    most, kind = how.most * 2.0**how.exponent, "float64" if gain is None else dtype
+    if namespace(values) is not np:
+        noise = np.empty(values.shape, np.int64)
+        draw(levels, words, noise.reshape(-1))
+        return device_noisy(values, beside(values, noise), factor, most, how.truncate, scale, kind)
+    flat, out = values.reshape(-1), np.empty(values.size, kind)
+    _in_memory(how.truncate, flat, factor, most, scale, levels, words, out)
+    return out.reshape(values.shape)
+
+
+def _in_memory(
+    truncate: bool, values: NDArray[np.floating], factor: float, most: float, scale: float,
+    levels: tuple[Level, ...], words: Words, out: NDArray[np.floating],
+) -> None:  # fmt: skip
+    noise = np.empty(min(_TOGETHER, len(values)), np.int64)
+    for start in range(0, len(values), _TOGETHER):
+        some = values[start : start + _TOGETHER]
+        draw(levels, words, noise[: len(some)])
+        loops.noisy(some, factor, most, truncate, noise[: len(some)], scale, out[start : start + _TOGETHER])
