@@ -63,8 +63,9 @@ def kind_of(file: str, key: str = "") -> str | None:
     """What a file, by its path in the run's folder, or one key of it tells; None where nobody has said.
 
     An algorithm's own columns of the history are measured over training data, and so in no run that says
-    `released_only`.
+    `released_only`. A file that a kill left half-written has `.new` behind its name.
     """
+    file = file.removesuffix(".new")
     for kind, rows in _TABLE.items():
         for pattern, keys in rows:
             if fnmatchcase(file, pattern) and any(fnmatchcase(key, one) for one in keys.split() or [""]):

@@ -202,7 +202,8 @@ def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
             'sampling = "poisson" of clients a round would be void depending on how many take part, which is secret; '
             'leave both out, or set sampling = "fixed"'
         )
-    if coins and job.channel != "plain" and job.sum.min_clients > 1:
+    hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.sum.allow)
+    if coins and job.channel != "plain" and job.sum.min_clients > 1 and hidden:
         yield (
             f'[sum] min_clients = {job.sum.min_clients}: with [privacy] sampling = "poisson" of clients the run would '
             "end in a round of fewer, and tell how many took part, which is secret; set min_clients = 1, or channel = "

@@ -122,6 +122,7 @@ def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) 
 def test_unknown_things_are_of_no_kind() -> None:
     unknown = ("run.json", "data_sha256"), ("model.h5@", "data_sha256"), ("history.csv", "objective"), ("x.txt", "")
     assert [kind_of(*one) for one in unknown] == [None] * 4
+    assert kind_of("history.csv.new", "round") == PUBLIC and kind_of("checkpoint/round-00000002.new/server.h5") == RAW
 
 
 def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) -> None:
