@@ -15,6 +15,7 @@ from mpifed.audit.targets import EACH, SEALED, SUM
 from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
+from mpifed.run.disclosure import mark
 from mpifed.run.history import aside, write_json
 from mpifed.run.show import human_bytes
 
@@ -192,7 +193,7 @@ def write(audit: Audit, folder: Path) -> str:
     """report.json, report.txt, and pictures of what was found below what was there; "" or why there are no pictures."""
     from mpifed.audit.attacks.images import save_pairs, side
 
-    folder.mkdir(parents=True, exist_ok=True)
+    mark(folder)
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")

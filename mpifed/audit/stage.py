@@ -195,7 +195,7 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
         if index < len(stage.scenes):
             continue  # an attempt at this round was not void
         now = round_of(stage.job, federation.clients, index, ready.key)
-        now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt)
+        now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt, ready.key)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
         server, clients = play(exchanges, server, clients, now, federation)
         if not now.at(len(exchanges) - 1).void:

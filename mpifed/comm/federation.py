@@ -56,6 +56,7 @@ class Federation:
     protection : how sums travel; plain when absent
     rehearsed : whether the clients of other ranks are not there at all, since only the cost counts
     device : where this rank's clients compute; the processor when absent
+    drawn : how many clients a round has, or has on average, where who takes part is secret; absent where it is not
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Federation:
         device: Device | None = None,
         summed: Mapping[str, int] | None = None,
         by_blocks: bool = False,
+        drawn: int | None = None,
     ) -> None:
         self.hosted = Hosted(Roster.of(blocks), device or Host())
         self.transport, self.clients = transport, clients
@@ -82,6 +84,7 @@ class Federation:
         }  # fmt: skip
         self._by_blocks = exact and by_blocks
         self._summed = dict(summed or {})
+        self._drawn = drawn
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
         setting = Setting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
@@ -278,6 +281,7 @@ class Federation:
         account.played += 1
         if not self.serves or exchange.off_clock:
             return
+        now = self._in_public(now)
         # who takes part decides on all of it, but for clients who leave, and for answers of those who were here before
         who = now.present.tobytes() if now.leaving is None and line.memory is None else None
         if who is None or who != line.counted_for:
@@ -285,6 +289,15 @@ class Federation:
         account.add(line.spent)
         self.up_bytes += line.spent.up_bytes
         self.down_bytes += line.spent.down_bytes
+
+    def _in_public(self, now: Round) -> Round:
+        """The round as accounts may know it: where who takes part is secret, the first clients stand for those drawn.
+
+        So bytes and counts tell neither how many took part, nor who, nor who left.
+        """
+        if self._drawn is None or now.index == SETUP:
+            return now
+        return now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
 
     def _spent(self, exchange: Exchange, line: Line, question: Record, now: Round) -> Spent:
         """What one play of an exchange costs, as a deployment would have it."""

@@ -56,10 +56,16 @@ def new_key() -> int:
     return int.from_bytes(os.urandom(32), "little")
 
 
-def secret_rng(key: int, index: int = 0) -> Generator:
-    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter."""
+def secret_rng(key: int, index: int = 0, purpose: str = "") -> Generator:
+    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter.
+
+    Each `purpose` has a key of its own, which keyed BLAKE2b derives from the secret one.
+    """
     from randomgen import ChaCha
 
+    if purpose:
+        own = hashlib.blake2b(purpose.encode(), key=key.to_bytes(32, "little"), digest_size=32)
+        key = int.from_bytes(own.digest(), "little")
     return Generator(ChaCha(key=key, counter=(index & (_WORD >> 1)) << 64, rounds=20))
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError, NumericalError, UsageError
 from mpifed.run.history import SUMMARY, summary
+from mpifed.run.protection import SWEPT
 from mpifed.run.sweep import FINISHED
 
 if sys.version_info >= (3, 11):
@@ -136,6 +137,11 @@ def _parsed(cell: str) -> Any:
         return cell
 
 
+def swept(folder: Path) -> list[str]:
+    """What must be known of private points before one is chosen."""
+    return [SWEPT] if any("privacy" in job_of(folder / name) for name, _ in point_settings(folder)) else []
+
+
 def settings_of(found: Iterable[Ran]) -> list[Setting]:
     """The settings among the points, in their order."""
     groups: dict[str, Setting] = {}
@@ -220,7 +226,7 @@ def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool
     -------
     dict
         `settings` by "table.key", without the seed; `points`, the names of the finished ones; `mean` over them, by
-        column; `edges`, a sentence for each axis at whose edge the best lies.
+        column; `edges`, a sentence for each axis at whose edge the best lies; `warnings`, where points are private.
     """
     best, _, _, edges, _ = choose(Path(folder), by, maximize)
     return {
@@ -228,6 +234,7 @@ def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool
         "points": [point.name for point in best.counted],
         "mean": {name: column.mean for name, column in best.means().items()},
         "edges": edges,
+        "warnings": swept(Path(folder)),
     }
 
 

@@ -13,6 +13,7 @@ from mpifed.core.errors import Interrupted, MpifedError, NumericalError, UsageEr
 from mpifed.run.config import read_table
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
+from mpifed.run.protection import SWEPT
 from mpifed.run.report import reporter
 from mpifed.run.setup import together
 from mpifed.run.shelf import Shelf
@@ -46,7 +47,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     found, sweeps = guarded(transport, None, lambda: together(transport, read))
     folder = out or Path("runs") / found[0].job.name
     if not sweeps:
-        guarded(transport, folder, lambda: _one(found[0], transport, folder, how))
+        job = found[0].job
+        guarded(transport, folder, lambda: _one(found[0], transport, folder, how), job.released_only)
         return 0
     return _sweep(found, found if point is None else [found[point]], transport, folder, how)
 
@@ -55,6 +57,8 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
     """Run the chosen points on shared data, without those that need not be run again; the worst of their exit codes."""
     codes, shelf = [], Shelf()
     _on_server(transport, partial(_begin, folder, found))
+    if transport.rank == 0 and any(one.job.privacy is not None for one in found):
+        print(f"mpifed: warning: {SWEPT}", file=sys.stderr, flush=True)
     for point in chosen:
         run_dir = folder / point.name
         code, begun = _on_server(transport, partial(_before, point, run_dir))
@@ -63,7 +67,7 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
             continue
         again = how._replace(resume=how.resume and begun)
         try:
-            guarded(transport, run_dir, partial(_one, point, transport, run_dir, again, shelf))
+            guarded(transport, run_dir, partial(_one, point, transport, run_dir, again, shelf), point.job.released_only)
         except SystemExit as end:
             codes.append(int(end.code or 0))
             if end.code == Interrupted.exit_code:

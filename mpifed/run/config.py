@@ -164,6 +164,11 @@ class Job(Table):
         return self.channel != "plain" if dedicated is None else dedicated
 
     @property
+    def released_only(self) -> bool:
+        """Whether the run's folder may tell no more of the data than a private run releases."""
+        return self.privacy is not None and self.record.released_only
+
+    @property
     def channel(self) -> str:
         """How private sums travel."""
         found: str = self.sum.channel or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")

@@ -14,6 +14,7 @@ from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.network import wrong_network
+from mpifed.run.participation import is_secret
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -31,7 +32,12 @@ def wrong_together(job: Job) -> list[str]:
     wrong += wrong_network(job.network)
     if job.stop.epsilon is not None and job.privacy is None:
         wrong.append(f"[stop] epsilon = {job.stop.epsilon:g}: a budget needs the table [privacy]; add it, or drop this")
-    for name in job.stop.certificates if job.record.released_only else ():
+    for name in job.stop.certificates if job.privacy is not None else ():
+        wrong.append(
+            f"[stop] {name}: is computed from training data without noise, so epsilon does not cover what the "
+            "end of the run would tell of them; leave it out, or stop by rounds, [stop] seconds or [stop] epsilon"
+        )
+    for name in job.stop.certificates if job.record.released_only and job.privacy is None else ():
         wrong.append(
             f"[record] released_only: nothing is computed from training data to be reported, so [stop] {name} "
             "cannot be reached; leave one of them out"
@@ -101,6 +107,7 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     wrong = [*wrong_functions(problem), *settled.check()]
     if private and not wrong:
         wrong += _wrong_sampling(problem.privacy, bool((settled.released(0).rate < 1).any()))
+        wrong += _wrong_secret(job, settled) if is_secret(job, settled) else []
     if private:
         wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
     if constrains(problem) and not getattr(algorithm, "constrained", False):
@@ -179,6 +186,29 @@ def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
     """What has no proof where records or clients are sampled, beside what has none anyway."""
     known = wrong_combination(privacy, amplified=False)
     return [message for message in wrong_combination(privacy, amplified) if message not in known]
+
+
+def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
+    """What would tell who takes part, or how many, where epsilon rests on that nobody knows."""
+    part, coins = job.participation, job.privacy is not None and job.privacy.by_coins
+    if any(exchange.stale or exchange.returning for exchange in algorithm.exchanges):
+        yield (
+            f'[algorithm] name = "{job.algorithm["name"]}": absent clients go on counting, which tells who takes part; '
+            "`released` must not say by_chance, and so has no amplification"
+        )
+    if coins and (part.dropout_rate or part.max_dropouts):
+        yield (
+            f"[participation] dropout_rate = {part.dropout_rate:g}, max_dropouts = {part.max_dropouts}: with [privacy] "
+            'sampling = "poisson" of clients a round would be void depending on how many take part, which is secret; '
+            'leave both out, or set sampling = "fixed"'
+        )
+    hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.sum.allow)
+    if coins and job.channel != "plain" and job.sum.min_clients > 1 and hidden:
+        yield (
+            f'[sum] min_clients = {job.sum.min_clients}: with [privacy] sampling = "poisson" of clients the run would '
+            "end in a round of fewer, and tell how many took part, which is secret; set min_clients = 1, or channel = "
+            '"plain": the server is trusted'
+        )
 
 
 def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:

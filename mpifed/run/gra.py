@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
-from mpifed.run.best import FAILED, Ran, Setting, at_edges, columns_of, read_settings, to_be_maximized
+from mpifed.run.best import FAILED, Ran, Setting, at_edges, columns_of, read_settings, swept, to_be_maximized
 
 Floats = NDArray[np.float64]
 
@@ -214,7 +214,7 @@ def select(folder: str | os.PathLike[str], by: Mapping[str, float] | None = None
     Returns
     -------
     dict
-        `settings`, `points`, `mean` and `edges` of the recommended setting, as of `--select best`; `grade`; `criteria`,
+        `settings`, `points`, `mean`, `edges` and `warnings`, as of `--select best`; `grade`; `criteria`,
         by column; `front`, with values, coefficients and grades; `beaten`, all other settings that were compared;
         `left_out`, why, by point.
     """
@@ -223,6 +223,7 @@ def select(folder: str | os.PathLike[str], by: Mapping[str, float] | None = None
         **_told(found.best),
         "mean": {name: column.mean for name, column in found.best.means().items()},
         "edges": found.edges,
+        "warnings": swept(Path(folder)),
         "grade": found.front[0].grade,
         "criteria": {
             name: {"best": "largest" if to_be_maximized(name) else "least", "weight": weight}

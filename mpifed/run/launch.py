@@ -35,13 +35,15 @@ def launch(
     """
     transport = connect()
 
-    def guard(run_dir: Path | None, work: Callable[[], Any]) -> Any:
-        return work() if transport.size == 1 else guarded(transport, run_dir, work)
+    def guard(run_dir: Path | None, work: Callable[[], Any], brief: bool = False) -> Any:
+        return work() if transport.size == 1 else guarded(transport, run_dir, work, brief)
 
     checked: Job = guard(None, lambda: together(transport, lambda: _job(job)))
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
-        folder, lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown)
+        folder,
+        lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown),
+        checked.released_only,
     )
     return result
 
@@ -52,11 +54,12 @@ def _job(job: Job | dict[str, Any] | str | Path) -> Job:
     return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
 
 
-def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any]) -> Any:
+def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any], brief: bool = False) -> Any:
     """The result of `work`; when it fails, the message is printed once and every rank ends with one exit code.
 
     An error that all ranks agreed on ends them in order. Any other has happened on this rank alone, while the rest
-    wait in a collective call: the launcher is told to end them.
+    wait in a collective call: the launcher is told to end them. If `brief`, the run's folder is told the error's class
+    alone: its text may name clients and values.
     """
     try:
         return work()
@@ -65,7 +68,7 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any])
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text = exit_code(error), message(error, transport)
-        if transport.rank == 0 if agreed else _first(run_dir, text):
+        if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
             if not agreed and transport.size > 1:
@@ -96,6 +99,13 @@ def message(error: BaseException, transport: Transport) -> str:
         return "mpifed: stopped"
     where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""
     return f"mpifed: unexpected error{where}\n{''.join(traceback.format_exception(error))}"
+
+
+def _brief(error: BaseException) -> str:
+    return (
+        f"mpifed: error: {type(error).__name__} (exit {exit_code(error)}); because of [record] released_only its text "
+        "is on the standard error alone"
+    )
 
 
 def _first(run_dir: Path | None, text: str) -> bool:

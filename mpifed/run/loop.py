@@ -173,7 +173,7 @@ class _Run:
                 federation.order = TOO_FEW
                 return
             now = round_of(self.job, federation.clients, self.progress.round, self.ready.key)
-            now = leaving(self.job, now, len(self.exchanges), attempt)
+            now = leaving(self.job, now, len(self.exchanges), attempt, self.ready.key)
             if self.keeps:
                 now = returning(self.job, now, self.ready.key)
             if self.serves:

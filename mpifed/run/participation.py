@@ -1,17 +1,27 @@
-"""Who takes part in a round."""
+"""Who takes part in a round, and who leaves it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifed.core.exchange import Algorithm, Exchange
 from mpifed.core.round import Leaving, Round, secret_rng
-from mpifed.run.config import Job
+
+if TYPE_CHECKING:
+    from mpifed.run.config import Job
 
 
 def is_secure(job: Job) -> bool:
     """Whether what privacy rests on is drawn from the system's entropy."""
     return job.privacy is not None and job.privacy.noise == "secure"
+
+
+def is_secret(job: Job, algorithm: Algorithm) -> bool:
+    """Whether epsilon rests on that nobody knows who takes part; the algorithm's noise multiplier is settled."""
+    private: Any = algorithm
+    return job.privacy is not None and bool(private.released(0).by_chance)
 
 
 def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Round:
@@ -51,17 +61,25 @@ def returning(job: Job, now: Round, key: int | None = None) -> Round:
     return now._replace(returning=now.present & ~before.present)
 
 
-def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0) -> Round:
-    """The round with those who leave in the course of so many exchanges: by the job's seed, at any half of any of them.
+def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0, key: int | None = None) -> Round:
+    """The round with those who leave in the course of so many exchanges, at any half of any of them.
+
+    They are drawn by the job's seed, or by the secret key that draws who takes part. Then K of N clients are drawn
+    uniformly, each leaves with the same chance whoever it is, and whether a round is void depends on how many leave.
+    So given that a round counts, and that m have left, those who stay are a uniform draw of K - m of all N: a client is
+    among them with a chance of at most K / N, the rate that the accountant takes. A void round releases nothing
+    but that it was void, which depends on no data. (By coins K is secret, and clients who leave are refused.)
 
     Parameters
     ----------
     attempt : how often the round has been played before, and was void
+    key : where who takes part is secret
     """
     table = job.participation
     if not table.dropout_rate:
         return now
-    rng = now.rng(f"leaving {attempt}")
+    purpose = f"leaving {attempt}"
+    rng = now.rng(purpose) if key is None else secret_rng(key, int(now.index), purpose)
     gone, halves = rng.random(len(now.present)) < table.dropout_rate, rng.integers(2 * exchanges, size=len(now.present))
     return now._replace(
         leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts)

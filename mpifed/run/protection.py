@@ -17,6 +17,10 @@ _NEIGHBOURS = {
     ("client", "replace-one"): "all records of one client, exchanged for others",
     ("client", "add-remove"): "all records of one client, left out",
 }
+SWEPT = (
+    "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
+    "cover a choice among points by them; and each point is a release of its own: their epsilons add up"
+)
 _SUM = "sees the sum alone, without noise"
 
 
@@ -74,12 +78,27 @@ def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
             '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's answer, with its part of the noise, and is not covered"
         )
+    if job.participation.dropout_rate:
+        found.append(
+            f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
+            f"epsilon, {_void(privacy, job.channel)}; a run with void rounds spends more than its rounds alone, so "
+            "[privacy] epsilon, for which the noise is computed, may be exceeded: [stop] epsilon ends it before that"
+        )
     if job.record.every and not job.record.released_only:
         found.append(
             "[privacy]: training loss, certificates and what else is measured over training data are computed without "
             "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
         )
     return found
+
+
+def _void(privacy: Privacy, channel: str) -> str:
+    """Whether a round whose sum is not opened has told anybody anything."""
+    if privacy.model == "local":
+        return "and a void one is a release: each client has sent its answer, with its own noise"
+    if privacy.model == "distributed" and channel == "plain":
+        return "and a void one is a release: the server has seen each client's answer"
+    return "though nothing of a void one was opened"
 
 
 def _shared(job: Job) -> Iterator[str]:

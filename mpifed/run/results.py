@@ -21,12 +21,14 @@ from mpifed.run import environment
 from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
+from mpifed.run.disclosure import mark
 from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
 from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
 from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
 from mpifed.run.protection import not_private, warnings_of
 from mpifed.run.report import Reporter
+from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
 # what may differ between a run and its resumption, since no bit depends on it
@@ -103,6 +105,9 @@ class Results:
         """The job as run, what is known from the start, and a word to the reporter."""
         self.history = self.history or History(self.out)
         job, text = self.job, self.job.text()
+        if job.privacy is not None:
+            for name in ("checkpoint", TRANSCRIPT) if job.record.transcript else ("checkpoint",):
+                mark(self.out / name)
         with aside(self.out / "job.toml") as temporary:
             temporary.write_text(text, encoding="utf-8")
         self.about = {
@@ -174,7 +179,8 @@ class Results:
         remarks: list[str] = getattr(self.algorithm, "remarks", lambda server: [])(server)
         for remark in remarks:
             self.reporter.warn(remark)
-        self.about["warnings"] += remarks
+        if not self.job.released_only:  # they may tell what the server keeps beside its model
+            self.about["warnings"] += remarks
         self.about |= late
         if self.ledger is not None:
             self.ledger.write_table()
@@ -190,7 +196,8 @@ class Results:
             "elapsed_s": progress.elapsed_s,
             "seconds_per_round": float(np.median(round_s)) if round_s else None,
             "cpu_s": cpu_s or None,
-            "peak_rss_bytes": max(peak_rss, default=None),
+            # it grows with secret numbers of clients and rows
+            "peak_rss_bytes": None if self.job.released_only else max(peak_rss, default=None),
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
             "exchanges": dict(progress.exchanges) or None,

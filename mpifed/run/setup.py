@@ -22,7 +22,7 @@ from mpifed.core.states import ClientStates
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
-from mpifed.run.participation import is_secure, most_summed
+from mpifed.run.participation import is_secret, is_secure, most_summed
 from mpifed.run.shelf import Shelf
 from mpifed.run.staged import staged
 from mpifed.run.together import Result as Result
@@ -41,7 +41,7 @@ class Ready(NamedTuple):
     server: Record  # None on ranks but 0
     clients: ClientStates
     test: Block | None  # on rank 0
-    key: int | None = None  # of who takes part, where nobody may know it; on all ranks, new in each process
+    key: int | None = None  # of who takes part and leaves, where nobody may know it; on all ranks, new in each process
 
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
@@ -135,6 +135,7 @@ def _federation(job: Job, algorithm: Algorithm, transport: Transport, blocks: Ro
         transport, blocks, problem.clients, **job.sum_settings(), by_blocks=job.by_blocks, cells=problem.cells,
         protection=job.protection(), device=device,
         summed={one.name: most_summed(job, algorithm, one) for one in all_exchanges(algorithm)},
+        drawn=problem.clients_per_round if is_secret(job, algorithm) else None,
     )  # fmt: skip
 
 
@@ -144,8 +145,8 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: f
         found = together(transport, lambda: settle(job, algorithm) if transport.rank == 0 else 0.0)
         multiplier = transport.share(found)
     settled: Any = with_noise(algorithm, multiplier)
-    claimed = together(transport, lambda: settled.released(0).by_chance)
-    return settled, claimed and is_secure(job)
+    secret = together(transport, lambda: is_secret(job, settled))
+    return settled, secret and is_secure(job)
 
 
 def cells_of(data: store.Federation) -> Cells:

@@ -24,10 +24,12 @@ from mpifed.run.best import (
     job_of,
     read_points,
     settings_of,
+    swept,
     to_be_maximized,
     toml_text,
 )
 from mpifed.run.costs import cost_lines, simulated_lines
+from mpifed.run.disclosure import uncovered
 from mpifed.run.gra import Recommendation, recommend
 from mpifed.run.history import HISTORY, read_history, read_json, summary
 from mpifed.run.units import human_bytes as human_bytes
@@ -79,7 +81,7 @@ def _costs(folder: Path) -> Any:
 def run_text(folder: Path, terminal: bool = False) -> str:
     """The same for a person; at a terminal the table of a sweep has taller rows where it would be too wide."""
     if is_sweep(folder):
-        return _sweep_text(read_points(folder), terminal)
+        return "\n".join([_sweep_text(read_points(folder), terminal), *swept(folder)])
     found = run_summary(folder)
     labels = {
         "rounds": "rounds",
@@ -100,6 +102,8 @@ def run_text(folder: Path, terminal: bool = False) -> str:
         lines += [_line("simulated seconds", _value("simulated_s", run["simulated_s"]))]
         lines += simulated_lines(run["simulated"], run["rounds"], "  ")
     lines += [_line(label, text) for label, text in protection.shown(run, found["epsilon"])]
+    if run.get("delta") is not None:
+        lines.append(_line("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += _certificate_lines(folder)
     lines += [_line("warning", str(warning)) for warning in run.get("warnings") or []]
     lines.append(_line("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
@@ -275,7 +279,7 @@ def _names(points: Sequence[Ran]) -> str:
 
 def best_text(folder: Path, by: str | None = None, maximize: bool | None = None) -> str:
     """The best setting of a sweep, as `--set` arguments, with its numbers and what to make of them."""
-    return "\n".join(_best_lines(choose(folder, by, maximize), read_points(folder)))
+    return "\n".join([*_best_lines(choose(folder, by, maximize), read_points(folder)), *swept(folder)])
 
 
 def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
@@ -302,7 +306,7 @@ def _set_arguments(setting: Setting) -> Iterator[str]:
 
 def gra_text(folder: Path, by: Mapping[str, float] | None = None) -> str:
     """The recommended setting of a sweep, as `--set` arguments, the front that it is of, and who is not on it."""
-    return "\n".join(_gra_lines(recommend(folder, by)))
+    return "\n".join([*_gra_lines(recommend(folder, by)), *swept(folder)])
 
 
 def _gra_lines(found: Recommendation) -> Iterator[str]:

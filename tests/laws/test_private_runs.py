@@ -18,15 +18,16 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
 from mpifed.forecast.job import forecast, forecast_text
 from mpifed.maths.privacy import accounting
-from mpifed.run import ledger
-from mpifed.run.best import choose
+from mpifed.run import gra, ledger
+from mpifed.run.best import choose, select
 from mpifed.run.command import How, run_command
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary
 from mpifed.run.loop import run
 from mpifed.run.participation import round_of
+from mpifed.run.protection import SWEPT
 from mpifed.run.setup import prepare
-from mpifed.run.show import run_text
+from mpifed.run.show import best_text, gra_text, run_text
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}
@@ -271,6 +272,24 @@ def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> Non
     assert [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)] == before
     assert len(choose(out, by="epsilon").best.counted) == 1
     assert choose(out, by="epsilon").best.settings == {"stop.epsilon": 1.2}
+
+
+def test_a_choice_among_private_points_is_not_covered(
+    digits: Path, write_job: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Said when a sweep runs, when it is shown, and when its best point is."""
+    for name, said in (("private", 1), ("other", 0)):
+        job = private(digits, rounds=2, sweep={"seeds": 2})
+        if not said:
+            job |= {"privacy": None, "algorithm": {"name": "fedavg", "batch": 7, "step": [0.1]}, "sum": {}}
+        job = {key: value for key, value in job.items() if value is not None}
+        out = tmp_path / name
+        assert run_command(write_job(tmp_path / f"{name}.toml", job), (), out, None, How(progress="none")) == 0
+        assert capfd.readouterr().err.count(SWEPT) == said
+        for text in (run_text(out), best_text(out, "train_loss"), gra_text(out, {"train_loss": 1.0})):
+            assert text.count(SWEPT) == said
+        for found in (select(out, "train_loss"), gra.select(out, {"train_loss": 1.0})):
+            assert found["warnings"] == [SWEPT] * said
 
 
 def test_a_budget_is_looked_at_rarely(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
 from mpifed.run.config import Job
+from mpifed.run.disclosure import NOTE
 from mpifed.run.loop import run
 
 SSCA = {"name": "ssca-horizontal", "batch": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -315,7 +316,7 @@ def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
     assert found.uniform.uniform is True
     ended = invoke(tmp_path / "run")
     assert ended.exit_code == 0, ended.output
-    assert (tmp_path / "run" / "audit" / "report.json").exists()
+    assert {"report.json", NOTE} <= {path.name for path in (tmp_path / "run" / "audit").iterdir()}
     again = audited(tmp_path / "run", (), 1)
     assert (again.source, again.rounds) == ("recorded for this audit", 1)
 

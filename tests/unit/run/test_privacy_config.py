@@ -201,11 +201,21 @@ def test_a_budget_that_one_round_exceeds() -> None:
         settled(stop={"epsilon": 100.0}, privacy=PRIVATE | {"noise_multiplier": 0})
 
 
+@pytest.mark.parametrize("name", ["kkt_residual", "duality_gap"])
+def test_exact_data_end_no_private_run(name: str) -> None:
+    """When they do would tell of training data; seconds and epsilons do not."""
+    for record in ({}, {"released_only": True}):
+        (line,) = said_of(table(stop={name: 0.1}, record=record))
+        assert line.startswith(f"[stop] {name}: is computed from training data without noise")
+    assert Job.check(table(stop={"seconds": 5.0, "epsilon": 3.0})).stop.epsilon == 3.0
+
+
 # --- what else ---------------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_released() -> None:
-    (line,) = said_of(table(record={"released_only": True}, stop={"kkt_residual": 0.1}))
+    without = {key: value for key, value in table(record={"released_only": True}).items() if key != "privacy"}
+    (line,) = said_of(without | {"stop": {"kkt_residual": 0.1}})
     assert "[record] released_only" in line and "[stop] kkt_residual" in line
 
 

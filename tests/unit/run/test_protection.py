@@ -37,6 +37,30 @@ def test_a_trusted_server() -> None:
     assert "it sees the sum alone, without noise, and adds" in from_whom(trusted, Protection("masked"))
 
 
+@pytest.mark.parametrize(
+    ("model", "channel", "said"),
+    [
+        ("local", "masked", "a void one is a release: each client has sent its answer"),
+        ("distributed", "plain", "a void one is a release: the server has seen"),
+        ("distributed", "masked", "though nothing of a void one was opened"),
+        ("central", "plain", "though nothing of a void one was opened"),
+    ],
+)
+def test_void_rounds(model: str, channel: str, said: str) -> None:
+    """Each attempt counts in epsilon, which then is more than the noise was computed for."""
+    table: dict[str, Any] = {
+        "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "sum": {"channel": channel},
+        "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "model": model},
+    }  # fmt: skip
+    warned = []
+    for rate in (0.0, 0.1):
+        job = Job.check(table | {"participation": {"dropout_rate": rate, "max_dropouts": 2}})
+        warned.append([one for one in warnings_of(job, job.privacy) if one.startswith("[participation] dropout_rate")])
+    (line,) = warned[1]
+    assert not warned[0] and said in line and "[privacy] epsilon, for which the noise is computed, may be" in line
+
+
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 @pytest.mark.parametrize("model", ["local", "distributed", "central"])
 def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path], digits: Path, tmp_path: Path) -> None:

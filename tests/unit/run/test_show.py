@@ -167,7 +167,7 @@ def test_settings_keep_their_kinds(tmp_path: Path) -> None:
 def test_the_best_setting(steps: Path) -> None:
     found = json.loads(mpifed("show", steps, "--select", "best", "--json").output)
     assert found == select(steps)
-    assert list(found) == ["settings", "points", "mean", "edges"]
+    assert list(found) == ["settings", "points", "mean", "edges", "warnings"]
     assert found["settings"] == {"algorithm.step": [2.0, 0.3]}
     assert found["points"] == ["point-0004", "point-0005"]
     assert found["mean"]["objective"] == pytest.approx(0.4)

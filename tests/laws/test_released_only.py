@@ -1,0 +1,274 @@
+"""What the folder of a private run tells that records only what is released: of everything in it somebody has said."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from registry import table
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.round import Round
+from mpifed.run.config import Job
+from mpifed.run.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
+from mpifed.run.history import dotted, read_history, read_json
+from mpifed.run.loop import run
+from mpifed.run.participation import leaving, round_of
+from mpifed.run.setup import prepare
+from mpifed.run.show import run_text
+
+CLIENTS = 8
+AVG = {"name": "fedavg", "batch": 7, "step": [0.3]}
+NETWORK = {"network": {"name": "lte"}}
+LEAVING = {"dropout_rate": 0.2, "max_dropouts": 2}
+
+
+def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
+    """Four of eight clients in each round of a run that records only what is released."""
+    privacy = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0} | changes.pop("privacy", {})
+    record = {"every": 1, "checkpoint_every": 2, "released_only": True} | changes.pop("record", {})
+    part = {"clients_per_round": 4} | changes.pop("participation", {})
+    return table(folder, AVG, privacy=privacy, record=record, participation=part, rounds=5, **changes)
+
+
+CENTRAL = {"level": "client", "model": "central", "delta": 1e-3}
+COINS = CENTRAL | {"sampling": "poisson"}
+JOBS: dict[str, dict[str, Any]] = {
+    "gradients": {"privacy": {"sampling": "poisson"}, "record": {"transcript": 1}},
+    "gradients, network": {**NETWORK, "participation": LEAVING},
+    "upload": {"privacy": {"noise_on": "upload"}},
+    "distributed, masked": {
+        "privacy": {"model": "distributed", "level": "client", "delta": 1e-3}, "sum": {"channel": "masked"},
+        "participation": LEAVING | {"clients_per_round": 6}, **NETWORK,
+    },
+    "drawn": {"privacy": CENTRAL, "participation": LEAVING, **NETWORK},
+    "drawn, masked": {
+        "privacy": CENTRAL, "participation": LEAVING | {"clients_per_round": 6}, "sum": {"channel": "masked"},
+    },
+    "coins": {"privacy": COINS, "participation": {"clients_per_round": 2}, **NETWORK},
+    "coins, transcript": {"privacy": COINS, "record": {"transcript": 2}},
+    "coins, masked": {"privacy": COINS, "sum": {"channel": "masked", "min_clients": 1}, **NETWORK},
+    "coins, encrypted": {"privacy": COINS, "sum": {"channel": "encrypted", "min_clients": 1}},
+}  # fmt: skip
+SECRET = ("drawn", "drawn, masked", "coins", "coins, masked", "coins, encrypted")
+
+
+def items(run_dir: Path) -> Iterator[tuple[str, str, Any]]:
+    """(file, key, value) of everything in a run's folder; of a file that is told as a whole the key is empty."""
+    for path in sorted(path for path in run_dir.rglob("*") if path.is_file()):
+        file = path.relative_to(run_dir).as_posix()
+        if file.partition("/")[0] in RAW_FOLDERS or path.suffix in (".toml", ".txt"):
+            yield file, "", None
+        elif path.suffix == ".json":
+            yield from ((file, key, value) for key, value in leaves_of(read_json(path)))
+        elif path.suffix == ".jsonl":
+            for line in path.read_text().splitlines():
+                yield from ((file, key, value) for key, value in leaves_of(json.loads(line)))
+        elif path.suffix == ".csv":
+            with open(path, newline="") as rows:
+                yield from ((file, key, value) for row in csv.DictReader(rows) for key, value in row.items())
+        elif path.suffix == ".h5":
+            with h5py.File(path) as hdf5:
+                yield from ((f"{file}@", key, value) for key, value in hdf5.attrs.items())
+                for name, dataset in hdf5.items():
+                    yield file, name, None if np.isnan(dataset[()]).all() else dataset[()]
+                    yield from ((f"{file}@", f"{name}.{key}", value) for key, value in dataset.attrs.items())
+        else:
+            yield file, "?", None  # nobody has said how to read it
+
+
+def leaves_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted keys; those of an empty table are the table's own."""
+    yield from dotted(value)
+    yield from ((key, None) for key, inner in value.items() if inner == {})
+
+
+def check(run_dir: Path) -> None:
+    """Everything is of a known kind; nothing raw lies anywhere but in folders that say so."""
+    found = list(items(run_dir))
+    kinds = {(file, key): kind_of(file, key) for file, key, _ in found}
+    assert not [name for name, kind in kinds.items() if kind is None]
+    assert set(kinds.values()) <= {RELEASED, PUBLIC, RAW, TIMING}
+    for file, key, value in found:
+        folder, inside, _ = file.partition("/")
+        if inside:
+            assert kinds[file, key] == RAW and (run_dir / folder / NOTE).exists()
+        elif kinds[file, key] == RAW:
+            assert value in (None, ""), (file, key, value)
+    for name in RAW_FOLDERS:
+        assert not (run_dir / name).exists() or "No epsilon covers it" in (run_dir / name / NOTE).read_text()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) -> None:
+    job = Job.check(private(digits, **JOBS[name]))
+    run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "run")
+    check(tmp_path / "run")
+    run(job, Alone(), tmp_path / "run", resume=True)
+    check(tmp_path / "run")
+    assert (tmp_path / "run" / "transcript").exists() == ("record" in JOBS[name])
+    assert read_json(tmp_path / "run" / "run.json")["private"] is True
+    (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
+    assert "raw data in checkpoint/" in line and line.endswith("times") and "measured" not in line
+
+
+def test_unknown_things_are_of_no_kind() -> None:
+    unknown = ("run.json", "data_sha256"), ("model.h5@", "data_sha256"), ("history.csv", "objective"), ("x.txt", "")
+    assert [kind_of(*one) for one in unknown] == [None] * 4
+    assert kind_of("history.csv.new", "round") == PUBLIC and kind_of("checkpoint/round-00000002.new/server.h5") == RAW
+
+
+def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) -> None:
+    run(Job.check(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
+    (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
+    assert "measured without noise: train_loss" in line and "test_accuracy" not in line
+
+
+@pytest.mark.launch
+def test_everything_is_of_a_known_kind_on_several_ranks(
+    digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    path = write_job(tmp_path / "job.toml", private(digits, **JOBS["coins, transcript"]))
+    assert launch(3, "run", path, "--out", tmp_path / "run").code == 0
+    check(tmp_path / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_an_error_tells_its_class_alone(
+    ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+) -> None:
+    """Its text names a client and a value; it is on the standard error."""
+    given = private(digits, privacy=CENTRAL, sum={"bounds": {"changes.value": 2.0**-30}})
+    ended = launch(ranks, "run", write_job(tmp_path / "job.toml", given), "--out", tmp_path / "run")
+    assert ended.code == 4 and "client" in ended.text
+    failure = (tmp_path / "run" / "failure.txt").read_text()
+    assert "NumericalError (exit 4)" in failure and "client" not in failure
+    check(tmp_path / "run")
+
+
+# --- who took part -----------------------------------------------------------------------------------------------
+
+
+def told(run_dir: Path) -> Any:
+    """All that is neither a release nor a time, of a run of any draws."""
+    own = ("host", "process.", "commit", "job.toml", "slurm_job")
+    return [
+        (file, key, repr(value))
+        for file, key, value in items(run_dir)
+        if kind_of(file, key) == PUBLIC and not key.startswith(own)
+    ]
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_nothing_public_tells_who_took_part(name: str, digits: Path, tmp_path: Path) -> None:
+    """Two runs of one job draw other clients, and write the same bytes, counts and times of the network."""
+    job = Job.check(private(digits, **JOBS[name] | {"participation": {}}))
+    for number in (1, 2):
+        run(job, Alone(), tmp_path / str(number))
+    first, second = (told(tmp_path / number) for number in ("1", "2"))
+    assert first == second
+    history = read_history(tmp_path / "1")
+    each = np.diff(history["up_bytes"])
+    assert (each == each[0]).all() and each[0] > 0
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked"])
+def test_what_is_expected_is_what_so_many_clients_cost(channel: str, digits: Path, tmp_path: Path) -> None:
+    """Of as many as are drawn by coins on average, and of those drawn before some leave."""
+    tables = {"sum": {"channel": channel, "min_clients": 1}}
+    public = {"level": "client", "model": "distributed", "delta": 1e-3}
+    costs = []
+    for number, privacy in enumerate((public, CENTRAL, COINS)):
+        run(Job.check(private(digits, privacy=privacy, **tables)), Alone(), tmp_path / str(number))
+        exchanges = read_json(tmp_path / str(number) / "run.json")["exchanges"]["changes"]
+        costs.append({key: value for key, value in exchanges.items() if not key.endswith("_s")})
+    assert costs[0] == costs[1] == costs[2]
+    assert costs[0]["played"] == 5 and costs[0]["up_bytes"] > 0
+
+
+def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None:
+    """So bytes tell who has left as little as who took part; and each attempt has its line in the ledger."""
+    part = {"clients_per_round": 4, "dropout_rate": 0.6, "max_dropouts": 2, "attempts": 200}
+    run(Job.check(private(digits, privacy=CENTRAL, participation=part)), Alone(), tmp_path / "run")
+    found = read_json(tmp_path / "run" / "run.json")["exchanges"]["changes"]
+    lines = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[1:]
+    assert found["played"] == len(lines) > 5 and {json.loads(line)["clients"] for line in lines} == {"all"}
+    assert found["up_bytes"] % found["played"] == 0 and found["added"] % (4 * found["played"]) == 0
+
+
+# --- who left ----------------------------------------------------------------------------------------------------
+
+
+def test_who_leaves_is_drawn_under_the_secret_key(digits: Path) -> None:
+    job = Job.check(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.5}))
+
+    def halves(key: int | None, index: int = 0, attempt: int = 0) -> bytes:
+        now = leaving(job, round_of(job, 40, index, key), 2, attempt, key)
+        assert now.leaving is not None
+        return now.leaving.halves.tobytes()
+
+    drawn = [halves(key, index, attempt) for key in (None, 1, 2**255) for index in (0, 1) for attempt in (0, 1)]
+    assert len(set(drawn)) == 12
+    assert drawn == [halves(key, index, attempt) for key in (None, 1, 2**255) for index in (0, 1) for attempt in (0, 1)]
+
+
+def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody who reads the job knows it, and the next run of the same job draws others."""
+    import mpifed.run.loop as loop
+
+    seen: list[dict[int, bytes]] = []  # by round, those who leave at its first attempt; of each run
+
+    def noted(*given: Any) -> Round:
+        now = leaving(*given)
+        assert now.leaving is not None
+        seen[-1].setdefault(now.index, now.leaving.halves.tobytes())
+        return now
+
+    monkeypatch.setattr(loop, "leaving", noted)
+    job = Job.check(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.4, "attempts": 50}))
+    for number in (1, 2):
+        seen.append({})
+        run(job, Alone(), tmp_path / str(number))
+    assert len(seen[0]) == len(seen[1]) == 5 and seen[0] != seen[1]
+
+
+def test_those_who_stay_are_a_uniform_draw(digits: Path) -> None:
+    """Given that a round counts, no client is there more often than K of N, and none more often than another."""
+    part = {"clients_per_round": 4, "dropout_rate": 0.4, "max_dropouts": 2}
+    job = Job.check(private(digits, privacy=CENTRAL, participation=part))
+    counts, rounds = np.zeros(CLIENTS), 0
+    for index in range(6000):
+        now = leaving(job, round_of(job, CLIENTS, index, 5), 1, 0, 5)
+        if not now.at(0).void:
+            counts, rounds = counts + now.at(0).present, rounds + 1
+    assert 1000 < rounds < 6000
+    rates = counts / rounds
+    deviation = np.sqrt(rates.mean() * (1 - rates.mean()) / rounds)
+    assert np.abs(rates - rates.mean()).max() < 4.5 * deviation and rates.max() < 0.5
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({"privacy": COINS, "participation": LEAVING}, "a round would be void depending on how many take part"),
+    ({"privacy": COINS, "participation": {"max_dropouts": 1}}, "leave both out"),
+    ({"privacy": COINS, "sum": {"channel": "masked"}}, "set min_clients = 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED, ids=["leaving", "room for leaving", "small groups"])
+def test_what_would_tell_how_many_take_part(changes: dict[str, Any], said: str, digits: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        prepare(Job.check(private(digits, **changes)), Alone())
+    fixed = changes | {"privacy": CENTRAL}
+    if "sum" in changes:
+        fixed |= {"participation": {"clients_per_round": 6}}
+    prepare(Job.check(private(digits, **fixed)), Alone())
