@@ -194,7 +194,7 @@ def lambda_n(problem: Problem) -> float:
     return float(2 * problem.objective.penalty * problem.samples)
 
 
-def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: int) -> Field:
+def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: Any) -> Field:
     """A field of values up to `largest`, as fine as the sum over all clients leaves room for in one integer."""
     return Field(shape, largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55), largest, **axis)
 
