@@ -119,14 +119,15 @@ class FedAvg(Rows):
 
     def ask(self, server: Server, now: Round) -> Question:
         """The model and the step size."""
-        return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
+        step = self.step.at(int(server.steps) + 1)
+        refuse_large(self.problem, self._share(step), self.local.count, server.model)
+        return Question(server.model, np.float64(step))
 
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
         step, mu = float(question.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
         share = self._share(step)
-        refuse_large(self.problem, share, self.local.count, question.model)
         change = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, change, weight, block, now)

@@ -167,6 +167,7 @@ class FedPDM(Rows):
 
     def ask(self, server: Server, now: Round) -> Question:
         """x_0 and the size of a local step."""
+        refuse_large(self.problem, self._share(int(server.steps)), self.local_steps, server.model)
         return Question(server.model, np.float64(self._step(int(server.steps) + 1)))
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Weighted]:
@@ -180,8 +181,8 @@ class FedPDM(Rows):
 
         own = clients.model if self.start == "own" else None
         push, share = map_leaves(pushed, clients.dual, start), self._share(int(now.index))
-        public = push if self.dual == "public" else None
-        refuse_large(self.problem, share, self.local_steps, start, public)
+        if self.dual == "public" and working_dtype(self.problem) == "float64":
+            refuse_large(self.problem, share, self.local_steps, push)
         moved = self.local.run(Descent(start, step, self._keep(step), push, own, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
@@ -235,9 +236,8 @@ class FedPDM(Rows):
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
     """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
-    found = dual.astype(moved.dtype) * moved.dtype.type(-1 / rho)
-    found += moved
-    found += moved
+    found = moved * moved.dtype.type(2)
+    found -= dual * dual.dtype.type(1 / rho)
     return found  # type: ignore[no-any-return]
 
 

@@ -48,7 +48,9 @@ class Descent(NamedTuple):
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
 
     def of(self, dtype: str) -> Descent:
-        """The same, computed in `dtype`."""
+        """The same, computed in `dtype`; of a single step only the gradient tells anything, and that is wide anyway."""
+        if self.model.first.dtype == dtype:
+            return self
 
         def wide(record: Record | None) -> Any:
             return None if record is None else map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
@@ -148,7 +150,7 @@ class LocalSteps:
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """The same for clients with equally many steps."""
-        model, step, keep, push, own, tolerance = descent.of(working_dtype(self.problem))
+        model, step, keep, push, own, tolerance = descent if self.one else descent.of(working_dtype(self.problem))
         # None: at the model, which needs no copy for each
         x: Any = None if own is None else map_leaves(lambda leaf: leaf.copy(), own)
         ended = block.xp.zeros(len(block.clients), dtype=bool)
@@ -180,6 +182,9 @@ class LocalSteps:
             down = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
         else:
             gain = -step / self.batch
+            # by chance, who else is drawn decides where a row lies, and so might decide the last bits of its scores
+            dtype = "float64" if privacy.sampling == "poisson" else problem.dtype
+            at = map_leaves(lambda leaf: leaf.astype(dtype, copy=False), at)
             total = clipped_gradient(problem.objective, at, batch.X, batch.y, batch.weights, privacy.bound)
             if privacy.on_gradients:
                 down = noisy_gradient(problem, total, gain, self.batch, r, block, now)

@@ -24,12 +24,12 @@ from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_o
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Field, Problem
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace, on_host
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
-from mpifed.maths.clipping import clip_record, clippable
+from mpifed.maths.clipping import clip_record, clippable, record_factors
 from mpifed.maths.kernels import with_noise
-from mpifed.maths.privacy.mechanism import Mechanism, mechanism, release
+from mpifed.maths.privacy.mechanism import Mechanism, Noise, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
 from mpifed.maths.privacy.settings import Privacy
@@ -126,7 +126,8 @@ def noisy_gradient(
         spread = np.full(len(block.clients), abs(gain) * privacy.multiplier * reach)
         moved = map_leaves(lambda leaf: (leaf * gain).astype(problem.dtype), total)
         return _in_floats(purpose, moved, spread, block.clients, now)
-    return _on_grid(how, purpose, total, reach, how.sigma, block.clients, now, gain * reach, problem.dtype)
+    each = np.full(len(block.clients), 1 / reach)
+    return _on_grid(how, purpose, total, each, how.sigma, block.clients, now, gain * reach, problem.dtype)
 
 
 def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, block: Block, now: Round) -> Record:
@@ -140,10 +141,10 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
     privacy = privacy_of(problem)
     if privacy is None or privacy.on_gradients:
         return uploaded
-    if privacy.level == "client":
-        uploaded = clip_record(uploaded, privacy.bound)
     how, unit, clients = _how(share), _unit(problem, share), block.clients
     if not privacy.on_grid:
+        if privacy.level == "client":
+            uploaded = clip_record(uploaded, privacy.bound)
         uploaded = map_leaves(lambda leaf: leaf.astype(problem.dtype, copy=False), uploaded)
         if privacy.model == "central":
             return uploaded
@@ -151,11 +152,14 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
         if privacy.model == "distributed":  # a part of the weighted sum's noise
             spread *= heaviest(problem) / (np.sqrt(now.fewest) * weight)
         return _in_floats("upload", uploaded, spread, clients, now)
+    each = np.full(len(clients), 1 / unit)
+    if privacy.level == "client":
+        each *= on_host(record_factors(uploaded, privacy.bound))
     if privacy.model == "local":
-        return _on_grid(how, "upload", uploaded, unit, how.sigma, clients, now, unit, problem.dtype)
+        return _on_grid(how, "upload", uploaded, each, how.sigma, clients, now, unit, problem.dtype)
     sigma = how.sigma / np.sqrt(now.fewest) if privacy.model == "distributed" else 0.0
-    scaled = _times(uploaded, weight / heaviest(problem))
-    return _on_grid(how, "upload", scaled, unit, sigma, clients, now, None, "float64")
+    each *= weight / heaviest(problem)
+    return _on_grid(how, "upload", uploaded, each, sigma, clients, now, None, "float64")
 
 
 def known(problem: Problem, share: Share, leaving: Record, weight: Floats) -> Record:
@@ -191,7 +195,7 @@ def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -
     value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.model == "central"
     if privacy.on_grid:
         how = _how(share).of_sum()
-        sigma, one = how.sigma if central else 0.0, 2.0**how.exponent  # the sum is in steps of the grid
+        sigma, one = how.sigma if central else 0.0, np.array([2.0**-how.exponent])  # the sum is in steps of the grid
         value = _on_grid(how, "server", value, one, sigma, SERVER, now, unit, problem.dtype)
     elif central:
         value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
@@ -226,7 +230,7 @@ def heaviest(problem: Problem) -> float:
     return 1.0 if privacy is not None and privacy.level == "client" else float(problem.weights.max())
 
 
-def refuse_large(problem: Problem, share: Share, steps: int, *public: Record | None) -> None:
+def refuse_large(problem: Problem, share: Share, steps: int, public: Record) -> None:
     """See that what local steps start from is not so large that rounding would move their outcome.
 
     Parameters
@@ -241,17 +245,18 @@ def refuse_large(problem: Problem, share: Share, steps: int, *public: Record | N
     privacy = privacy_of(problem)
     if privacy is None or not privacy.on_grid:
         return
-    most = np.inf
+    most = 1e18
     if privacy.level == "sample" and not privacy.on_gradients:
         most = _SMALL * share.sensitivity / steps
-    for record in public:
-        for name, leaf in leaves(() if record is None else record):
-            largest = float(namespace(leaf).abs(leaf).max(initial=0.0))
-            if not largest * np.sqrt(leaf.size) < most:
-                raise NumericalError(
-                    f"[algorithm]: the model, or what its steps begin with, has a value of {largest:.3g} in `{name}`, "
-                    "with which nothing private can be computed; lower the step size"
-                )
+    for name, leaf in leaves(public):
+        flat = leaf.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(flat @ flat)
+        if not square < most**2:
+            raise NumericalError(
+                f"[algorithm]: `{name}` of the model, or of what steps begin with, has a norm of {square**0.5:.3g}, "
+                "with which nothing private can be computed; lower the step size"
+            )
 
 
 def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
@@ -304,23 +309,25 @@ def _times(record: Record, factors: Floats) -> Record:
 
 
 def _on_grid(
-    how: Mechanism, purpose: str, record: Record, unit: float, sigma: float, clients: NDArray[np.int64], now: Round,
+    how: Mechanism, purpose: str, record: Record, each: Floats, sigma: float, clients: NDArray[np.int64], now: Round,
     gain: float | None, dtype: str,
 ) -> Record:  # fmt: skip
-    """Each client's part of `record`, leaves [n, ...], released; see `mpifed.maths.privacy.mechanism.release`."""
-
-    def made(name: str, leaf: Array) -> Array:
-        leaf = namespace(leaf).ascontiguousarray(leaf)
-        if now.secure or len(clients) == 1:
-            return release(how, leaf, unit, sigma, now.words(name, int(clients[0])), gain, dtype)
-        parts = (
-            release(how, one, unit, sigma, now.words(name, client), gain, dtype)
-            for client, one in zip(clients.tolist(), leaf, strict=True)
-        )
-        return namespace(leaf).stack(list(parts))
-
-    names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
-    return map_leaves(lambda leaf: made(next(names), leaf), record)
+    """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
+    xp = namespace(bare_leaves(record)[0])
+    record = map_leaves(xp.ascontiguousarray, record)
+    found = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
+    pairs, n = list(zip(bare_leaves(record), bare_leaves(found), strict=True)), len(clients)
+    size = sum(leaf.size for leaf, _ in pairs)
+    if n == 1 or (now.secure and np.all(each == each[0])):
+        noise = Noise(sigma, now.words(purpose, int(clients[0])), size)
+        for leaf, out in pairs:
+            release(how, leaf, float(each[0]), noise, gain, out)
+        return found
+    for i, (client, factor) in enumerate(zip(clients.tolist(), each.tolist(), strict=True)):
+        noise = Noise(sigma, now.words(purpose, client), size // n)
+        for leaf, out in pairs:
+            release(how, leaf[i], factor, noise, gain, out[i])
+    return found
 
 
 def _in_floats(purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round) -> Record:

@@ -112,7 +112,9 @@ class Scaffold(Rows):
 
     def ask(self, server: Server, now: Round) -> Question:
         """Model, control variate and step size."""
-        return Question(server.model, server.control, np.float64(self.step.at(int(server.steps) + 1)))
+        step = self.step.at(int(server.steps) + 1)
+        refuse_large(self.problem, self._share(step), self.local_steps, server.model)
+        return Question(server.model, server.control, np.float64(step))
 
     def answer(
         self, clients: Parameters, question: Question, block: Block, now: Round
@@ -127,7 +129,7 @@ class Scaffold(Rows):
 
         push = map_leaves(towards, clients, question.control)
         share = self._share(step)
-        refuse_large(self.problem, share, self.local_steps, question.model, push)
+        refuse_large(self.problem, share, self.local_steps, push)
         moved = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, moved, weight, block, now)

@@ -28,11 +28,12 @@ def clipped_gradient(
 ) -> Parameters:
     """Sum over samples of weights times the sample's gradient of the loss, clipped over all leaves together.
 
-    All is computed in float64: the sum of s vectors in float32 may lie s^2 2^-24 times the bound from where it should
+    It is summed in float64: the sum of s vectors in float32 may lie s^2 2^-24 times the bound from where it should
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
     Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is 1 exactly, and the outcome is that of
-    `gradient` in float64, bit for bit, when no sample reaches it. A sample whose gradient is not finite counts as zero:
-    an error, or a sum that is not finite, would tell that it is there.
+    `gradient` in float64, bit for bit, when no sample reaches it and the model is in float64; the scores of one in
+    float32 are computed in that. A sample whose gradient is not finite counts as zero: an error, or a sum that is not
+    finite, would tell that it is there.
 
     Parameters
     ----------
@@ -53,23 +54,25 @@ def clipped_gradient(
     """
     if wrong := clippable(objective, model.head):
         raise UsageError("\n".join(wrong))
-    model = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
-    X = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are widened as they are multiplied
+    wide = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are widened as they are multiplied
+    head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = objective.scores(model.first, X)
+        scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
         xp = namespace(scores)
-        slopes = objective.slope(model.head, scores, y, xp.ones(y.shape)).scores
-        squares, head = square_norms(X) * square_norms(slopes), any(leaves(model.head))
-        if head:
-            squares += objective.head_squares(model.head, scores, y, slopes)
+        slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
+        squares = square_norms(wide) * square_norms(slopes)
+        if headed:
+            squares += objective.head_squares(head, scores, y, slopes)
         known = xp.isfinite(squares)
-        each = xp.where(known, weights * _factors(xp.where(known, squares, 0.0), clip), 0.0)
-    if not bool(known.all()):
-        scores, slopes, X = _zeroed(scores, known), _zeroed(slopes, known), _without(X, known)
-    if head:
-        slope = objective.slope(model.head, scores, y, each)
-        return Parameters(objective.pull(X, slope.scores), slope.head)
-    return Parameters(objective.pull(X, slopes * each[..., None]), model.head)
+        if not bool(known.all()):
+            scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
+            squares = xp.where(known, squares, 0.0)
+    each = weights * _factors(squares, clip) * known
+    if headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
+        slope = objective.slope(head, scores, y, each)
+        return Parameters(objective.pull(wide, slope.scores), slope.head)
+    slopes *= each[..., None]
+    return Parameters(objective.pull(wide, slopes), objective.head_sum(slopes) if headed else head)
 
 
 def _zeroed(values: Array, known: Array) -> Array:
@@ -106,20 +109,25 @@ def _depth(kind: type, name: str) -> int:
     return next((i for i, one in enumerate(kind.__mro__) if name in vars(one)), len(kind.__mro__))
 
 
-def clip_record(record: Record, clip: float) -> Record:
-    """Each client's part of a record, leaves [n, ...], scaled to a norm of at most `clip` over all leaves; in float64.
+def record_factors(record: Record, clip: float) -> Array:
+    """[n] what brings each client's part of a record, leaves [n, ...], to a norm of at most `clip` over all leaves.
 
-    Below that the factor is 1 exactly. A client with anything that is not finite gets zeros: an error would tell.
+    1 exactly where it is; 0 where anything is not finite, since an error would tell.
     """
     squares: Any = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record))
     xp = namespace(squares)
     known = xp.isfinite(squares)
-    factors = _factors(xp.where(known, squares, 0.0), clip)
+    return xp.where(known, _factors(xp.where(known, squares, 0.0), clip), 0.0)
+
+
+def clip_record(record: Record, clip: float) -> Record:
+    """`record` times its factors; a client with anything that is not finite gets zeros."""
+    factors = record_factors(record, clip)
+    whole = bool((factors > 0).all())
 
     def clipped(leaf: Array) -> Array:
-        there = known.reshape(-1, *[1] * (leaf.ndim - 1))
-        wide = xp.where(there, leaf, 0.0).astype("f8", copy=False)
-        return wide * column(factors, wide)
+        each = column(factors, leaf)
+        return leaf * each if whole else namespace(leaf).where(each > 0, leaf, 0) * each
 
     return map_leaves(clipped, record)
 

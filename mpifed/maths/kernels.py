@@ -174,12 +174,10 @@ NOISY = Source(
 
 
 def device_noisy(
-    values: Array, noise: Array, factor: float, most: float, truncate: bool, scale: float, dtype: Any
-) -> Array:
-    """(values * factor, within +-most, as integers, + noise) * scale on a device, as `loops.noisy` in memory."""
-    out = namespace(values).empty(values.shape, dtype)
+    values: Array, noise: Array, factor: float, most: float, truncate: bool, scale: float, out: Array
+) -> None:
+    """Put (values * factor, within +-most, as integers, + noise) * scale into `out`, as `loops.noisy` in memory."""
     launch(NOISY, values, values, noise, factor, most, int(truncate), scale, out)
-    return out
 
 
 def clip_factors(squares: Array, most: float) -> Array:

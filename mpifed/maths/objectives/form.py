@@ -63,6 +63,9 @@ class Objective(Protocol):
         `slopes` [..., s, h] are the derivatives by the sample's scores. No sample's gradient need be built.
         """
 
+    def head_sum(self, slopes: Array) -> Record:
+        """The derivative by the head, from `slopes` [..., s, h]; of objectives in which these tell it."""
+
     def check(self, outputs: int) -> list[str]:
         """What does not fit to data with so many outputs, one message each."""
 

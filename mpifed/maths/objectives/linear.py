@@ -99,7 +99,11 @@ class PerClass(Linear):
     def slope(self, head: Bias | tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
         """A bias adds up what its score has."""
         loss, slopes = self.slope_of_scores(_biased(head, scores), y, weights)
-        return Slope(loss, Bias(slopes.sum(axis=-2)) if isinstance(head, Bias) else (), slopes)
+        return Slope(loss, self.head_sum(slopes) if isinstance(head, Bias) else (), slopes)
+
+    def head_sum(self, slopes: Array) -> Bias:
+        """The derivative by the biases, from those by the scores of each sample's weighted loss."""
+        return Bias(slopes.sum(axis=-2))
 
     def predict(self, head: Bias | tuple[()], scores: Array) -> Array:
         """[..., s] the class of the largest score."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 from mpifed.core.record import Array, beside, namespace
 from mpifed.maths.kernels import device_noisy
-from mpifed.maths.privacy.discrete import Level, Words, draw, levels_of
+from mpifed.maths.privacy.discrete import Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
 from mpifed.maths.privacy.settings import Privacy
 
@@ -101,41 +100,56 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
     return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 
-def release(
-    how: Mechanism, values: Array, unit: float, sigma: float, words: Words, gain: float | None, dtype: Any
-) -> Array:
-    """Integers of `values` / `unit` on the grid plus noise; in units of `gain` where one is given.
+class Noise:
+    """So many discrete Gaussian numbers, piece by piece; on whatever arrays they go, they are the same."""
+
+    def __init__(self, sigma: float, words: Words, count: int) -> None:
+        """`sigma`: 0, or at least 1; `words`: the random words that they are made of."""
+        self._levels, self._words, self._left = levels_of(sigma), words, count
+        self._made, self._next = np.zeros(min(_TOGETHER, count), np.int64), 0
+        self._stop = len(self._made) if sigma == 0 else 0  # zeros need not be drawn
+
+    def piece(self, most: int) -> NDArray[np.int64]:
+        """The next ones, up to `most`, at least one; they stand until the call after."""
+        if self._next == self._stop:
+            self._next, self._stop = 0, min(len(self._made), self._left)
+            if self._levels:
+                draw(self._levels, self._words, self._made[: self._stop])
+        found = self._made[self._next : min(self._next + most, self._stop)]
+        self._next += len(found)
+        self._left -= len(found)
+        return found
+
+    def array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """As many as fill it."""
+        found = np.empty(math.prod(shape), np.int64)
+        start = 0
+        while start < len(found):
+            some = self.piece(len(found) - start)
+            found[start : start + len(some)] = some
+            start += len(some)
+        return found.reshape(shape)
+
+
+def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:
+    """Put integers of `values` times `each` on the grid plus noise into `out`; in units of `gain` where one is given.
 
     Parameters
     ----------
-    values : float64, contiguous, in memory or on a device; what is not a number counts as 0, which tells nothing
-    unit : the sensitivity
-    sigma : standard deviation of the noise in steps of the grid, 0 or at least 1
-    words : random words, in which the noise lies
-    gain : what the release of one sensitivity stands for; None: integers, in float64
-
-    Returns
-    -------
-    Of the shape of `values`; of `dtype` where there is a gain.
+    values : contiguous, in memory or on a device; what is not a number counts as 0, which tells nothing
+    each : what brings values to sensitivities
+    gain : what the release of one sensitivity stands for; None: integers, for float64
+    out : of the shape of `values`, contiguous, where they are
     """
-    levels = levels_of(sigma)
-    factor, scale = 2.0**how.exponent / unit, 1.0 if gain is None else gain * 2.0**-how.exponent
-    most, kind = how.most * 2.0**how.exponent, "float64" if gain is None else dtype
+    factor, scale = 2.0**how.exponent * each, 1.0 if gain is None else gain * 2.0**-how.exponent
+    most = how.most * 2.0**how.exponent
     if namespace(values) is not np:
-        noise = np.empty(values.shape, np.int64)
-        draw(levels, words, noise.reshape(-1))
-        return device_noisy(values, beside(values, noise), factor, most, how.truncate, scale, kind)
-    flat, out = values.reshape(-1), np.empty(values.size, kind)
-    _in_memory(how.truncate, flat, factor, most, scale, levels, words, out)
-    return out.reshape(values.shape)
-
-
-def _in_memory(
-    truncate: bool, values: NDArray[np.floating], factor: float, most: float, scale: float,
-    levels: tuple[Level, ...], words: Words, out: NDArray[np.floating],
-) -> None:  # fmt: skip
-    noise = np.empty(min(_TOGETHER, len(values)), np.int64)
-    for start in range(0, len(values), _TOGETHER):
-        some = values[start : start + _TOGETHER]
-        draw(levels, words, noise[: len(some)])
-        loops.noisy(some, factor, most, truncate, noise[: len(some)], scale, out[start : start + _TOGETHER])
+        drawn = beside(values, noise.array(values.shape))
+        device_noisy(values, drawn, factor, most, how.truncate, scale, out)
+        return
+    flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
+    while start < len(flat):
+        some = noise.piece(len(flat) - start)
+        stop = start + len(some)
+        loops.noisy(flat[start:stop], factor, most, how.truncate, some, scale, flat_out[start:stop])
+        start = stop

