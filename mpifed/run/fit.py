@@ -130,7 +130,7 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
             f"round, since {_why_all(algorithm)}; leave it out"
         )
-    if job.participation.dropout_rate and any(exchange.stale for exchange in algorithm.exchanges):
+    if job.participation.dropout_rate and any(exchange.stale for exchange in settled.exchanges):
         wrong.append(
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" goes on counting the last '
             "answers of absent clients, and knows none who leave within a round; leave it out"

@@ -91,7 +91,7 @@ def _widest(levels: int, narrow: int) -> float:
 
 
 def _level(variance: Fraction, shift: int) -> Level:
-    most = _TAIL * math.isqrt(math.ceil(variance)) + _TAIL
+    most = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
     bits = max(1, (2 * most).bit_length())
     middle = 2 ** (bits - 1)
     thresholds, aliases = _alias(_weights(variance, bits))

@@ -1,0 +1,266 @@
+"""Discrete Gaussian numbers: tables against exact arithmetic, the whole against its distribution, and every bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chi2, chisquare
+
+from mpifed.core import loops
+from mpifed.core.round import Round
+from mpifed.maths.privacy import discrete
+from mpifed.maths.privacy.discrete import closeness, draw, levels_of, probabilities
+
+SIGMAS = [1.0, 3.7, 150.25, 2520.0, 2521.0, 2.0**13.3, 2.0**17.1, 2.0**19.9, 2.0**21.3, 2.0**21.4, 2.0**27, 2.0**36]
+NEEDED = 4.5e-37  # with 1e12 numbers at epsilon = 10, (1 + exp(epsilon)) t * 1e12 <= 1e-20
+UNLIKELY = 1e-6
+
+Words = Callable[[int], NDArray[np.uint64]]
+
+
+def philox(seed: int) -> Words:
+    found: Words = np.random.Philox(seed).random_raw
+    return found
+
+
+def numbers(sigma: float, count: int, words: Words | None = None) -> NDArray[np.int64]:
+    out = np.empty(count, np.int64)
+    draw(levels_of(sigma), words or philox(1), out)
+    return out
+
+
+def exact(variance: Fraction, reach: int) -> list[Decimal]:
+    """[reach + 1] the probabilities of 0, 1, ..., by decimal arithmetic, which the product does not use for them."""
+    weights = [(Decimal(-(i**2)) / Decimal(2 * variance.numerator) * variance.denominator).exp() for i in range(reach)]
+    whole = 2 * sum(weights) - 1
+    return [one / whole for one in weights]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [1.0, 3.7, 150.25, 2.0**13.3])
+def test_a_table_is_the_distribution(sigma: float) -> None:
+    """In exact fractions, place by place; what it lacks in all is no more than is said of it."""
+    with localcontext() as context:
+        context.prec = 80
+        for level in levels_of(sigma):
+            found = probabilities(level)
+            assert sum(found) == 1
+            expected = exact(level.variance, level.middle + 400)
+            apart = Decimal(0)
+            for place, chance in enumerate(found):
+                value = Decimal(chance.numerator) / Decimal(chance.denominator)
+                at = abs(place - level.middle)
+                assert at < level.middle or chance == 0  # the place below the smallest is for nothing
+                apart += abs(value - expected[at]) if at < level.middle else 0
+            apart += 2 * sum(expected[level.middle :])  # tails
+            assert apart / 2 <= closeness(sigma)
+
+
+def test_levels_make_up_the_variance() -> None:
+    for sigma in SIGMAS:
+        levels = levels_of(sigma)
+        assert sum(level.variance * 4**level.shift for level in levels) == Fraction(sigma) ** 2
+        assert levels[0].shift == 0
+        assert all(level.bits <= discrete.MOST_BITS for level in levels)
+        for fine, coarse in pairwise(levels):  # at least twice the spacing of the next
+            assert fine.variance * 4**fine.shift >= 4 * 4**coarse.shift
+        assert all(level.middle - 1 >= 12.9 * math.sqrt(level.variance) for level in levels)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
+    assert 0 < closeness(sigma) <= NEEDED / 4
+
+
+def test_no_noise_and_what_is_refused() -> None:
+    assert not numbers(0.0, 10).any()
+    for sigma in (0.5, -1.0, 2.0**41, math.nan, math.inf):
+        with pytest.raises(ValueError, match="must lie between"):
+            levels_of(sigma)
+
+
+# --- the smoothing bound, where doubles can see it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("s", [1.0, 1.1, 1.2, 1.3, 1.6, 2.0])
+def test_smoothing(s: float) -> None:
+    """Discrete noise is a randomized rounding, of width s, of continuous noise, up to 2 exp(-2 pi^2 s^2).
+
+    A continuous number c of variance sigma^2 - s^2 becomes x with a chance in proportion to exp(-(x - c)^2 / (2 s^2)).
+    Doubles can see the difference for s up to 1.2.
+    """
+    rest, reach = 0.05, 30  # with more continuous noise the two are closer still
+    sigma = math.sqrt(s**2 + rest)
+    c, step = np.linspace(-3, 3, 6001, retstep=True)
+    density = np.exp(-(c**2) / (2 * rest)) / math.sqrt(2 * math.pi * rest)
+    x = np.arange(-reach, reach + 1)
+    wide = np.arange(-50, 51)
+    normal = np.exp(-((wide[:, None] - c) ** 2) / (2 * s**2)).sum(axis=0)
+    found = np.array([(density * np.exp(-((one - c) ** 2) / (2 * s**2)) / normal).sum() * step for one in x])
+    expected = np.exp(-(x**2) / (2 * sigma**2))
+    apart = np.abs(found - expected / expected.sum()).sum() / 2
+    rounding = 1e-15
+    assert apart <= 2 * math.exp(-2 * math.pi**2 * s**2) + rounding
+    assert s > 1.2 or apart >= 0.01 * math.exp(-2 * math.pi**2 * s**2)  # it can be seen: the bound is not idle
+
+
+@pytest.mark.parametrize("ratio", [0.6, 0.8, 1.0])
+def test_levels_add_up(ratio: float) -> None:
+    """The sum of levels is within h / (1 - h); with levels narrower than the product's, so that it can be seen."""
+    spacing, above = 8, 40.0
+    fine, x = ratio * spacing, np.arange(-400, 401)
+    coarse = np.arange(-50, 51) * spacing
+    first = np.exp(-((x[:, None] - coarse) ** 2) / (2 * fine**2)) @ np.exp(-(coarse**2) / (2 * above**2))
+    expected = np.exp(-(x**2) / (2 * (fine**2 + above**2)))
+    apart = np.abs(first / first.sum() - expected / expected.sum()).sum() / 2
+    r2 = above**2 * fine**2 / (above**2 + fine**2) / spacing**2
+    h = 2 * sum(math.exp(-2 * math.pi**2 * r2 * k**2) for k in range(1, 5))
+    assert 0.01 * h <= apart <= h / (1 - h)
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def cells(sigma: float, drawn: NDArray[np.int64], width: int) -> tuple[Any, Any]:
+    """Counts in cells of so many integers, tails in one each, and what is expected."""
+    from scipy.stats import norm
+
+    edges = np.arange(-6, 6, width / sigma) * sigma
+    edges = np.concatenate([[-np.inf], np.floor(edges) + 0.5, [np.inf]])
+    counts = np.histogram(drawn, edges)[0]
+    return counts, np.diff(norm.cdf(edges / sigma)) * len(drawn)
+
+
+@pytest.mark.parametrize("count", [10**6, pytest.param(10**8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sigma", [2.0**13.3, 2.0**19.9, 2.0**23.5])
+def test_cells_and_tails(sigma: float, count: int) -> None:
+    """A normal distribution's cells; beside a grid so fine nothing tells the two apart."""
+    counts = expected = 0.0
+    words = philox(2)
+    for _ in range(max(1, count // 10**6)):
+        one = cells(sigma, numbers(sigma, min(count, 10**6), words), max(1, int(sigma / 40)))
+        counts, expected = counts + one[0], expected + one[1]
+    some = expected > 10
+    counts = np.append(counts[some], counts[~some].sum())
+    expected = np.append(expected[some], expected[~some].sum())
+    assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("count", [10**6, pytest.param(10**8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sigma", [1.0, 3.7, 40.0])
+def test_every_integer(sigma: float, count: int) -> None:
+    reach, total, words = math.ceil(7 * sigma), 0.0, philox(3)
+    for _ in range(max(1, count // 10**6)):
+        drawn = np.clip(numbers(sigma, min(count, 10**6), words), -reach, reach)
+        total = total + np.bincount(drawn + reach, minlength=2 * reach + 1)
+    weights = np.exp(-(np.arange(-60 * reach, 60 * reach + 1) ** 2) / (2 * sigma**2))
+    weights /= weights.sum()
+    expected = weights[59 * reach : -59 * reach].copy()
+    expected[0] += weights[: 59 * reach].sum()
+    expected[-1] += weights[-59 * reach :].sum()
+    assert chisquare(total, expected * count, sum_check=False).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("sigma", [2.0**13.3, 2.0**19.9, 2.0**23.5])
+def test_an_attack_on_levels_finds_nothing(sigma: float) -> None:
+    """Modulo the spacing of each level numbers are uniform, also given what the levels above come to."""
+    drawn = numbers(sigma, 10**6, philox(4))
+    for level in levels_of(sigma)[1:]:
+        for shift in (level.shift, level.shift - 1, level.shift + 1):
+            low = drawn & (2 ** min(shift, 10) - 1)
+            assert chisquare(np.bincount(low, minlength=2 ** min(shift, 10))).pvalue > UNLIKELY
+            high = (drawn >> (shift - 4)) & 15
+            by_sign = np.stack([np.bincount(high[side], minlength=16) for side in (drawn >= 0, drawn < 0)])
+            even = by_sign.sum(axis=0, keepdims=True) / 2
+            assert chi2.sf(((by_sign - even) ** 2 / even).sum(), 15) > UNLIKELY
+    lag = np.corrcoef(drawn[:-1], drawn[1:])[0, 1]
+    assert abs(lag) < 6 / 1000
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [3.7, 2.0**17.1, 2.0**23.5])
+def test_compiled_or_not_the_numbers_are_the_same(sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loops.compiled is not None
+    with_loops = numbers(sigma, 300_001)
+    monkeypatch.setattr(loops, "compiled", None)
+    assert np.array_equal(numbers(sigma, 300_001), with_loops)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_ties_are_decided_by_the_bits_that_follow(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a word whose upper bits are those of the threshold, and words one below, at and above what follows."""
+    if not compiled:
+        monkeypatch.setattr(loops, "compiled", None)
+    (level,) = levels_of(40.0)
+    alias = (level.table & np.uint32(0xFFFF)).astype(int)
+    place = next(i for i in range(level.middle, 2**level.bits) if alias[i] != i and level.last_bits[i] > 0)
+    word = (int(level.table[place]) >> 16) << 16 | place
+    following, last = int(level.next_bits[place]), int(level.last_bits[place])
+    for more, chosen in (
+        ((following - 1, 2**64 - 1), place),
+        ((following, last - 1), place),
+        ((following, last), alias[place]),
+        ((following + 1, 0), alias[place]),
+    ):
+        given = iter([np.array([word], np.uint64), np.array(more, np.uint64)])
+        out = np.empty(1, np.int64)
+        draw((level,), lambda count, given=given: next(given), out)
+        assert out[0] == chosen - level.middle
+
+
+def test_words_that_are_not_random_are_found_out() -> None:
+    (level,) = levels_of(40.0)
+    place = level.middle
+    word = np.uint64((int(level.table[place]) >> 16) << 16 | place)
+    with pytest.raises(AssertionError, match="not random"):
+        draw((level,), lambda count: np.full(count, word), np.empty(2**13, np.int64))
+
+
+def test_noise_of_a_round() -> None:
+    """Secret words are never the same; those of a test are those of seed, purpose, round and client."""
+    here = np.ones(3, bool)
+    secret = [Round(0, 1, here, secure=True).words("a", 0)(1000) for _ in range(2)]
+    assert len(np.unique(np.concatenate(secret))) == 2000
+    keyed = [
+        Round(index, seed, here).words(purpose, client)(100).tobytes()
+        for index, seed, purpose, client in (
+            (0, 1, "a", 0), (1, 1, "a", 0), (0, 2, "a", 0), (0, 1, "b", 0), (0, 1, "a", 1),
+        )
+    ]
+    assert len(set(keyed)) == 5
+    assert Round(0, 1, here).words("a", 0)(100).tobytes() == keyed[0]
+
+
+@pytest.mark.parametrize("count", [1, 7, 2**13, 2**13 + 1, 3 * 2**13 + 5])
+def test_secret_words_are_uniform_whatever_is_asked_for(count: int) -> None:
+    words = Round(0, 1, np.ones(1, bool), secure=True).words("a", 0)
+    found = np.concatenate([words(count) for _ in range(max(1, 40_000 // count))])
+    ones = np.unpackbits(found.view(np.uint8)).mean()
+    assert abs(ones - 0.5) < 6 * 0.5 / math.sqrt(64 * len(found))
+    assert len(np.unique(found)) == len(found)
+
+
+def test_opendp_agrees() -> None:
+    """The library's exact sampler, which shares nothing with ours."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
+    theirs = np.array(dp.m.make_gaussian(*space, scale=3.7)([0] * 20_000))
+    ours = numbers(3.7, 20_000)
+    edges = np.arange(-10.5, 11)
+    counts = np.stack([np.histogram(np.clip(one, -10, 10), edges)[0] for one in (ours, theirs)])
+    even = counts.sum(axis=0, keepdims=True) / 2
+    assert chi2.sf(((counts - even) ** 2 / even).sum(), 20) > UNLIKELY
