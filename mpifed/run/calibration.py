@@ -29,16 +29,19 @@ class Budget(NamedTuple):
 
     key: str  # of the job
     epsilon: float
+    by_paper: bool  # whose epsilon it is
 
     def cost(self, spending: Spending) -> float:
         """What the client has spent who spent most."""
-        return spending.worst()
+        return _paper_cost(spending) if self.by_paper else spending.worst()
 
 
 def budget_of(job: Job) -> Budget | None:
-    """That of [stop]."""
+    """That of [stop], which is always of the rigorous epsilon; else that of which the noise is computed."""
     if job.stop.epsilon is not None:
-        return Budget("[stop] epsilon", job.stop.epsilon)
+        return Budget("[stop] epsilon", job.stop.epsilon, by_paper=False)
+    if job.privacy is not None and job.privacy.epsilon is not None:
+        return Budget("[privacy] epsilon", job.privacy.epsilon, job.privacy.accounting == "paper")
     return None
 
 

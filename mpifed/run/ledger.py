@@ -162,6 +162,8 @@ class Ledger:
             f"{now.index} rounds by the client that spent most; with another round it would be "
             f"{self._budget.cost(after):.4g}, at delta = {privacy.delta:g}"
         )
+        if self._budget.by_paper:
+            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
         return False
 
     def _affordable(self, index: int) -> int:
