@@ -36,7 +36,7 @@ from mpifed.run.participation import round_of
 from mpifed.run.spending import Costs, Spending, rounded
 
 TABLE = "privacy.csv"
-_AHEAD = 1024  # rounds for which a budget is looked at together, at first
+_AHEAD = 1024  # rounds that are held against a budget together, at first
 _MANY = 64  # groups of clients, above which the table's epsilons are coarser bounds that share their curves
 
 
@@ -66,7 +66,7 @@ class Ledger:
         self.refusal = ""  # why the budget allows no further round
         self._budget = budget_of(job)
         self._allowed = range(0)  # rounds that are surely within it, each played once
-        self._last, self._ahead = job.rounds, _AHEAD  # no round from `_last` on is
+        self._last, self._ahead = job.rounds, _AHEAD  # none from `_last` on is; how many are looked at together next
         found = read_ledger(run_dir)
         lines, self.head = found.lines, found.head
         done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
