@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpifed.core.exchange import Algorithm
-from mpifed.run.calibration import spending_of
+from mpifed.run.calibration import budget_of, spending_of
 from mpifed.run.config import Job
 from mpifed.run.ledger import finite, most_within
 from mpifed.run.protection import from_whom, not_private, what_is_protected
@@ -15,13 +15,15 @@ from mpifed.run.protection import from_whom, not_private, what_is_protected
 def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
     """Privacy after all rounds of a job, None where it has none; the algorithm has its noise multiplier."""
     private: Any = algorithm
-    privacy, budget = algorithm.problem.privacy, job.stop.epsilon
+    privacy, budget = algorithm.problem.privacy, budget_of(job)
     if privacy is None:
         return None
     whole, first = spending_of(job, algorithm, job.rounds), private.released(0)
     ends = None
-    if budget is not None and whole.worst() > budget:
-        ends = most_within(lambda rounds: spending_of(job, algorithm, rounds).worst() <= budget, job.rounds)
+    if budget is not None and budget.cost(whole) > budget.epsilon:
+        ends = most_within(
+            lambda rounds: budget.cost(spending_of(job, algorithm, rounds)) <= budget.epsilon, job.rounds
+        )
     return {
         "protects": what_is_protected(privacy),
         "from": from_whom(privacy, job.protection()),
@@ -42,7 +44,8 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         "rates": [float(first.rate.min()), float(first.rate.max())],
         "rounds_counted": [int(whole.rounds.min()), int(whole.rounds.max())],
         **finite(whole.costs()),
-        "budget": budget,
+        "budget": budget.epsilon if budget else None,
+        "budget_of": budget.key if budget else None,
         "budget_ends_after": ends,
     }
 
@@ -68,7 +71,7 @@ def outlook_lines(found: dict[str, Any], rounds: int) -> Iterator[str]:
     if found["budget"] is not None:
         ends = found["budget_ends_after"]
         text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 6)"
-        yield f"{indent}[stop] epsilon = {found['budget']:g} {text}"
+        yield f"{indent}{found['budget_of']} = {found['budget']:g} {text}"
 
 
 def _noise(found: dict[str, Any]) -> str:

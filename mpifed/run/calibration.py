@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy import accounting
 from mpifed.run.fit import with_noise
+from mpifed.run.ledger_file import LEDGER, REMEDY, Header
 from mpifed.run.participation import round_of
 from mpifed.run.spending import Spending, undone
 
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
 _TRIES = 8
 _LITTLE = 1 + 1e-5  # by how much noise grows at least where some is lacking
 _ROUNDING = 1e-12  # of a formula and its inverse
+_NEAR = 1e-3  # how far two calibrations may be apart: each is within `accounting.CALIBRATED` of the least noise
+
+
+class Budget(NamedTuple):
+    """The most that any client may spend."""
+
+    key: str  # of the job
+    epsilon: float
+    by_paper: bool  # whose epsilon it is
+
+    def cost(self, spending: Spending) -> float:
+        """What the client has spent who spent most."""
+        return _paper_cost(spending) if self.by_paper else spending.worst()
+
+
+def budget_of(job: Job) -> Budget | None:
+    """That of [stop], which is always of the rigorous epsilon; else that of which the noise is computed."""
+    if job.stop.epsilon is not None:
+        return Budget("[stop] epsilon", job.stop.epsilon, by_paper=False)
+    if job.privacy is not None and job.privacy.epsilon is not None:
+        return Budget("[privacy] epsilon", job.privacy.epsilon, job.privacy.accounting == "paper")
+    return None
 
 
 def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
@@ -46,6 +69,27 @@ def settle(job: Job, algorithm: Algorithm) -> float:
     if job.stop.epsilon is not None:
         _check_budget(job, with_noise(algorithm, multiplier), job.stop.epsilon)
     return multiplier
+
+
+def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
+    """The noise multiplier of a run that goes on, by the header of its ledger.
+
+    Raises
+    ------
+    DataError
+        when the job, with the rounds of the header, has another one.
+    """
+    assert job.privacy is not None
+    expected, found, apart = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
+    if expected is None:
+        expected = _calibrated(job.model_copy(update={"rounds": header.job["rounds"]}), algorithm)
+        apart = _NEAR
+    if not math.isclose(found, expected, rel_tol=apart):
+        raise DataError(
+            f"{LEDGER}: line 1 has noise_multiplier = {found!r}, and [privacy] gives {expected!r} for the "
+            f"{header.job['rounds']} rounds that it has; {REMEDY}"
+        )
+    return found
 
 
 def _check_budget(job: Job, algorithm: Any, budget: float) -> None:

@@ -50,6 +50,7 @@ class Progress(NamedTuple):
     down_bytes: int = 0
     exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # what each has cost, to the last checkpoint
     attempt: int = 0  # how often the next round has been void
+    ledger: Mapping[str, Any] | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
 
     def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
         """After so much time and so many rounds more, or so many attempts at the next one."""
@@ -160,7 +161,7 @@ class Checkpoints:
         restored, kept = _together(transport, read)
         self._own = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
-        progress = Progress(*(manifest[name] for name in Progress._fields))
+        progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
         return progress, manifest["job"], restored, kept
 
     def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:

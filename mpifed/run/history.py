@@ -122,9 +122,13 @@ def read_history(run_dir: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     return {column[0]: _column(path, *column) for column in zip(*_complete_lines(path), strict=True)}
 
 
-def write_model(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes named arrays as the datasets of an HDF5 file, replacing it as a whole."""
-    _write_arrays(Path(path), arrays)
+def write_model(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, int | str] = MappingProxyType({}),
+) -> None:
+    """Writes named arrays as the datasets of an HDF5 file, with attributes of its root, replacing it as a whole."""
+    _write_arrays(Path(path), arrays, attributes)
 
 
 def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -133,7 +137,20 @@ def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         with open_hdf5(path, "r") as file:
             return {name: np.asarray(file[name][()]) for name in file}
     except OSError as error:
-        raise DataError(f"{path}: no readable model ({error}); let the run reach its end, or resume it") from error
+        raise _no_model(path, error) from error
+
+
+def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The attributes of a file that `write_model` wrote; DataError when it is missing or damaged."""
+    try:
+        with open_hdf5(path, "r") as file:
+            return dict(file.attrs)
+    except OSError as error:
+        raise _no_model(path, error) from error
+
+
+def _no_model(path: str | os.PathLike[str], error: OSError) -> DataError:
+    return DataError(f"{path}: no readable model ({error}); let the run reach its end, or resume it")
 
 
 def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -210,11 +227,14 @@ def aside(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, int | str] = MappingProxyType({})
+) -> None:
     assert not any("/" in name for name in arrays), tuple(arrays)
     with aside(path) as temporary, open_hdf5(temporary, "w") as file:
         for name, values in arrays.items():
             file[name] = values
+        file.attrs.update(attributes)
 
 
 def _complete_lines(path: Path) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import Interrupted, MpifedError, UnexpectedError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -123,6 +124,7 @@ def _first(run_dir: Path | None, text: str) -> bool:
 
 
 def _note_exit(run_dir: Path | None, code: int) -> None:
-    """Put the exit code into run.json, where there is one."""
+    """Put the exit code into run.json, where there is one that can be read."""
     if run_dir is not None and (run_dir / "run.json").exists():
-        write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})
+        with contextlib.suppress(DataError, TypeError):
+            write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})

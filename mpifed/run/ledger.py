@@ -5,126 +5,134 @@ the disk before the round begins, so that a kill at any moment may count a relea
 Where noise is secure, a round that is played again after a resume is another release and another line. With
 noise = "test" it has the same bits, and so the line that is there counts once. A round that too many clients leave is
 void, and played again with the others' answers: each attempt is a release with a line of its own.
+
+What is read again on a resume must agree: the lines with each other, with checkpoint, run.json and model.h5 (see
+`mpifed.run.ledger_file`, also for what is not found), the header with the job (`mpifed.run.calibration`), and who took
+part with the job's seed.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Algorithm
 from mpifed.core.round import Round
-from mpifed.run.checkpoint import sync_folder
+from mpifed.run.calibration import budget_of
+from mpifed.run.checkpoint import Progress, sync_folder
+from mpifed.run.config import Job
 from mpifed.run.history import aside
+from mpifed.run.ledger_file import LEDGER, REMEDY, Head, Header, Line, linked, read_ledger
+from mpifed.run.participation import round_of
 from mpifed.run.spending import Costs, Spending, rounded
 
-LEDGER = "ledger.jsonl"
 TABLE = "privacy.csv"
-SCHEMA = 1
-_EVERYBODY = "all"
+_AHEAD = 1024  # rounds that are held against a budget together, at first
 _MANY = 64  # groups of clients, above which the table's epsilons are coarser bounds that share their curves
-
-
-class Header(NamedTuple):
-    """What holds for the whole run, however often it is resumed."""
-
-    job: dict[str, Any]  # all its tables
-    noise_multiplier: float
-
-
-class Line(NamedTuple):
-    """A round that was played, or was about to be."""
-
-    round: int
-    clients: list[int] | None  # who took part; None: everybody counts
 
 
 def write_header(run_dir: Path, header: Header) -> None:
     """A ledger without any round."""
-    text = json.dumps({"schema": SCHEMA, **header._asdict()}) + "\n"
     with aside(run_dir / LEDGER) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(linked(header, "")[0])
     sync_folder(run_dir)
-
-
-def read_header(run_dir: Path) -> Header:
-    """The header of a ledger.
-
-    Raises
-    ------
-    DataError
-        when there is no ledger, or it has no header that this version reads.
-    """
-    return _read(run_dir / LEDGER)[0]
 
 
 class Ledger:
     """Counts what is released, and knows what it costs; of a run whose algorithm has its noise multiplier."""
 
-    def __init__(self, run_dir: Path, algorithm: Algorithm, done: int = 0, attempt: int = 0) -> None:
-        """Reads the ledger of `run_dir`, of which `done` rounds stand in the checkpoint, and `attempt` void ones.
+    def __init__(self, run_dir: Path, job: Job, algorithm: Algorithm, saved: Progress | None = None) -> None:
+        """Reads the ledger of `run_dir`, of a run that goes on from a checkpoint, if it has been `saved` in one.
 
         Raises
         ------
         DataError
-            when it is damaged, or lacks a round of the checkpoint.
+            when it is damaged, or does not agree with the checkpoint or the job.
         """
-        self._dir, self._path, self._algorithm = run_dir, run_dir / LEDGER, algorithm
+        self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
         self._private: Any = algorithm
         problem = algorithm.problem
         self.secure = problem.privacy.noise == "secure"
         self.spending = Spending(problem.privacy, problem.clients)
         self.refusal = ""  # why the budget allows no further round
-        self._free = 0  # rounds that it surely does allow
-        _, lines, torn = _read(self._path)
-        if torn:
+        self._budget = budget_of(job)
+        self._allowed = range(0)  # rounds that are surely within it, each played once
+        self._last, self._ahead = job.rounds, _AHEAD  # none from `_last` on is; how many are looked at together next
+        found = read_ledger(run_dir)
+        lines, self.head = found.lines, found.head
+        done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
+        if saved:
+            found.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
+        self._check(lines, done)
+        if found.torn:
             self._mend(lines, done)
         self._written = Counter(line.round for line in lines)  # how often each round is in the file,
         self._noted = Counter({done: attempt})  # and how often it was played since the checkpoint's rounds
-        missing = sorted(set(range(done)) - self._written.keys())
-        if missing:
-            raise DataError(
-                f"{self._path}: has no line of round {missing[0]}, and the checkpoint says that {done} are played: "
-                "what was released is not known; restore the file, or start anew without --resume, into another folder"
-            )
         if not self.secure:
             again = [line for line in lines if line.round == done][:attempt]
             lines = [line for line in lines if line.round < done] + again
         for line in lines:
             self._add(line)
 
+    def _check(self, lines: list[Line], done: int) -> None:
+        """DataError when lines are not of rounds that this job can have played, or lack one that it has."""
+        upto = 0  # rounds, of which each has a line
+        for number, line in enumerate(lines, 2):
+            if not 0 <= line.round <= upto:
+                raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
+            upto = max(upto, line.round + 1)
+            expected = self._counted(round_of(self._job, self.spending.clients, line.round))
+            if line.clients is not None and line.clients != expected:  # a torn line is written anew with everybody
+                raise DataError(
+                    f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
+                    f"by the job's seed {_shown(expected)} do; {REMEDY}"
+                )
+        if upto < done:
+            raise DataError(
+                f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are played; {REMEDY}"
+            )
+
     def _mend(self, lines: list[Line], done: int) -> None:
         """A torn last line is a round that may have been played, nobody knows by whom; by a test it is not yet."""
+        whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
         if self.secure:
             lines.append(Line(lines[-1].round + 1 if lines else done, None))
-        whole = self._path.read_bytes().splitlines(keepends=True)[:-1]
-        added = [_text(lines[-1]).encode()] if self.secure else []
         with aside(self._path) as temporary:
-            temporary.write_bytes(b"".join([*whole, *added]))
+            temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
+
+    def _link(self, line: Line) -> bytes:
+        """The bytes of a line that is written next."""
+        text, sha256 = linked(line, self.head.sha256)
+        self.head = Head(self.head.lines + 1, sha256)
+        return text
 
     def note(self, now: Round) -> None:
         """Write down that round `now` is about to be played."""
-        everybody = now.present.all() or self._private.released(now.index).by_chance
-        line = Line(now.index, None if everybody else np.flatnonzero(now.present).tolist())
+        line = Line(now.index, self._counted(now))
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(_text(line))
+            with open(self._path, "ab") as file:
+                file.write(self._link(line))
                 file.flush()
                 if self.secure:
                     os.fdatasync(file.fileno())
             self._written[line.round] += 1
+        self._allowed = range(now.index + 1, self._allowed.stop)
         self._add(line)
+
+    def _counted(self, now: Round) -> list[int] | None:
+        """Who counts in a round; None: everybody, as where nobody may know who takes part."""
+        everybody = now.present.all() or self._private.released(now.index).by_chance
+        return None if everybody else np.flatnonzero(now.present).tolist()
 
     def _add(self, line: Line) -> None:
         present = np.full(self.spending.clients, line.clients is None)
@@ -132,42 +140,47 @@ class Ledger:
             present[line.clients] = True
         self.spending.add(self._private.released(line.round), present)
 
-    def sync(self) -> None:
-        """What was noted is on the disk: before a checkpoint relies on it."""
+    def sync(self) -> Head:
+        """How far it has come, which is on the disk: for other files that rely on it."""
         with open(self._path, "rb") as file:
             os.fsync(file.fileno())
+        return self.head
 
-    def allows(self, now: Round, budget: float, rounds: int) -> bool:
-        """Whether round `now`, of so many, keeps every client within the budget.
+    def allows(self, now: Round) -> bool:
+        """Whether round `now` keeps every client within the budget.
 
-        How many rounds they can all take part in is found once, and looked at again when these are played.
+        It is known who will take part, so that many rounds are looked at together, and again once one is void.
         """
-        if self._free == 0:
-            self._free = self._affordable(now.index, budget, rounds - now.index)
-        if self._free:
-            self._free -= 1
+        if self._budget is None or now.index in self._allowed:
             return True
-        after = self.spending.copy()
-        after.add(self._private.released(now.index), now.present)
-        if after.worst() <= budget:
+        self._allowed = range(now.index, now.index + self._affordable(now.index))
+        if self._allowed:
             return True
+        after, privacy = self._after(now.index, 1), self.spending.privacy
         self.refusal = (
-            f"[stop] epsilon = {budget:g}: {self.spending.worst():.4g} is spent after {now.index} rounds by the client "
-            f"that spent most; with another round it would be {after.worst():.4g}, at delta = {after.privacy.delta:g}"
+            f"{self._budget.key} = {self._budget.epsilon:g}: {self._budget.cost(self.spending):.4g} is spent after "
+            f"{now.index} rounds by the client that spent most; with another round it would be "
+            f"{self._budget.cost(after):.4g}, at delta = {privacy.delta:g}"
         )
+        if self._budget.by_paper:
+            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
         return False
 
-    def _affordable(self, index: int, budget: float, most: int) -> int:
-        """How many rounds from `index` on, up to `most`, are within the budget if everybody takes part in all."""
-        everybody = np.ones(self.spending.clients, dtype=bool)
+    def _affordable(self, index: int) -> int:
+        """How many rounds from `index` on are surely within the budget; none if not even the first is."""
+        assert self._budget is not None
+        count = min(self._ahead, self._last - index)
+        while count and not self._budget.cost(self._after(index, count)) <= self._budget.epsilon:  # nan is over it
+            self._last, count = index + count - 1, count // 2
+        self._ahead = max(2 * count, _AHEAD)
+        return count
 
-        def within(count: int) -> bool:
-            after = self.spending.copy()
-            for ahead in range(count):
-                after.add(self._private.released(index + ahead), everybody)
-            return after.worst() <= budget
-
-        return most_within(within, most)
+    def _after(self, index: int, count: int) -> Spending:
+        """What will be spent after so many rounds more, each played once."""
+        after = self.spending.copy()
+        for ahead in range(index, index + count):
+            after.add(self._private.released(ahead), round_of(self._job, after.clients, ahead).present)
+        return after
 
     def columns(self) -> dict[str, float | None]:
         """The epsilons so far, None where infinite."""
@@ -215,41 +228,5 @@ def _cell(value: float) -> str:
     return repr(value) if math.isfinite(value) else ""
 
 
-def _text(line: Line) -> str:
-    return json.dumps({"round": line.round, "clients": _EVERYBODY if line.clients is None else line.clients}) + "\n"
-
-
-def _read(path: Path) -> tuple[Header, list[Line], bool]:
-    """(header, rounds, whether the last line is torn)."""
-    try:
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}), and without it nobody knows what was released; restore the "
-            "file, or start anew without --resume, into another folder"
-        ) from error
-    first, *others = whole.split(b"\n")
-    try:
-        header = json.loads(first)
-        found = Header(header["job"], float(header["noise_multiplier"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, 1) from error
-    if header.get("schema") != SCHEMA:
-        raise DataError(f"{path}: has schema {header.get('schema')}, and this version reads {SCHEMA}; resume with that")
-    return found, [_line(path, number, text) for number, text in enumerate(others, 2)], bool(rest)
-
-
-def _line(path: Path, number: int, text: bytes) -> Line:
-    try:
-        found = json.loads(text)
-        clients = found["clients"]
-        return Line(int(found["round"]), None if clients == _EVERYBODY else [int(client) for client in clients])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, number) from error
-
-
-def _damaged(path: Path, number: int) -> DataError:
-    return DataError(
-        f"{path}: line {number} is damaged, and what was released is not known; restore the file, or start anew "
-        "without --resume, into another folder"
-    )
+def _shown(clients: list[int] | None) -> str:
+    return "all" if clients is None else f"[{', '.join(map(str, clients[:8]))}{', ...' if len(clients) > 8 else ''}]"

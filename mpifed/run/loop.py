@@ -20,7 +20,8 @@ from mpifed.run import ends, environment
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
-from mpifed.run.ledger import Header, Ledger, write_header
+from mpifed.run.ledger import Ledger, write_header
+from mpifed.run.ledger_file import Header
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.participation import leaving, returning, round_of
@@ -97,10 +98,7 @@ class _Run:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
         self.transcript.channel = job.channel
-        self.ready: Ready = prepare(
-            job, transport, shelf, header.noise_multiplier if header else None,
-            self.transcript if job.record.transcript else None,
-        )  # fmt: skip
+        self.ready: Ready = prepare(job, transport, shelf, header, self.transcript if job.record.transcript else None)
         self.ready.federation.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
@@ -204,11 +202,10 @@ class _Run:
             return INTERRUPTED
         if self._certified() or (seconds is not None and self.progress.elapsed_s >= seconds):
             return LIMIT_REACHED
-        ledger, budget = self.ledger, self.job.stop.epsilon
-        if ledger is not None:
-            if budget is not None and not ledger.allows(now, budget, self.job.rounds):
+        if self.ledger is not None:
+            if not self.ledger.allows(now):
                 return BUDGET_SPENT
-            ledger.note(now)
+            self.ledger.note(now)
         return 0
 
     def _certifies(self) -> bool:
@@ -284,7 +281,7 @@ class _Run:
     def _checkpoint(self) -> None:
         self._account()
         if self.ledger is not None:
-            self.ledger.sync()
+            self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
         if self.results is not None and self.results.history is not None:
             self.results.history.sync()
         self.checkpoints.save(
@@ -305,9 +302,9 @@ class _Run:
         """On rank 0."""
         algorithm, ledger = self.ready.algorithm, None
         if self.job.privacy is not None:
-            if self.header is None:
+            if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
-            ledger = Ledger(self.out, algorithm, self.progress.round, self.progress.attempt)
+            ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger)
         results.device = self.ready.federation.device
         if resumed:

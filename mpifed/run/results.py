@@ -14,7 +14,7 @@ import numpy as np
 from mpifed.comm.transport import Transport, library
 from mpifed.core import loops
 from mpifed.core.device import Device, Host
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Algorithm
 from mpifed.core.record import Record, leaves
 from mpifed.run import environment
@@ -23,7 +23,8 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.disclosure import mark
 from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
-from mpifed.run.ledger import LEDGER, Header, Ledger, read_header
+from mpifed.run.ledger import Ledger
+from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
 from mpifed.run.protection import not_private, warnings_of
@@ -44,10 +45,10 @@ def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]
     Raises
     ------
     UsageError, DataError
-        when there is a run where none should be, or that of another job; when its ledger is gone.
+        when there is a run where none should be, or that of another job; when its ledger is gone or damaged.
     """
-    begun = (out / "job.toml").exists() or (out / LEDGER).exists()
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
+    begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     header = _header(job, out) if resume and begun else None
@@ -60,25 +61,31 @@ def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]
 
 def _header(job: Job, out: Path) -> Header | None:
     """That of the ledger of a run that is resumed, if it is private; what it has released stays counted."""
-    private = job.privacy is not None and "privacy" in job_of(out)
-    if not private and not (out / LEDGER).exists():
+    ledger = read_compared(out)
+    if ledger is None:
         return None
-    header = read_header(out)
-    same_job(out, header.job, job.table())
-    return header
+    written = job_of(out)
+    if written and (shown := _changed(ledger.header.job, written)):
+        raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
+    same_job(out, ledger.header.job, job.table())
+    return ledger.header
 
 
 def same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
     """UsageError when a run would be resumed with a job that has other bits."""
+    if shown := _changed(before, after):
+        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What of a job is another now, and decides bits."""
     old, new = dict(dotted(before)), dict(dotted(after))
     changed = [
         key
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and not any(key == free or key.startswith(free + ".") for free in _FREE)
     ]
-    if changed:
-        shown = "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
-        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+    return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
 
 
 class Results:
@@ -173,7 +180,8 @@ class Results:
 
     def close(self, server: Record, late: dict[str, float | None]) -> None:
         """Model, history, the table of privacy, and what the algorithm has to say about its end."""
-        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))))
+        attributes = self.ledger.sync().attributes() if self.ledger else {}
+        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), attributes)
         if self.history is not None:
             self.history.close()
         remarks: list[str] = getattr(self.algorithm, "remarks", lambda server: [])(server)
@@ -204,7 +212,8 @@ class Results:
             **self._simulated(progress),
         }
         spent = {} if self.ledger is None or code is None else self.ledger.columns()  # until the end, history says it
-        write_json(self.out / "run.json", self.about | found | spent)
+        ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()._asdict()}
+        write_json(self.out / "run.json", self.about | found | spent | ledger)
 
 
 def _utc() -> str:

@@ -19,9 +19,10 @@ from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.states import ClientStates
-from mpifed.run.calibration import settle
+from mpifed.run.calibration import settle, settled_before
 from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
+from mpifed.run.ledger_file import Header
 from mpifed.run.participation import is_secret, is_secure, most_summed
 from mpifed.run.shelf import Shelf
 from mpifed.run.staged import staged
@@ -67,14 +68,14 @@ def prepare(
     job: Job,
     transport: Transport,
     shelf: Shelf | None = None,
-    noise_multiplier: float | None = None,
+    header: Header | None = None,
     recorder: Recorder | None = None,
 ) -> Ready:
     """Open the data, place the clients, and begin every state. Collective.
 
     What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
-    multiplier is that of an earlier part of the same run, if there is one, or computed on rank 0. A `recorder` takes
-    down every message, those about keys first.
+    multiplier is that in the `header` of the ledger of an earlier part of the same run, if there is one, or computed on
+    rank 0. A `recorder` takes down every message, those about keys first.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def prepare(
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     secret = False
     if job.privacy is not None:
-        algorithm, secret = _settled(job, algorithm, transport, noise_multiplier)
+        algorithm, secret = _settled(job, algorithm, transport, header)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     hosted = placement.hosted(transport.rank)
     data = shelf.take("staged", lambda: staged(job.data, data, placement, transport))
@@ -139,11 +140,15 @@ def _federation(job: Job, algorithm: Algorithm, transport: Transport, blocks: Ro
     )  # fmt: skip
 
 
-def _settled(job: Job, algorithm: Algorithm, transport: Transport, multiplier: float | None) -> tuple[Algorithm, bool]:
+def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
     """The algorithm with its noise multiplier, and whether who takes part is secret. Collective."""
-    if multiplier is None:
-        found = together(transport, lambda: settle(job, algorithm) if transport.rank == 0 else 0.0)
-        multiplier = transport.share(found)
+
+    def found() -> float:
+        if transport.rank > 0:
+            return 0.0
+        return settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
+
+    multiplier = transport.share(together(transport, found))
     settled: Any = with_noise(algorithm, multiplier)
     secret = together(transport, lambda: is_secret(job, settled))
     return settled, secret and is_secure(job)

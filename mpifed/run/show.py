@@ -32,6 +32,7 @@ from mpifed.run.costs import cost_lines, simulated_lines
 from mpifed.run.disclosure import uncovered
 from mpifed.run.gra import Recommendation, recommend
 from mpifed.run.history import HISTORY, read_history, read_json, summary
+from mpifed.run.ledger_file import read_compared
 from mpifed.run.units import human_bytes as human_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def run_summary(folder: Path) -> Any:
     Raises
     ------
     DataError
-        when the folder is neither.
+        when the folder is neither, or the run's ledger is not what its other files say.
     """
     if is_sweep(folder):
         return [
@@ -70,6 +71,7 @@ def run_summary(folder: Path) -> Any:
         if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
+    read_compared(folder)
     return summary(folder) | {"exchanges": _costs(folder), "simulated": read_json(folder / "run.json").get("simulated")}
 
 

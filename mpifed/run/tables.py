@@ -98,7 +98,7 @@ class StopTable(Table):
     seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
     kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
     duality_gap: Annotated[float, Field(gt=0)] | None = None  # of the model and the duals, at every measured round
-    epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that any client may have spent, at [privacy] delta
+    epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that a client may spend; else that of [privacy]
 
     @property
     def certificates(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from small import algorithm, answers, block_of
 
 from mpifed.algorithms.functions import CERTIFICATE
 from mpifed.comm.transport import Alone
-from mpifed.core.errors import Interrupted, TooFewClients
+from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Leaving, Round
@@ -348,6 +348,23 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
     run(job, Alone(), tmp_path / "resumed", resume=True)
     assert read_history(tmp_path / "resumed")["epsilon"].tolist() == found.tolist()
     assert ledger(tmp_path / "resumed") == ledger(tmp_path / "run")
+
+
+def test_void_rounds_do_not_exceed_the_epsilon_that_noise_was_computed_for(skewed: Path, tmp_path: Path) -> None:
+    """The run ends before; with a larger budget of its own it goes on to its end."""
+    tables = private(level="client", noise_multiplier=None, epsilon=8.0)["privacy"]
+    tables = {name: value for name, value in tables.items() if value is not None}
+    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
+    base = table(skewed, avg, rounds=4, seed=3, record={"every": 1, "checkpoint_every": 1}, privacy=tables)
+    job = Job.check(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 8: "):
+        run(job, Alone(), tmp_path / "run")
+    told = summary(tmp_path / "run")
+    assert (told["exit"], len(ledger(tmp_path / "run"))) == (6, job.rounds) and told["rounds"] < job.rounds
+    assert 7.99 < told["epsilon"] <= 8.0
+    read_model(tmp_path / "run" / "model.h5")
+    run(Job.check(job.table() | {"stop": {"epsilon": 30.0}}), Alone(), tmp_path / "run", resume=True)
+    assert summary(tmp_path / "run")["exit"] == 0 and summary(tmp_path / "run")["epsilon"] > 8.0
 
 
 SIZES = [20, 40, 40, 80, 30]  # rows of the clients

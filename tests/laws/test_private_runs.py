@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,9 @@ def test_noise_is_computed_from_epsilon_and_kept(digits: Path, tmp_path: Path) -
 
     assert summary(out)["epsilon"] == cost(multiplier) <= 2.0 < cost(multiplier * 0.999)
     assert "noise_multiplier" not in Job.read(out / "job.toml").table()["privacy"]
-    # more rounds cost more; the noise is that of the rounds before
-    assert ended_with(job | {"rounds": 14}, out, resume=True) == 0
+    # more rounds cost more; the noise is that of the rounds before, and if the job says so, they may
+    larger = job | {"rounds": 14, "stop": {"epsilon": 3.0}}
+    assert ended_with(larger, out, resume=True) == 0
     assert read_json(out / "run.json")["noise_multiplier"] == multiplier
     most = int(parts(job, 14).max())
     assert summary(out)["epsilon"] == cost(multiplier) > 2.0
@@ -216,6 +218,11 @@ def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
     most, m = int(parts(job, 10).max()), told["noise_multiplier"]
     assert m == pytest.approx(2 * 0.5 * np.sqrt(most * np.log(1 / DELTA) / (1 - 0.5)) / 0.5)
     assert told["epsilon"] == accounting.epsilon({(m, 0.5): most}, DELTA)
+    # the budget is in it as well
+    said = r"\[privacy\] epsilon = 0.5: 0.5 is .* by the paper's formula; \[stop\] epsilon, which is rigorous"
+    with pytest.raises(BudgetSpent, match=said):
+        run(Job.check(job | {"rounds": 30}), Alone(), out, resume=True)
+    assert read_json(out / "run.json")["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
 
 
 # --- budgets -----------------------------------------------------------------------------------------------------
@@ -295,9 +302,9 @@ def test_a_choice_among_private_points_is_not_covered(
 def test_a_budget_is_looked_at_rarely(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def affordable(self: ledger.Ledger, index: int, budget: float, most: int) -> int:
+    def affordable(self: ledger.Ledger, index: int) -> int:
         asked.append(index)
-        return before(self, index, budget, most)
+        return before(self, index)
 
     before = ledger.Ledger._affordable
     monkeypatch.setattr(ledger.Ledger, "_affordable", affordable)
@@ -311,6 +318,82 @@ def test_enough_for_all_rounds(digits: Path, tmp_path: Path) -> None:
     budget = plain(int(parts(job, 10).max()))
     assert ended_with(job | {"stop": {"epsilon": budget}}, tmp_path / "run") == 0
     assert summary(tmp_path / "run")["epsilon"] == budget
+
+
+# --- the epsilon from which the noise is computed is a budget -------------------------------------------------------
+
+CALIBRATED = {"delta": DELTA, "clip": 1.0, "epsilon": 2.0, "noise": "test"}
+
+
+def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Path) -> None:
+    """They are played as long as they cost nothing more: until the client who spent most would take part again."""
+    job, out = private(digits, privacy=CALIBRATED, algorithm={"rate": 0.5}), tmp_path / "run"
+    assert ended_with(job, out) == 0
+    most = parts(job, 10).max()
+    rounds = next(t for t in range(10, 40) if parts(job, t + 1).max() > most)
+    with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 2: .* is spent after .* stop\.epsilon=.* --resume"):
+        run(Job.check(job | {"rounds": 40}), Alone(), out, resume=True)
+    told = summary(out)
+    assert (told["exit"], told["rounds"]) == (6, rounds) and 1.99 < told["epsilon"] <= 2.0
+    assert rounds_in(out) == list(range(rounds))
+    # the job as written says the same again; and that it may spend more, where it does
+    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 6
+    assert summary(out)["model_sha256"] == told["model_sha256"]
+    assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.5}}, out, resume=True) == 6
+    assert 2.0 < summary(out)["epsilon"] <= 2.5
+    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 6
+
+
+@pytest.mark.parametrize(("noise", "code", "rounds"), [("secure", 6, 8), ("test", 0, 10)])
+def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits: Path, tmp_path: Path) -> None:
+    """After a kill, with a checkpoint of round 8: fresh noise has nothing left to spend."""
+    record = {"every": 10, "checkpoint_every": 8}
+    job = private(digits, privacy=CALIBRATED | {"noise": noise}, participation={}, record=record)
+    assert ended_with(job, tmp_path / "run") == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-00000010")
+    assert ended_with(job, tmp_path / "run", resume=True) == code
+    told = summary(tmp_path / "run")
+    assert told["rounds"] == rounds and told["epsilon"] <= 2.0
+
+
+@pytest.mark.parametrize("participation", [{}, {"clients_per_round": 3}])
+@pytest.mark.parametrize(
+    ("changes", "algorithm"),
+    [
+        ({}, {}),
+        ({}, {"rate": 0.5, "growth": 0.01}),  # more multipliers than the accountant tells apart
+        ({"accountant": "rdp"}, {"rate": 0.3, "uneven": True}),
+        ({"accounting": "paper", "noise_on": "upload"}, {"rate": 0.5, "growth": 0.1}),
+        ({"level": "client", "model": "central"}, {"rates_by_participation": True}),
+    ],
+    ids=str,
+)
+def test_all_rounds_that_the_noise_was_computed_for(
+    changes: dict[str, Any], algorithm: dict[str, Any], participation: dict[str, int], digits: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """None is refused, and what they cost is looked at once."""
+    if "rates_by_participation" in algorithm and not participation:
+        participation = {"clients_per_round": 4}
+    asked, before = [], ledger.Ledger._after
+    monkeypatch.setattr(ledger.Ledger, "_after", lambda *given: (asked.append(given[1:]), before(*given))[1])
+    record = {"every": 0, "checkpoint_every": 0}
+    job = private(
+        digits, rounds=40, privacy=CALIBRATED | changes, algorithm=algorithm, participation=participation, record=record
+    )
+    assert ended_with(job, tmp_path / "run") == 0
+    assert asked == [(0, 40)]
+    name = "epsilon_paper" if "accounting" in changes else "epsilon"
+    assert 1.99 < read_json(tmp_path / "run" / "run.json")[name] <= 2.0 * (1 + 1e-12)
+
+
+def test_a_budget_far_ahead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds are looked at by halves, and further ahead if there are many: the run ends where it would anyway."""
+    monkeypatch.setattr(ledger, "_AHEAD", 4)
+    for rounds in (30, 50):
+        job, out = private(digits, rounds=rounds, stop={"epsilon": 2.0}), tmp_path / str(rounds)
+        assert ended_with(job, out) == 6
+        assert summary(out)["rounds"] == first_over(job, 2.0)
 
 
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------
@@ -351,9 +434,9 @@ def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp
     [
         (lambda path: path.unlink(), "cannot be read .* nobody knows what was released"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b'{"round": 2', b'{"rou')), "line 4 is damaged"),
-        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1])), "no line of round 3"),
+        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1])), "ends with line 4"),
         (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[1:])), "line 1 is damaged"),
-        (lambda path: path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 9')), "has schema 9"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'"schema": 2', b'"schema": 9')), "has schema 9"),
         (lambda path: path.write_bytes(b""), "line 1 is damaged"),
     ],
 )
@@ -525,5 +608,8 @@ def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path
     asked = forecast(tmp_path / "job.toml", ("privacy.noise_multiplier=1", "stop.epsilon=50"), 2)["privacy"]
     assert asked["noise_multiplier"] == 1.0 and asked["epsilon"] > told["epsilon"]
     write_job(tmp_path / "plain.toml", table(digits, {"name": "fedavg", "batch": 7, "step": [0.1]}))
+    calibrated = private(digits, rounds=20, privacy=CALIBRATED)
+    text = forecast_text(forecast(write_job(tmp_path / "calibrated.toml", calibrated), (), 2))
+    assert "[privacy] epsilon = 2 is enough for all rounds" in text
     without = forecast(tmp_path / "plain.toml", (), 2)
     assert without["privacy"] is None and "Privacy" not in forecast_text(without)

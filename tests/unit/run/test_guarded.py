@@ -75,6 +75,16 @@ def test_what_happened_on_one_rank_ends_all(rank: int, tmp_path: Path, capsys: p
     assert read_json(tmp_path / "run.json")["exit"] == 4
 
 
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_run_json_that_cannot_be_read_stays_as_it_is(text: str, tmp_path: Path) -> None:
+    """The error that is told is the first one."""
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        guarded(Rank(0), tmp_path, fail(DataError("damaged"), agreed=True))
+    assert caught.value.code == 3
+    assert (tmp_path / "run.json").read_text() == text
+
+
 def test_the_second_rank_to_fail_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in (1, 2):
         with pytest.raises(Ended):

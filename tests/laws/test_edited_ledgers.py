@@ -1,0 +1,352 @@
+"""A run folder in which somebody has edited something: what agrees no longer ends with code 3, and says where."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+from click.testing import CliRunner
+from registry import table
+
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run.config import Job
+from mpifed.run.history import read_json, summary, write_json
+from mpifed.run.ledger_file import LEDGER, linked, read_ledger
+from mpifed.run.loop import run
+
+ROUNDS = 6
+PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
+
+
+def job_of(folder: Path, /, **changes: Any) -> dict[str, Any]:
+    """Three of eight clients in each round."""
+    base = {
+        "rounds": ROUNDS, "seed": 5, "objective": {"name": "softmax"}, "participation": {"clients_per_round": 3},
+        "privacy": PRIVACY, "sum": {"bounds": {"noise": 64.0}}, "record": {"every": 0, "checkpoint_every": 3},
+    }  # fmt: skip
+    return table(folder, {"name": "private_algorithms:Noise"}, **(base | changes))
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "calibrated": {"privacy": {"delta": 1e-4, "clip": 1.0, "epsilon": 2.0, "noise": "test"}},
+    "secure": {"privacy": PRIVACY | {"noise": "secure"}},
+    "other": {"seed": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Path]]:
+    """By kind: a job and the folder of its run, which is finished."""
+    found = {}
+    for kind, changes in KINDS.items():
+        job, out = job_of(digits, **changes), tmp_path_factory.mktemp(kind) / "run"
+        run(Job.check(job), Alone(), out)
+        found[kind] = job, out
+    return found
+
+
+@pytest.fixture
+def copied(folders: dict[str, tuple[dict[str, Any], Path]], tmp_path: Path) -> Callable[..., tuple[Job, Path]]:
+    """A job and a copy of the folder of its run."""
+
+    def copy(kind: str = "plain", **changes: Any) -> tuple[Job, Path]:
+        job, out = folders[kind]
+        shutil.copytree(out, tmp_path / kind)
+        return Job.check(job | changes), tmp_path / kind
+
+    return copy
+
+
+# --- editing -----------------------------------------------------------------------------------------------------
+
+
+def edit(change: Callable[[bytes], bytes], name: str = LEDGER) -> Callable[[Path], None]:
+    """Other bytes in a file."""
+
+    def act(out: Path) -> None:
+        (out / name).write_bytes(change((out / name).read_bytes()))
+
+    return act
+
+
+def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
+    """Other lines in the ledger."""
+    return edit(lambda text: b"".join(change(text.splitlines(keepends=True))))
+
+
+def forge(change: Callable[[Any, list[Any]], None]) -> Callable[[Path], None]:
+    """Another header and other lines, whose SHA-256 follow from each other again."""
+
+    class Forged:
+        def __init__(self, values: Any) -> None:
+            self.values = values
+
+        def line(self) -> Any:
+            return {name: value for name, value in self.values.items() if name != "sha256"}
+
+    def act(out: Path) -> None:
+        header, *rest = [json.loads(text) for text in (out / LEDGER).read_bytes().splitlines()]
+        change(header, rest)
+        before, written = "", b""
+        for values in (header, *rest):
+            text, before = linked(Forged(values), before)  # type: ignore[arg-type]
+            written += text
+        (out / LEDGER).write_bytes(written)
+
+    return act
+
+
+def about(**changes: Any) -> Callable[[Path], None]:
+    """Other values in run.json; None: left out."""
+
+    def act(out: Path) -> None:
+        found = read_json(out / "run.json") | changes
+        write_json(out / "run.json", {name: value for name, value in found.items() if value is not None})
+
+    return act
+
+
+def attribute(name: str, value: Any) -> Callable[[Path], None]:
+    """Another attribute of model.h5; None: left out."""
+
+    def act(out: Path) -> None:
+        with h5py.File(out / "model.h5", "r+") as file:
+            del file.attrs[name]
+            if value is not None:
+                file.attrs[name] = value
+
+    return act
+
+
+def manifests(told: Any) -> Callable[[Path], None]:
+    """Another word on the ledger in all checkpoints, where the newest may be missing otherwise."""
+
+    def act(out: Path) -> None:
+        for path in out.glob("checkpoint/*/manifest.json"):
+            found = read_json(path)
+            write_json(path, found | {"ledger": told(found["ledger"]) if callable(told) else told})
+
+    return act
+
+
+def alone(forged: Callable[[Path], None]) -> Callable[[Path], None]:
+    """What is forged, and no other file that could tell."""
+
+    def act(out: Path) -> None:
+        forged(out)
+        shutil.rmtree(out / "checkpoint")
+        for name in ("run.json", "model.h5"):
+            (out / name).unlink()
+
+    return act
+
+
+def agreeing(forged: Callable[[Path], None]) -> Callable[[Path], None]:
+    """What is forged, in all files that could tell."""
+
+    def act(out: Path) -> None:
+        forged(out)
+        head = read_ledger(out).head
+        about(ledger=head._asdict())(out)
+        manifests(head._asdict())(out)
+        with h5py.File(out / "model.h5", "r+") as file:
+            file.attrs.update(head.attributes())
+
+    return act
+
+
+def as_folder(out: Path) -> None:
+    """A folder where the ledger was."""
+    (out / LEDGER).unlink()
+    (out / LEDGER).mkdir()
+
+
+def put(where: Callable[[Any, list[Any]], Any], name: str, value: Any) -> Callable[[Path], None]:
+    """A forged ledger with another value in its header, or in one of its lines."""
+    return forge(lambda header, rest: where(header, rest).__setitem__(name, value))
+
+
+def header(header: Any, rest: list[Any]) -> Any:
+    return header
+
+
+def fourth(header: Any, rest: list[Any]) -> Any:
+    return rest[3]
+
+
+SAID = "restore the file, or start anew without --resume"
+# in the ledger, its lines, or one of the files that count them
+EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a byte of a line": (edit(lambda text: text.replace(b'"round": 3', b'"round": 2')), "line 5 is damaged .its sha"),
+    "a byte of a hash": (edit(lambda text: text[:-4] + bytes([text[-4] ^ 1]) + text[-3:]), "line 7 is damaged"),
+    "no hash": (lines(lambda found: [*found[:2], b'{"round": 1, "clients": "all"}\n', *found[3:]]), "is missing"),
+    "clients": (lines(lambda found: [*found[:3], found[3].replace(b"[", b"[0, "), *found[4:]]), "line 4 is damaged"),
+    "delta": (edit(lambda text: text.replace(b'"delta": 0.0001', b'"delta": 0.001')), "line 1 is damaged .its sha256"),
+    "spaces": (edit(lambda text: text.replace(b"1, ", b"1,")), "is damaged .its sha256"),
+    "another line end": (edit(lambda text: text.replace(b"\n", b"\r\n")), "line 1 is damaged .its sha256"),
+    "an empty line": (edit(lambda text: text + b"\n"), "line 8 is damaged"),
+    "no bytes": (edit(lambda text: b""), "line 1 is damaged"),
+    "other bytes": (edit(lambda text: bytes(range(256)) * 9), "line 1 is damaged"),
+    "brackets": (edit(lambda text: b"[" * 100_000 + b"\n"), "line 1 is damaged .RecursionError"),
+    "cut in a line": (edit(lambda text: text[:-5]), "ends with line 6, and .*run.json says that there is a line 7"),
+    "last line cut": (lines(lambda found: found[:-1]), "ends with line 6, and .*run.json says that there is a line 7"),
+    "all lines cut": (lines(lambda found: found[:1]), "ends with line 1, and .*run.json says that there is a line 7"),
+    "lines swapped": (lines(lambda found: [*found[:3], found[4], found[3], *found[5:]]), "line 4 is damaged"),
+    "a line twice": (lines(lambda found: [*found[:3], found[2], *found[3:]]), "line 4 is damaged"),
+    "a line missing": (lines(lambda found: [*found[:3], *found[4:]]), "line 4 is damaged"),
+    "no header": (lines(lambda found: found[1:]), "line 1 is damaged"),
+    "deleted": (lambda out: (out / LEDGER).unlink(), "cannot be read .* nobody knows what was released"),
+    "a folder": (as_folder, "cannot be read"),
+    "an older one": (edit(lambda text: text.replace(b'"schema": 2', b'"schema": 1')), "has schema 1, and this"),
+    "forged header": (put(header, "noise_multiplier", 50.0), r"line 7 has sha256 \w+, and .*run.json says \w+"),
+    "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
+    "forged cut": (forge(lambda header, rest: rest.pop()), "ends with line 6"),
+    "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
+    "forged number": (put(fourth, "round", 1e999), "line 5 is damaged .OverflowError"),
+    "forged job": (put(header, "job", {"rounds": "all"}), "line 1 is damaged .KeyError"),
+    "run.json: fewer": (about(ledger={"lines": 5, "sha256": "0" * 64}), r"line 6 has sha256 \w+, .*run.json says 0"),
+    "run.json: more": (about(ledger={"lines": 7, "sha256": "0" * 64}), "run.json says that there is a line 8"),
+    "run.json: no number": (about(ledger={"lines": "six", "sha256": ""}), "run.json: says .*'six'"),
+    "run.json: below 0": (about(ledger={"lines": -1, "sha256": ""}), "run.json: says .*-1"),
+    "run.json: a list": (about(ledger=[6]), r"run.json: says \[6\] of"),
+    "run.json: nothing": (about(ledger=None), "run.json: says None of"),
+    "run.json: no JSON": (edit(lambda text: text[:-9], "run.json"), "run.json: cannot be read"),
+    "run.json: no table": (edit(lambda text: b"[1]", "run.json"), "run.json: says None of"),
+    "run.json: noise": (about(noise_multiplier=6.0), "run.json: noise_multiplier = 6.0, and line 1 of .* has 5.0"),
+    "run.json: delta": (about(delta=1e-6), "run.json: delta = 1e-06, and line 1 of .* has 0.0001"),
+    "model.h5: fewer": (attribute("ledger_lines", 3), r"line 4 has sha256 \w+, and .*model.h5 says \w+"),
+    "model.h5: more": (attribute("ledger_lines", 9), "model.h5 says that there is a line 10"),
+    "model.h5: no number": (attribute("ledger_lines", "x"), "model.h5: says .*'x'"),
+    "model.h5: another": (attribute("ledger_sha256", "x"), "model.h5 says x"),
+    "model.h5: nothing": (attribute("ledger_sha256", None), "model.h5: says .*6"),
+    "model.h5: no model": (edit(lambda text: b"model", "model.h5"), "model.h5: says None of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_is_edited_is_found(name: str, copied: Callable[..., tuple[Job, Path]]) -> None:
+    """By the run that goes on, and by `mpifed show`, in words or as JSON."""
+    edited, said = EDITS[name]
+    job, out = copied(rounds=8)
+    assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
+    edited(out)
+    for options in ([], ["--json"]):
+        shown = CliRunner().invoke(main, ["show", str(out), *options])
+        assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
+    with pytest.raises(DataError, match=said) as caught:
+        run(job, Alone(), out, resume=True)
+    assert SAID in str(caught.value) or "schema" in said or "JSON" in str(caught.value)
+
+
+# what only a run that goes on can tell: from its checkpoint, its job and its seed
+RESUMED: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "checkpoint: fewer": ("plain", manifests({"lines": 2, "sha256": "0" * 64}), "line 3 .*checkpoint .* says 0"),
+    "checkpoint: more": ("plain", manifests({"lines": 9, "sha256": "0" * 64}), "checkpoint .* there is a line 10"),
+    "checkpoint: nothing": ("plain", manifests(None), "checkpoint of round 6 in .*: says None of"),
+    "checkpoint: a text": ("plain", manifests("all"), "checkpoint of round 6 in .*: says 'all' of"),
+    "job.toml": ("plain", edit(lambda text: text.replace(b"delta = 0.0001", b"delta = 0.001"), "job.toml"),
+        "job.toml: is not the job in line 1 of .*privacy.delta: 0.0001 before, 0.001 now"),
+    "job.toml: no TOML": ("plain", edit(lambda text: b"=", "job.toml"), "job.toml: cannot be read"),
+    "noise": ("plain", alone(put(header, "noise_multiplier", 50.0)), r"= 50.0, and \[privacy\] gives 5.0"),
+    "no noise": ("plain", alone(put(header, "noise_multiplier", float("nan"))), "line 1 has noise_multiplier = nan"),
+    "more noise": ("calibrated", alone(put(header, "noise_multiplier", 50.0)), "= 50.0, and .* 6 rounds"),
+    "less noise": ("calibrated", alone(put(header, "noise_multiplier", 0.5)), "= 0.5, and .* 6 rounds"),
+    "nobody": ("plain", alone(put(fourth, "clients", [])), r"line 5: in round 3 clients \[\] took part, and .*seed \["),
+    "others": ("plain", alone(put(fourth, "clients", [1, 2, 800])), r"line 5: .*\[1, 2, 800\] took part"),
+    "a later round": ("plain", alone(put(fourth, "round", 10**12)), "line 5 is of round 1000000000000, 0 to 3"),
+    "no round": ("plain", alone(put(fourth, "round", -1)), "line 5 is of round -1, 0 to 3"),
+    "a round cut": ("plain", agreeing(forge(lambda header, rest: rest.pop())), "no line of round 5, .* 6 are played"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_what_a_resume_finds(name: str, copied: Callable[..., tuple[Job, Path]]) -> None:
+    kind, edited, said = RESUMED[name]
+    job, out = copied(kind, rounds=8)
+    edited(out)
+    with pytest.raises(DataError, match=said):
+        run(job, Alone(), out, resume=True)
+
+
+def test_the_ledger_of_another_run(copied: Callable[..., tuple[Job, Path]]) -> None:
+    """Alone, it is not what run.json says; with all the files that count its lines, it has another job."""
+    (job, out), (_, other) = copied(rounds=8), copied("other")
+    shutil.copy(other / LEDGER, out / LEDGER)
+    with pytest.raises(DataError, match=r"run\.json says"):
+        run(job, Alone(), out, resume=True)
+    shutil.copy(other / "run.json", out / "run.json")
+    with pytest.raises(DataError, match=r"model\.h5 says"):
+        run(job, Alone(), out, resume=True)
+    shutil.copy(other / "model.h5", out / "model.h5")
+    with pytest.raises(DataError, match=r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"):
+        run(job, Alone(), out, resume=True)
+    shutil.copy(other / "job.toml", out / "job.toml")
+    with pytest.raises(UsageError, match=r"--resume with another job .seed: 6 before, 5 now"):
+        run(job, Alone(), out, resume=True)
+
+
+def test_no_file_alone_can_be_taken_away(copied: Callable[..., tuple[Job, Path]]) -> None:
+    """A folder without a ledger whose other files tell of one is no new run."""
+    job, out = copied(rounds=8)
+    (out / LEDGER).unlink()
+    for name in ("job.toml", "run.json", "model.h5"):
+        with pytest.raises(DataError, match=r"cannot be read .* nobody knows what was released"):
+            run(job, Alone(), out, resume=True)
+        assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 3
+        with pytest.raises(UsageError, match="holds a run already"):
+            run(job, Alone(), out)
+        (out / name).unlink()
+    with pytest.raises(DataError, match=r"cannot be read .* nobody knows what was released"):
+        run(job, Alone(), out, resume=True)
+    assert not (out / LEDGER).exists()
+
+
+def test_what_is_written_anew_everywhere_is_not_found(copied: Callable[..., tuple[Job, Path]]) -> None:
+    """As the documents say: a release that was played twice can be taken back in all files together."""
+    job, out = copied("secure", rounds=8)
+    run(job, Alone(), out, resume=True)
+    whole = summary(out)["epsilon"]
+    shutil.rmtree(out / "checkpoint" / "round-00000008")  # so that two rounds are played again
+    run(job, Alone(), out, resume=True)
+    assert len(read_ledger(out).lines) == 10 and summary(out)["epsilon"] > whole
+    agreeing(forge(lambda header, rest: rest.__delitem__(slice(8, 10))))(out)
+    assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
+    run(job, Alone(), out, resume=True)
+    assert summary(out)["epsilon"] == whole
+
+
+@pytest.mark.parametrize("kind", ["plain", "secure"])
+def test_a_ledger_that_is_ahead_is_fine(kind: str, copied: Callable[..., tuple[Job, Path]]) -> None:
+    """As that of a run that is being played, or was killed: run.json is of its start, and a last line may be torn."""
+    job, out = copied(kind, rounds=8)
+    before = {name: (out / name).read_bytes() for name in ("run.json", "model.h5")}
+    run(job, Alone(), out, resume=True)
+    for name, text in before.items():
+        (out / name).write_bytes(text)
+    with open(out / LEDGER, "ab") as file:
+        file.write(b'{"round": 8, "cli')
+    assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
+    for rounds in (10, 10):  # the torn line is mended, and agrees with the seed from then on
+        run(job.model_copy(update={"rounds": rounds}), Alone(), out, resume=True)
+    assert [line.round for line in read_ledger(out).lines] == [*range(8), *([8] if kind == "secure" else []), 8, 9]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", ["run.json: fewer", "checkpoint: fewer", "noise"])
+def test_all_ranks_end_alike(
+    name: str, copied: Callable[..., tuple[Job, Path]], launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    job, out = copied()
+    (RESUMED[name][1] if name in RESUMED else EDITS[name][0])(out)
+    (tmp_path / "job.toml").write_text(job.text())
+    ended = launch(2, "run", tmp_path / "job.toml", "--out", out, "--resume", "--set", "rounds=8")
+    assert ended.code == 3, ended.text
+    assert ended.text.count("mpifed: error: ") == 1 and "Traceback" not in ended.text, ended.text
