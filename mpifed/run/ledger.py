@@ -201,7 +201,10 @@ class Ledger:
             rows += [(client, spending.rounds[client], count, *cells, accountant) for client in group.clients.tolist()]
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["client", "rounds", "mechanisms", "epsilon", "epsilon_unamplified", "accountant"])
+        names = "epsilon", "epsilon_unamplified"
+        if not spending.privacy.protects:
+            names = "epsilon_if_secret", "epsilon_unamplified_if_secret"
+        table.writerow(["client", "rounds", "mechanisms", *names, "accountant"])
         table.writerows(rows[i] for i in np.argsort([row[0] for row in rows]))
         with aside(self._dir / TABLE) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")

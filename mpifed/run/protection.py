@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpifed.maths.privacy.settings import Privacy
@@ -110,32 +110,31 @@ def _shared(job: Job) -> Iterator[str]:
         )
 
 
-def _none(run: dict[str, Any]) -> str:
-    """Why a run has no epsilon, and what it would be."""
-    if run["noise_multiplier"] == 0:
-        return "infinite: there is no noise"
-    text = "none, since the run is not private" if not run["private"] else "not known"
-    if run.get("epsilon_if_secret") is not None:
-        text += f"; if its noise were secret integers {run['epsilon_if_secret']:.6g} at delta = {run['delta']:g}"
-    if run.get("epsilon_paper") is not None:
-        text += f"; by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"
-    return text
-
-
-def shown(run: dict[str, Any], epsilon: float | None) -> Iterator[tuple[str, str]]:
-    """(label, text) on the privacy of a run, from its run.json and its last epsilon; nothing where it has none."""
+def shown(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, text) on the privacy of a run, from its run.json and its summary; nothing where it has none."""
     if run.get("delta") is None:
         return
     if not run["private"]:
         yield "privacy", "NOT private: see the warning"
-    if epsilon is None:
-        yield "epsilon", _none(run)
+    yield "epsilon", "; ".join(_parts(run, told))
+
+
+def _parts(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+    """What is said of epsilon."""
+    real, would_be = told["epsilon"], told["epsilon_if_secret"]
+    if run["noise_multiplier"] == 0:
+        yield "infinite: there is no noise"
         return
-    text = f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most"
-    if run.get("epsilon") is None:  # it has not come to an end in order
-        text += ", when it was last measured; later rounds are in the ledger alone"
+    name = "epsilon" if real is not None else "epsilon_if_secret"
+    # it has not come to an end in order
+    last = "" if run.get(name) is not None else ", when it was last measured; later rounds are in the ledger alone"
+    if real is not None:
+        yield f"{real:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
+    elif would_be is None:
+        yield "not known"
+    else:
+        yield f"none; if the noise were secret integers, {would_be:.6g} at delta = {run['delta']:g}{last}"
     if run.get("epsilon_unamplified") is not None:
-        text += f"; without amplification by sampling {run['epsilon_unamplified']:.6g}"
+        yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
     if run.get("epsilon_paper") is not None:
-        text += f"; by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"
-    yield "epsilon", text
+        yield f"by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"

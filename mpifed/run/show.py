@@ -46,8 +46,8 @@ _MEANING = {
     75: "interrupted; go on with --resume",
 }
 _COLUMNS = (
-    "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon", "elapsed_s",
-    "simulated_s", "bytes",
+    "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon",
+    "epsilon_if_secret", "elapsed_s", "simulated_s", "bytes",
 )  # fmt: skip
 _PARTS = ("stationarity", "infeasibility", "complementarity")  # of a KKT residual
 _WIDEST = 100_000  # characters: wider than any table
@@ -103,7 +103,7 @@ def run_text(folder: Path, terminal: bool = False) -> str:
     if run.get("simulated"):
         lines += [_line("simulated seconds", _value("simulated_s", run["simulated_s"]))]
         lines += simulated_lines(run["simulated"], run["rounds"], "  ")
-    lines += [_line(label, text) for label, text in protection.shown(run, found["epsilon"])]
+    lines += [_line(label, text) for label, text in protection.shown(run, found)]
     if run.get("delta") is not None:
         lines.append(_line("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += _certificate_lines(folder)
