@@ -9,7 +9,7 @@ from mpifed.core.exchange import Algorithm
 from mpifed.run.calibration import budget_of, spending_of
 from mpifed.run.config import Job
 from mpifed.run.ledger import finite, most_within
-from mpifed.run.protection import from_whom, not_private, what_is_protected
+from mpifed.run.protection import collusion, from_whom, not_private, what_is_protected
 
 
 def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
@@ -44,6 +44,7 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         "rates": [float(first.rate.min()), float(first.rate.max())],
         "rounds_counted": [int(whole.rounds.min()), int(whole.rounds.max())],
         **finite(whole.costs()),
+        **collusion(job, whole),
         "budget": budget.epsilon if budget else None,
         "budget_of": budget.key if budget else None,
         "budget_ends_after": ends,
@@ -61,11 +62,20 @@ def outlook_lines(found: dict[str, Any], rounds: int) -> Iterator[str]:
     yield f"{indent}{_sampled(found)}"
     yield f"{indent}after {rounds} rounds, at delta = {found['delta']:g} ({found['accountant']}):"
     shown = {name: _shown(found[name]) for name in found if name.startswith("epsilon")}
-    yield (
-        f"{indent}  epsilon {shown['epsilon']} for the client who spends most, {shown['epsilon_median']} for the "
-        f"median, {shown['epsilon_least']} for the least"
-    )
-    yield f"{indent}  without amplification by sampling {shown['epsilon_unamplified']}"
+    if found["epsilon_if_secret"] is not None:
+        yield f"{indent}  epsilon: none; if the noise were secret integers, {shown['epsilon_if_secret']}"
+    else:
+        yield (
+            f"{indent}  epsilon {shown['epsilon']} for the client who spends most, {shown['epsilon_median']} for the "
+            f"median, {shown['epsilon_least']} for the least"
+        )
+        yield f"{indent}  without amplification by sampling {shown['epsilon_unamplified']}"
+    if "colluding" in found:
+        tell, fewest = found["colluding"]
+        yield (
+            f"{indent}  against a server to whom {tell} of a round's {fewest} clients tell their noise "
+            f"{shown['epsilon_colluding']}"
+        )
     paper = _shown(found["epsilon_paper"], "nothing is stated")
     yield f"{indent}  by the paper's accounting, which is no bound: {paper}"
     if found["budget"] is not None:

@@ -27,6 +27,7 @@ No epsilon covers it. Whoever is to see no more than the run has released must n
 """
 
 _EPSILONS = "epsilon_median epsilon_least epsilon_unamplified epsilon_paper epsilon_if_secret"
+_COLLUDING = "epsilon_colluding colluding"
 # (file, keys): a file without keys counts as a whole; keys of JSON are dotted; attributes are those of a file "...h5@"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
@@ -41,7 +42,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
         ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
         ("model.h5@", "ledger_lines ledger_sha256"),
-        ("run.json", "ledger.lines ledger.sha256"),
+        ("run.json", f"ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),

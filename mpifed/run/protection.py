@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from mpifed.maths.privacy.settings import Privacy
 if TYPE_CHECKING:
     from mpifed.comm.channel import Protection
     from mpifed.run.config import Job
+    from mpifed.run.spending import Spending
 
 _NEIGHBOURS = {
     ("sample", "replace-one"): "one record of one client, exchanged for another",
@@ -47,6 +49,21 @@ def from_whom(privacy: Privacy, how: Protection) -> str:
         f"whoever sees nothing but the sum: in the {how.channel} channel the server as well, if all follow the "
         f"protocol and no client gives it {without} part of the noise{stays}"
     )
+
+
+def collusion(job: Job, spending: Spending) -> dict[str, Any]:
+    """What distributed noise is worth against a server to whom a third of a round's clients tell their shares.
+
+    Of n clients, the fewest who stay in a round, n - c shares are left. In the plain channel the server sees every
+    answer with its share alone, and local and central noise are one party's: nothing to say.
+    """
+    privacy, part = spending.privacy, job.participation
+    if privacy.model != "distributed" or job.channel == "plain" or not privacy.protects:
+        return {}
+    fewest = min(part.clients_per_round or spending.clients, spending.clients) - part.max_dropouts
+    tell = fewest // 3
+    epsilon = spending.worst_with((fewest - tell) / fewest)
+    return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [tell, fewest]}
 
 
 def one_key(how: Protection) -> bool:
@@ -136,5 +153,9 @@ def _parts(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
         yield f"none; if the noise were secret integers, {would_be:.6g} at delta = {run['delta']:g}{last}"
     if run.get("epsilon_unamplified") is not None:
         yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
+    if run.get("epsilon_colluding") is not None:
+        tell, fewest = run["colluding"]
+        text = f"against a server to whom {tell} of a round's {fewest} clients tell their noise"
+        yield f"{text} {run['epsilon_colluding']:.6g}"
     if run.get("epsilon_paper") is not None:
         yield f"by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"

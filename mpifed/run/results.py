@@ -27,7 +27,7 @@ from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
-from mpifed.run.protection import not_private, warnings_of
+from mpifed.run.protection import collusion, not_private, warnings_of
 from mpifed.run.report import Reporter
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
@@ -191,6 +191,7 @@ class Results:
             self.about["warnings"] += remarks
         self.about |= late
         if self.ledger is not None:
+            self.about |= collusion(self.job, self.ledger.spending)
             self.ledger.write_table()
 
     def write(

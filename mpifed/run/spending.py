@@ -158,6 +158,14 @@ class Spending:
         """The epsilon of the client who has spent most: one of those whom nobody outdoes."""
         return max(self.epsilon_of(group.spent) for group in undone(self.groups() if groups is None else groups))
 
+    def worst_with(self, part: float) -> float:
+        """The same if only so much of the noise's variance were unknown to whoever looks."""
+        root, found = math.sqrt(part), [0.0]
+        for group in undone(self.groups()):
+            known = {(multiplier * root, rate): count for (multiplier, rate), count in group.spent.items()}
+            found.append(self.epsilon_of(known))
+        return max(found)
+
     def costs(self) -> Costs:
         """All the epsilons so far; those of a job that protects nobody under a name that says so."""
         if not self.privacy.protects:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifed.comm.channel import Protection
+from mpifed.maths.privacy import accounting
+from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
-from mpifed.run.protection import from_whom, warnings_of
+from mpifed.run.protection import collusion, from_whom, warnings_of
+from mpifed.run.spending import Spending
 
 UNCOVERED = "sees each client's answer, with its part of the noise, and is not covered"
 
@@ -76,3 +81,34 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
     job = Job.read(write_job(tmp_path / "job.toml", table))
     warned = any(UNCOVERED in one for one in warnings_of(job, job.privacy))
     assert warned == (model == "distributed" and channel == "plain")
+
+
+@pytest.mark.parametrize(("channel", "leave"), [("masked", 0), ("masked", 2), ("encrypted", 0)])
+def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> None:
+    """Of 9 clients, or the 7 who stay, a third: what is left of the variance is the others'."""
+    job = distributed(channel, {"clients_per_round": 9, "max_dropouts": leave})
+    spending = Spending(Privacy(delta=1e-5, clip=1.0, noise_multiplier=2.0, model="distributed"), 30)
+    ones, none = np.ones(30), np.full(30, np.nan)
+    spending.add(Release(1, 2.0 * ones, ones, none, none), np.ones(30, bool), 5)
+    found = collusion(job, spending)
+    stay = 9 - leave
+    tell = stay // 3
+    assert found["colluding"] == [tell, stay]
+    expected = accounting.epsilon({(2.0 * math.sqrt((stay - tell) / stay), 1.0): 5}, 1e-5 * (1 - 1e-9))
+    assert found["epsilon_colluding"] == pytest.approx(expected, rel=1e-12)
+    assert found["epsilon_colluding"] > spending.worst()
+    for settings in ({"model": "local"}, {"noise": "test"}, {"distribution": "float"}):
+        other = Spending(Privacy(**{**vars(spending.privacy), **settings}), 30)
+        assert collusion(job, other) == {}
+    assert collusion(distributed("plain", {}), spending) == {}
+
+
+def distributed(channel: str, participation: dict[str, Any]) -> Job:
+    return Job.check(
+        {
+            "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "objective": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "sum": {"channel": channel},
+            "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "model": "distributed"},
+            "participation": participation,
+        }
+    )  # fmt: skip
