@@ -100,6 +100,11 @@ def _own_words() -> Callable[[int], NDArray[np.uint64]]:
     return words
 
 
+def below(chances: Any) -> Any:
+    """`chances` rounded down to multiples of 2^-53: a uniform number of a generator is below them just so often."""
+    return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
+
+
 class Leaving(NamedTuple):
     """Who leaves within a round: drawn by key, and so alike in every channel.
 
@@ -196,13 +201,15 @@ class Round(NamedTuple):
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Rows for each client, each of its `sizes[i]` by a secret coin of its own (Poisson sampling).
 
+        Their chances are rounded down to multiples of 2^-53, those of the numbers: none is above what is accounted for.
+
         Returns
         -------
         rows, drawn : [n, m] positions in each client's shard, and which of them count; the others only fill up
         """
         stream = _stream(self.seed, purpose)
         kept = []
-        for client, size, chance in zip(clients.tolist(), sizes.tolist(), chances.tolist(), strict=True):
+        for client, size, chance in zip(clients.tolist(), sizes.tolist(), below(chances).tolist(), strict=True):
             if not self.secure:
                 stream.at(self._counter(client))
             numbers = (_own() if self.secure else stream.generator).random(size)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifed.core.exchange import Algorithm, Exchange
-from mpifed.core.round import Leaving, Round, secret_rng
+from mpifed.core.round import Leaving, Round, below, secret_rng
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -32,7 +32,7 @@ def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Roun
         return now
     rng = now.rng("participation") if key is None else secret_rng(key, index)
     if privacy is not None and privacy.by_coins:
-        return now._replace(present=rng.random(clients) < some / clients)
+        return now._replace(present=rng.random(clients) < below(some / clients))
     now.present[:] = False
     now.present[rng.choice(clients, some, replace=False)] = True
     return now

@@ -233,3 +233,19 @@ def test_square_norms() -> None:
     np.testing.assert_allclose(square_norms(many), (many**2).sum(axis=2), rtol=1e-13)
     assert square_norms((csr_matrix((2, 3)),)).tolist() == [[0.0, 0.0]]
     assert square_norms(np.full((1, 1, 2), 1e30, "f4"))[0, 0] == pytest.approx(2e60)  # above what float32 holds
+
+
+SHAPES = [(1, 5, 1), (7, 60, 3), (30, 784, 10), (100, 784, 128), (257, 33, 17)]
+
+
+@pytest.mark.parametrize(("rows", "features", "outputs"), SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_record_s_scores_are_of_its_own_row(rows: int, features: int, outputs: int, dtype: str) -> None:
+    """Bit for bit, whatever the other rows are: the privacy of minibatches of fixed size rests on it."""
+    rng, softmax = np.random.default_rng(0), Softmax()
+    X, other = rng.standard_normal((2, 1, rows, features)).astype(dtype)
+    first = rng.standard_normal((features, outputs)).astype(dtype)
+    for i in {0, rows // 2, rows - 1}:
+        mixed = other * 1e6
+        mixed[:, i] = X[:, i]
+        assert softmax.scores(first, mixed)[0, i].tobytes() == softmax.scores(first, X)[0, i].tobytes()
