@@ -181,8 +181,6 @@ class FedPDM(Rows):
 
         own = clients.model if self.start == "own" else None
         push, share = map_leaves(pushed, clients.dual, start), self._share(int(now.index))
-        if self.dual == "public" and working_dtype(self.problem) == "float64":
-            refuse_large(self.problem, share, self.local_steps, push)
         moved = self.local.run(Descent(start, step, self._keep(step), push, own, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)

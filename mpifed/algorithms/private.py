@@ -230,12 +230,10 @@ def heaviest(problem: Problem) -> float:
     return 1.0 if privacy is not None and privacy.level == "client" else float(problem.weights.max())
 
 
-def refuse_large(problem: Problem, share: Share, steps: int, public: Record) -> None:
-    """See that what local steps start from is not so large that rounding would move their outcome.
+def refuse_large(problem: Problem, share: Share, steps: int, model: Record) -> None:
+    """See that the public model, from which local steps start, is not so large that rounding would move their outcome.
 
-    Parameters
-    ----------
-    public : what everybody knows: a model, and what is common to its steps or known of each client
+    Dual and control variables need no look: they are means of releases, which are within the mechanism's bound.
 
     Raises
     ------
@@ -248,14 +246,14 @@ def refuse_large(problem: Problem, share: Share, steps: int, public: Record) -> 
     most = 1e18
     if privacy.level == "sample" and not privacy.on_gradients:
         most = _SMALL * share.sensitivity / steps
-    for name, leaf in leaves(public):
+    for name, leaf in leaves(model):
         flat = leaf.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
             square = float(flat @ flat)
         if not square < most**2:
             raise NumericalError(
-                f"[algorithm]: `{name}` of the model, or of what steps begin with, has a norm of {square**0.5:.3g}, "
-                "with which nothing private can be computed; lower the step size"
+                f"[algorithm]: the model's `{name}` has a norm of {square**0.5:.3g}, with which nothing private can be "
+                "computed; lower the step size"
             )
 
 

@@ -129,7 +129,6 @@ class Scaffold(Rows):
 
         push = map_leaves(towards, clients, question.control)
         share = self._share(step)
-        refuse_large(self.problem, share, self.local_steps, push)
         moved = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, moved, weight, block, now)
