@@ -26,7 +26,7 @@ This folder holds raw data: states and messages of single clients, sums without 
 No epsilon covers it. Whoever is to see no more than the run has released must not get this folder.
 """
 
-_EPSILONS = "epsilon_median epsilon_least epsilon_unamplified epsilon_paper"
+_EPSILONS = "epsilon_median epsilon_least epsilon_unamplified epsilon_paper epsilon_if_secret"
 # (file, keys): a file without keys counts as a whole; keys of JSON are dotted; attributes are those of a file "...h5@"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
