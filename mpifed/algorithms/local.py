@@ -135,7 +135,17 @@ class LocalSteps:
         return Minibatch(batch.X, batch.y, xp.full(shape, 1.0 if clipped else 1 / shape[1]))
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """[n, ...] x_i - model: how far each client of the block comes in its local steps."""
+        """[n, ...] x_i - model: how far each client of the block comes in its local steps.
+
+        In a private job nothing is said of numbers that are not finite: it would tell of the data.
+        """
+        if privacy_of(self.problem) is None:
+            return self._ran(descent, block, now)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._ran(descent, block, now)
+
+    def _ran(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """The same, of clients with any numbers of steps."""
         if self.epochs is None:
             return self._run(descent, block, now)
         parts = [(who, self._run(descent, part, now)) for who, part in block.equal_parts()]

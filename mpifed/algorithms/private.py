@@ -24,7 +24,7 @@ from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_o
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Field, Problem
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace, on_host
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, record_factors
@@ -154,7 +154,10 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
         return _in_floats("upload", uploaded, spread, clients, now)
     each = np.full(len(clients), 1 / unit)
     if privacy.level == "client":
-        each *= on_host(record_factors(uploaded, privacy.bound))
+        if namespace(bare_leaves(uploaded)[0]) is np:
+            each *= record_factors(uploaded, privacy.bound)
+        else:  # factors stay on the device
+            uploaded = clip_record(map_leaves(lambda leaf: leaf.astype("f8"), uploaded), privacy.bound)
     if privacy.model == "local":
         return _on_grid(how, "upload", uploaded, each, how.sigma, clients, now, unit, problem.dtype)
     sigma = how.sigma / np.sqrt(now.fewest) if privacy.model == "distributed" else 0.0

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP = (
-    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership",
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS = (
+    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
 )  # fmt: skip
 
 

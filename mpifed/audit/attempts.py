@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpifed.audit.attempt import Attempt
 from mpifed.audit.gradients import on_gradients
 from mpifed.audit.membership import membership_attempt
+from mpifed.audit.noise import on_noise
 from mpifed.audit.stage import Stage
 from mpifed.audit.systems import systems
 from mpifed.maths.objectives import Parameters
@@ -12,5 +13,10 @@ from mpifed.run.transcript import Message
 
 
 def attempts(stage: Stage, messages: tuple[Message, ...], model: Parameters) -> list[Attempt]:
-    """Those of the server, and of anybody who has the final model."""
-    return [*on_gradients(stage, messages), *systems(stage, messages), membership_attempt(stage, model)]
+    """Those of the server, and of anybody who has the models."""
+    return [
+        *on_gradients(stage, messages),
+        *systems(stage, messages),
+        *on_noise(stage, messages),
+        membership_attempt(stage, model),
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit.attempt import INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, Attempt
+from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, Attempt
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Verdict
@@ -28,6 +28,7 @@ NAMES = {
     LINEAR: "rows were computed from linear equations between what was sent",
     MOVED: "a row was computed from how a sum over dual variables changed when one alone moved",
     MEMBERSHIP: "the final model tells rows that were trained on from others",
+    BITS: "the rounding of a private release tells where nothing was added to its noise",
 }
 
 

@@ -71,6 +71,11 @@ class Decoder:
         """Integers of a message."""
         return self._sum.places[-1].stop
 
+    @property
+    def scales(self) -> list[float]:
+        """Of what grid each field is a multiple."""
+        return [place.form.scale for place in self._sum.places]
+
     def __call__(self, upload: list[Message]) -> Record | None:
         """The answer, or None where what travels are no integers of this size."""
         data = upload[0].data if len(upload) == 1 else None

@@ -24,7 +24,7 @@ class Place:
     def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
-        self.message_dtype = dtype
+        self.message_dtype = "float64" if field.whole else dtype
         self.dtype = dtype if field.shape and not field.whole else "float64"
 
     def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
@@ -117,12 +117,17 @@ def places_of(
     Raises
     ------
     UsageError
-        when a field's bound and scale fit no grid.
+        when a field's bound and scale fit no grid, or are not the job's to choose.
     """
     found: list[tuple[str, Field]] = []
     forms: list[Grid] = []
     for leaf, field in leaves(exchange.fields):
         name = f"{exchange.name}.{leaf}".rstrip(".")
+        if field.whole and (named(bounds, name) or named(scales, name)):
+            raise UsageError(
+                f"[sum] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and any "
+                "others would tell of private data; leave them out of [sum.bounds] and [sum.scales]"
+            )
         bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
         try:
             forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))

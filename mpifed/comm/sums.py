@@ -201,7 +201,8 @@ class FloatSum(Message):
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
-        self.message = np.zeros(places[-1].stop + 1, dtype=places[0].message_dtype)
+        dtype = max((place.message_dtype for place in places), key=np.dtype)  # a message has one kind of number
+        self.message = np.zeros(places[-1].stop + 1, dtype)
         self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
         stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
         self._short = [slice(*some) for some in zip(stops[::2], stops[1::2], strict=True) if some[0] < some[1]]

@@ -64,7 +64,7 @@ def clipped_gradient(
         if headed:
             squares += objective.head_squares(head, scores, y, slopes)
         known = xp.isfinite(squares)
-        if not bool(known.all()):
+        if xp is not np or not known.all():  # a device is not asked: the answer would have to be waited for
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
             squares = xp.where(known, squares, 0.0)
     each = weights * _factors(squares, clip) * known
@@ -123,7 +123,7 @@ def record_factors(record: Record, clip: float) -> Array:
 def clip_record(record: Record, clip: float) -> Record:
     """`record` times its factors; a client with anything that is not finite gets zeros."""
     factors = record_factors(record, clip)
-    whole = bool((factors > 0).all())
+    whole = namespace(factors) is np and bool((factors > 0).all())
 
     def clipped(leaf: Array) -> Array:
         each = column(factors, leaf)

@@ -146,7 +146,7 @@ def test_an_error_tells_its_class_alone(
     ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     """Its text names a client and a value; it is on the standard error."""
-    given = private(digits, privacy=CENTRAL, sum={"bounds": {"changes.value": 2.0**-30}})
+    given = private(digits, sum={"bounds": {"changes.value": 2.0**-30}})  # of what has noise already
     ended = launch(ranks, "run", write_job(tmp_path / "job.toml", given), "--out", tmp_path / "run")
     assert ended.code == 4 and "client" in ended.text
     failure = (tmp_path / "run" / "failure.txt").read_text()

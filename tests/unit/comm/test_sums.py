@@ -225,6 +225,20 @@ def test_bytes_are_those_of_one_client() -> None:
     assert float_sum(exchange(), 5, "float32").nbytes == 4 * (3 + 1 + 4)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_whole_numbers_lose_no_digit(exact: bool) -> None:
+    """Beside others, in a job in float32; and no setting makes them coarser, or refuses a client's."""
+    up = exchange(Answer(Field((3,), 1.0, 2.0**40, whole=True), Field(), Field((2,))))
+    adder = make_sum(up, 5, exact=exact, dtype="float32")
+    numbers = np.array([2.0**24 + 1, 3.0, 2.0**39 - 1])
+    adder.begin(5)
+    adder.add(Answer(np.tile(numbers, (5, 1)), np.ones(5), np.ones((5, 2), "f4")), np.arange(5))
+    np.testing.assert_array_equal(adder.total(adder.message).v, 5 * numbers)
+    for chosen in ({"bounds": {"up.v": 2.0**50}}, {"scales": {"up": 2.0}}):
+        with pytest.raises(UsageError, match="whole numbers, whose bound and scale follow from the noise"):
+            make_sum(up, 5, exact=exact, dtype="float32", **chosen)
+
+
 def test_a_field_that_is_the_whole_record() -> None:
     adder = exact_sum(exchange(Field((2,))), 5, "float64")
     adder.begin(1)

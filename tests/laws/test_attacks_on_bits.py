@@ -1,0 +1,195 @@
+"""Attacks on the low bits of what is released: they decide every run with noise in floats, and none with integers.
+
+One record alone has most of the sparse features. Where it is not there, nothing is added to the noise of these, and
+whether that is so is asked of every run: of the models, of the uploads, and of the integers behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, chisquare
+from small import share_of
+
+from mpifed.audit.attacks.bits import LEVEL, share
+from mpifed.audit.command import audited
+from mpifed.audit.noise import on_noise
+from mpifed.audit.stage import Stage, rehearse
+from mpifed.comm.transport import Alone
+from mpifed.core.record import leaves
+from mpifed.maths.privacy.discrete import levels_of
+from mpifed.run.config import Job
+from mpifed.run.history import read_model, summary
+from mpifed.run.loop import run
+
+P, COMMON, L, ROWS = 2000, 20, 10, 20  # features, those of everybody, classes, and rows of a client
+FLOATS, RUNS = 8, 40  # runs with noise in floats, and with integers
+EXACT = 2.0**22  # integers that float32 holds to their last digit, also after a division
+DOUBT = 1e-5  # noise is secret, so that no seed makes sure of a test
+# model, clients: noise of each, of the server, of one client for the sum, and of three
+MODELS = {"local": ("local", 1), "central": ("central", 3), "one": ("distributed", 1), "three": ("distributed", 3)}
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Callable[..., Path]:
+    """neighbours(there, clients): data with the record or without it."""
+    root, made = tmp_path_factory.mktemp("neighbours"), dict[tuple[bool, int], Path]()
+
+    def folder(there: bool, clients: int) -> Path:
+        if (there, clients) not in made:
+            rng, name = np.random.default_rng(0), f"{clients}-{int(there)}"
+            lines = []
+            for row in range(ROWS * clients):
+                columns = rng.choice(COMMON, 5, replace=False) + 1
+                own = dict(zip(columns.tolist(), rng.normal(size=5).tolist(), strict=True))
+                rare = dict(enumerate(rng.normal(size=P - COMMON - 1).tolist(), COMMON + 1))
+                own |= {0: rare, 1: {P: 1.0}}.get(row, {}) if there or row else {}
+                lines.append(f"{row % L} " + " ".join(f"{c}:{v:.4f}" for c, v in sorted(own.items())) + "\n")
+            (root / f"{name}.txt").write_text("".join(lines))
+            made[there, clients] = make_data(
+                root / name, "svmlight", str(root / f"{name}.txt"), "--sparse", "--split", "rows", "--clients",
+                str(clients),
+            )  # fmt: skip
+        return made[there, clients]
+
+    return folder
+
+
+def job_of(folder: Path, model: str, **privacy: Any) -> Job:
+    """One step of all on all rows, under a noise with which epsilon is 0.1."""
+    settings = {"model": model, "noise_on": "upload", "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
+    return Job.check({
+        "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": ROWS, "step": [0.5]}, "record": {"every": 0},
+        "privacy": settings | privacy,
+    })  # fmt: skip
+
+
+def binomially(right: int, of: int) -> float:
+    """The chance of a count at least as far from half."""
+    return float(min(1.0, 2 * binom.cdf(min(right, of - right), of, 0.5)))
+
+
+# --- noise in floats -------------------------------------------------------------------------------------------------
+
+
+def says_absent(stage: Stage) -> bool:
+    """By the attack of the audit."""
+    (attempt,) = on_noise(stage, tuple(stage.transcript.messages))
+    assert attempt.applies, attempt.text
+    return attempt.success
+
+
+@pytest.mark.parametrize("noise", ["test", "secure"])
+@pytest.mark.parametrize("name", ["local", "central", "one"])
+def test_every_run_with_noise_in_floats_is_decided(name: str, noise: str, neighbours: Any) -> None:
+    (model, clients), right = MODELS[name], 0
+    for number in range(FLOATS):
+        there = number % 2 == 0
+        job = job_of(neighbours(there, clients), model, distribution="float", noise=noise)
+        right += says_absent(rehearse(job.model_copy(update={"seed": number}), 1)) != there
+    assert right == FLOATS
+
+
+def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None:
+    """Of a run whose epsilon would be 0.1; and the same file of a run with integers tells nothing."""
+    for there in (True, False):
+        for distribution in ("float", "discrete"):
+            job, out = job_of(neighbours(there, 3), "central", distribution=distribution), tmp_path / f"{there}"
+            run(job, Alone(), out / distribution)
+            values = read_model(out / distribution / "model.h5")["first"].ravel()
+            deviation = np.float32(40 * 0.5 * 2 / ROWS)
+            found = share(values, lambda noise: noise * deviation / np.float32(3), np.random.default_rng(1))  # noqa: B023
+            assert (found.p < LEVEL) == (distribution == "float" and not there)
+    assert summary(tmp_path / "False" / "discrete")["epsilon"] < 0.1
+    assert summary(tmp_path / "False" / "float")["epsilon"] is None
+
+
+def test_the_audit_finds_it(neighbours: Any, write_job: Any, tmp_path: Path) -> None:
+    for distribution, clients, model in (("float", 3, "local"), ("float", 3, "central"), ("discrete", 3, "central")):
+        job = job_of(neighbours(False, clients), model, distribution=distribution)
+        found = audited(write_job(tmp_path / "job.toml", job.table()), (), None, ("server",))
+        names = [one.name for one in found.findings]
+        assert ("noise-in-floats" in names) == (distribution == "float"), names
+    sum_of_several = audited(
+        write_job(tmp_path / "job.toml", job_of(neighbours(False, 3), "distributed").table()), (), None, ("server",)
+    )
+    (one,) = [one for one in sum_of_several.attempts if one.attack == "noise-in-floats"]
+    assert not one.applies and "noise of several clients" in one.text
+
+
+# --- integers --------------------------------------------------------------------------------------------------------
+
+
+def integers(stage: Stage) -> Any:
+    """[m] behind the first model, at zero before; those that float32 holds exactly."""
+    algorithm: Any = stage.algorithm
+    shared = share_of(algorithm)
+    clients = algorithm.problem.clients
+    step = shared.sensitivity * 2.0**-shared.how.exponent / clients
+    values = np.concatenate([leaf.ravel() for _, leaf in leaves(algorithm.model(stage.server))]).astype(np.float64)
+    found = values / step
+    near = np.abs(found) < EXACT
+    assert near.mean() > 0.2
+    assert np.abs(found - np.rint(found))[np.abs(found) < 2**16].max() < 2.0**-6  # else they are on no grid
+    return np.rint(found[near]).astype(np.int64)
+
+
+def by_image(stage: Stage) -> bool:
+    """More values than by chance that float32 noise could give, be it significant or not."""
+    shared, problem = share_of(stage.algorithm), stage.algorithm.problem
+    values = np.asarray(stage.server.model.first).ravel()
+    deviation, clients = np.float32(40 * shared.sensitivity), np.float32(problem.clients)
+    found = share(values, lambda noise: noise * deviation / clients, np.random.default_rng(1))
+    assert found.p > LEVEL
+    return found.hits > found.chance * found.of
+
+
+def by_parity(stage: Stage) -> bool:
+    """More odd integers than even ones."""
+    return bool((integers(stage) & 1).mean() > 0.5)
+
+
+def by_levels(stage: Stage) -> bool:
+    """What the finest level of the sampler alone decides is further from uniform than at the median."""
+    shared = share_of(stage.algorithm)
+    clients = stage.algorithm.problem.clients if stage.algorithm.problem.privacy.model == "distributed" else 1
+    shift = levels_of(shared.how.sigma / np.sqrt(clients))[1].shift
+    found = integers(stage)
+    p = min(chisquare(np.bincount(found & 2**bits - 1, minlength=2**bits)).pvalue for bits in (1, shift))
+    assert p > DOUBT**2
+    return bool(chisquare(np.bincount(found & 2**shift - 1, minlength=2**shift)).pvalue < 0.5)
+
+
+def by_size(stage: Stage) -> bool:
+    """As one decides who knows nothing better: the values of the rare features are larger."""
+    first = np.asarray(stage.server.model.first, np.float64)
+    expected = 0.67449 * first.std()
+    return bool(np.median(np.abs(first[COMMON:-1])) > expected)
+
+
+ATTACKS = (by_image, by_parity, by_levels, by_size)
+
+
+@pytest.mark.parametrize("noise", ["test", "secure"])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_attack_decides_runs_with_integers(name: str, noise: str, neighbours: Any) -> None:
+    (model, clients), right = MODELS[name], np.zeros(len(ATTACKS), int)
+    for number in range(RUNS):
+        there = number % 2 == 0
+        job = job_of(neighbours(there, clients), model, noise=noise).model_copy(update={"seed": number})
+        stage = rehearse(job, 1)
+        right += [attack(stage) == there for attack in ATTACKS]
+    chances = [binomially(int(count), RUNS) for count in right]
+    assert min(chances) > (0.01 if noise == "test" else DOUBT), dict(zip(ATTACKS, right, strict=True))
+
+
+def test_floats_are_on_no_grid(neighbours: Any) -> None:
+    """So what is asked of integers above is asked of something."""
+    stage = rehearse(job_of(neighbours(False, 3), "central", distribution="float"), 1)
+    with pytest.raises(AssertionError):
+        integers(stage)
