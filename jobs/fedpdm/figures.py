@@ -31,11 +31,15 @@ def draw(out: Path, curves: Curves) -> Iterator[Path]:
     return save(out, pictures)
 
 
+NOT_PRIVATE = "noise of a test, which anybody can compute: epsilon is what it would be if the noise were secret"
+
+
 def _levels(kind: str, curves: Curves) -> Figure:
     """Figure 1: training loss and accuracy of FedPDM-DP at each epsilon."""
     from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(9.5, 3.6), layout="constrained")
+    picture = Figure(figsize=(9.5, 3.8), layout="constrained")
+    picture.suptitle(NOT_PRIVATE, fontsize="small")
     panels = picture.subplots(1, 2)
     for colour, level in zip(COLOURS, LEVELS, strict=False):
         curve = curves.get(label(kind, "fedpdm", level))
@@ -50,7 +54,8 @@ def _methods(kind: str, curves: Curves) -> Figure:
     """Figure 2: all methods, without DP above and at epsilon = 7 below; dotted with tuned steps."""
     from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(9.5, 6.6), layout="constrained")
+    picture = Figure(figsize=(9.5, 6.8), layout="constrained")
+    picture.suptitle(NOT_PRIVATE, fontsize="small")
     panels = picture.subplots(2, 2, sharex=True)
     for panel_row, level, letters in zip(panels, COMPARED, ("ab", "cd"), strict=True):
         for colour, dash, method in zip(COLOURS, DASHES, METHODS, strict=False):

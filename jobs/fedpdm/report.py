@@ -67,8 +67,8 @@ def _truths(truths: Sequence[Truth]) -> Iterator[str]:
 
 
 def _measured(curves: Curves) -> Iterator[str]:
-    yield row(("curve", "seeds", "training loss", "F, (24)", "accuracy", f"accuracy at {AT[0]}", "zeros", "epsilon",
-               "by (20)"))  # fmt: skip
+    yield row(("curve", "seeds", "training loss", "F, (24)", "accuracy", f"accuracy at {AT[0]}", "zeros",
+               "epsilon, if secret", "by (20)"))  # fmt: skip
     yield rule(9)
     for name, curve in curves.items():
         early = place(curve.rounds, AT[0])

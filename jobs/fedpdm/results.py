@@ -27,7 +27,7 @@ class Curve(NamedTuple):
     loss: Floats  # [seeds, T] mean training loss, without the two penalties
     objective: Floats  # [seeds, T] F, with them: (24)
     accuracy: Floats  # [seeds, T] on the test data
-    epsilon: Floats  # [seeds, T] of the worst client by the rigorous accountant; NaN without privacy
+    epsilon: Floats  # [seeds, T] of the worst client, rigorous, were the noise secret; NaN without privacy
     paper: Floats  # [seeds, T] of the worst client by (20)
     zeros: Floats  # [seeds] share of the last model's parameters
 
@@ -47,7 +47,8 @@ class Curve(NamedTuple):
 
 def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None:
     """The runs that have come to round `rounds`; None without any."""
-    runs = read_runs(run_dirs, rounds, ("train_loss", "objective", "test_accuracy", "epsilon", "epsilon_paper"))
+    names = "train_loss", "objective", "test_accuracy", "epsilon_if_secret", "epsilon_paper"
+    runs = read_runs(run_dirs, rounds, names)
     if runs is None:
         return None
     loss, objective, accuracy, epsilon, paper = runs.columns.values()
