@@ -2,10 +2,10 @@
 
     python benchmarks/bench.py [--quick]
 
-Prints a table, what is accepted, and the time of SSCA's server step. Every repetition is written to results.json
-beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from $MPIFED_DATA/mnist,
-or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC
-names another launcher. Let nothing else run meanwhile; ratios are what lasts, and not rounds per second.
+Prints a table, what is accepted, and the times of SSCA's server step and of private noise. Every repetition is written
+to results.json beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
+$MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one BLAS
+thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, and not rounds per second.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from cases import BY_ROWS, CASES, GRIDS, NEIGHBOURS, NUMBERS
+from noise import noise_costs
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -284,17 +285,22 @@ def main() -> None:
             results.append(result)
             status.update("case {case}, ranks {ranks}, repetition {repetition}: {variant} done".format_map(result))
     about = {"started": started, "machine": machine(), "versions": versions(), "commit": commit()}
-    steps = server_steps(times)
+    steps, noise = server_steps(times), noise_costs(times)
     whole = not given.quick and given.cases == list(CASES) and given.ranks == [1, 2]
     written = (HERE if whole else CACHE) / "results.json"
     written.parent.mkdir(exist_ok=True)
-    write_json(written, about | {"results": results, "server_step_s": steps})
+    write_json(written, about | {"results": results, "server_step_s": steps, "noise_ns": noise})
     groups, console = grouped(results), Console(highlight=False, soft_wrap=True)
     console.print(table(groups))
     for line in accepted(groups):
         console.print(line)
     beyond = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
     console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {beyond}")
+    for sigma, (own, normal, times_as_long) in noise.items():
+        console.print(
+            f"discrete Gaussian of {sigma:.0f} steps: {own:.1f} ns a number, {times_as_long:.2f} times NumPy's float32 "
+            f"normals ({normal:.1f} ns); at most 1.25"
+        )
     console.print(f"every repetition: {written}")
 
 

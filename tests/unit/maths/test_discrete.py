@@ -141,8 +141,12 @@ def cells(sigma: float, drawn: NDArray[np.int64], width: int) -> tuple[Any, Any]
     return counts, np.diff(norm.cdf(edges / sigma)) * len(drawn)
 
 
-@pytest.mark.parametrize("count", [10**6, pytest.param(10**8, marks=pytest.mark.long)])
-@pytest.mark.parametrize("sigma", [2.0**13.3, 2.0**19.9, 2.0**23.5])
+MANY = pytest.mark.long
+WIDE = [(2.0**13.3, 10**6), (2.0**19.9, 10**6), (2.0**23.5, 10**6), pytest.param(2.0**19.9, 10**8, marks=MANY)]
+NARROW = [(1.0, 10**6), (3.7, 10**6), (40.0, 10**6), pytest.param(40.0, 10**8, marks=MANY)]
+
+
+@pytest.mark.parametrize(("sigma", "count"), WIDE)
 def test_cells_and_tails(sigma: float, count: int) -> None:
     """A normal distribution's cells; beside a grid so fine nothing tells the two apart."""
     counts = expected = 0.0
@@ -156,8 +160,7 @@ def test_cells_and_tails(sigma: float, count: int) -> None:
     assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
 
 
-@pytest.mark.parametrize("count", [10**6, pytest.param(10**8, marks=pytest.mark.long)])
-@pytest.mark.parametrize("sigma", [1.0, 3.7, 40.0])
+@pytest.mark.parametrize(("sigma", "count"), NARROW)
 def test_every_integer(sigma: float, count: int) -> None:
     reach, total, words = math.ceil(7 * sigma), 0.0, philox(3)
     for _ in range(max(1, count // 10**6)):
