@@ -5,7 +5,7 @@
 Prints a table, what is accepted, and the times of SSCA's server step and of private noise. Every repetition is written
 to results.json beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
 $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one
-BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, not rounds a second.
+BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
 """
 
 from __future__ import annotations
