@@ -63,7 +63,7 @@ def outlook_lines(found: dict[str, Any], rounds: int) -> Iterator[str]:
     yield f"{indent}after {rounds} rounds, at delta = {found['delta']:g} ({found['accountant']}):"
     shown = {name: _shown(found[name]) for name in found if name.startswith("epsilon")}
     if found["epsilon_if_secret"] is not None:
-        yield f"{indent}  epsilon: none; if the noise were secret integers, {shown['epsilon_if_secret']}"
+        yield f"{indent}  epsilon: none; were the noise secret, and integers, {shown['epsilon_if_secret']}"
     else:
         yield (
             f"{indent}  epsilon {shown['epsilon']} for the client who spends most, {shown['epsilon_median']} for the "
@@ -73,11 +73,11 @@ def outlook_lines(found: dict[str, Any], rounds: int) -> Iterator[str]:
     if "colluding" in found:
         tell, fewest = found["colluding"]
         yield (
-            f"{indent}  against a server to whom {tell} of a round's {fewest} clients tell their noise "
-            f"{shown['epsilon_colluding']}"
+            f"{indent}  if {tell} of a round's {fewest} clients tell the server their noise, "
+            f"{shown['epsilon_colluding']}, which the budget does not cover"
         )
     paper = _shown(found["epsilon_paper"], "nothing is stated")
-    yield f"{indent}  by the paper's accounting, which is no bound: {paper}"
+    yield f"{indent}  by the formula of the FedPDM-DP paper, which is no bound: {paper}"
     if found["budget"] is not None:
         ends = found["budget_ends_after"]
         text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 6)"

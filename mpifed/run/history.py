@@ -31,7 +31,7 @@ LEDGER = ("up_bytes", "down_bytes", "epsilon")
 SUMMARY = (
     "rounds", "exit", "model_sha256", "objective", "train_loss", "test_accuracy", "elapsed_s", "seconds_per_round",
     "up_bytes", "down_bytes", "peak_rss_bytes", "epsilon", "delta", "kkt_residual", "constraint_values",
-    "duality_gap", "nonzeros", "simulated_s", "epsilon_if_secret",
+    "duality_gap", "nonzeros", "simulated_s", "epsilon_if_secret", "private",
 )  # fmt: skip
 
 

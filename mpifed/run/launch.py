@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -69,6 +69,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text = exit_code(error), message(error, transport)
+        if agreed and isinstance(error, UsageError) and _ended(run_dir):
+            run_dir = None  # what was refused before it began leaves the results of an earlier run as they are
         if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
@@ -79,6 +81,13 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
         if agreed or transport.size == 1:
             raise SystemExit(code) from error
         transport.abort(code)
+
+
+def _ended(run_dir: Path | None) -> bool:
+    """Whether a run has come to its end in this folder, as far as can be read."""
+    with contextlib.suppress(DataError):
+        return run_dir is not None and read_json(run_dir / "run.json").get("exit") is not None
+    return False
 
 
 def exit_code(error: BaseException) -> int:

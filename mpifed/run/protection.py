@@ -82,14 +82,19 @@ def not_private(privacy: Privacy) -> str | None:
     return None
 
 
-def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
-    """What must not be mistaken for private."""
+def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> list[str]:
+    """What must not be mistaken for private; `infinite`: a single round's epsilon."""
     found = list(_shared(job))
     if privacy is None:
         return found
     why_not = not_private(privacy)
     if why_not is not None:
         found.append(f"[privacy] {why_not}: this run is not private")
+    elif infinite:
+        found.append(
+            f"[privacy] noise_multiplier = {privacy.noise_multiplier:g}: so little that no epsilon can be stated at "
+            f"delta = {privacy.delta:g}: this run is not private"
+        )
     if privacy.model == "distributed" and job.channel == "plain":
         found.append(
             '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
@@ -98,8 +103,8 @@ def warnings_of(job: Job, privacy: Privacy | None) -> list[str]:
     if job.participation.dropout_rate:
         found.append(
             f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
-            f"epsilon, {_void(privacy, job.channel)}; a run with void rounds spends more than its rounds alone, so "
-            "[privacy] epsilon, for which the noise is computed, may be exceeded: [stop] epsilon ends it before that"
+            f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
+            "with void ones the budget ends the run before its last round (exit 6), unless [stop] epsilon allows more"
         )
     if job.record.every and not job.record.released_only:
         found.append(
@@ -148,14 +153,14 @@ def _parts(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
     if real is not None:
         yield f"{real:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
     elif would_be is None:
-        yield "not known"
+        yield "infinite: there is too little noise" if run.get("ended") else "not known"
     else:
-        yield f"none; if the noise were secret integers, {would_be:.6g} at delta = {run['delta']:g}{last}"
+        yield f"none; were its noise secret, and integers, it would be {would_be:.6g} at delta = {run['delta']:g}{last}"
     if run.get("epsilon_unamplified") is not None:
         yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
     if run.get("epsilon_colluding") is not None:
         tell, fewest = run["colluding"]
-        text = f"against a server to whom {tell} of a round's {fewest} clients tell their noise"
-        yield f"{text} {run['epsilon_colluding']:.6g}"
+        text = f"if {tell} of a round's {fewest} clients tell the server their noise"
+        yield f"{text}, {run['epsilon_colluding']:.6g}, which the budget does not cover"
     if run.get("epsilon_paper") is not None:
-        yield f"by the paper's accounting, which is no bound, {run['epsilon_paper']:.6g}"
+        yield f"by the formula of the FedPDM-DP paper, which is no bound, {run['epsilon_paper']:.6g}"

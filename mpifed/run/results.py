@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of
 from mpifed.run.report import Reporter
+from mpifed.run.spending import of_a_round
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
@@ -149,14 +151,16 @@ class Results:
         privacy = self.algorithm.problem.privacy
         if privacy is None:
             return {"private": False}
-        private = not_private(privacy) is None
+        private = not_private(privacy) is None and math.isfinite(of_a_round(self.algorithm))
         return {"private": private, "delta": privacy.delta, "noise_multiplier": privacy.noise_multiplier}
 
     def _warnings(self) -> list[str]:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
         for name in () if self.job.record.every else self.job.stop.certificates:
             found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
-        return found + warnings_of(self.job, self.algorithm.problem.privacy)
+        privacy = self.algorithm.problem.privacy
+        infinite = privacy is not None and math.isinf(of_a_round(self.algorithm))
+        return found + warnings_of(self.job, privacy, infinite)
 
     def row(self, columns: dict[str, Any]) -> None:
         """A measured round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,13 @@ class Costs(NamedTuple):
     epsilon_unamplified: float  # the most, if who and what was drawn had been public
     epsilon_paper: float  # the most by the paper's formula; NaN where it says nothing
     epsilon_if_secret: float = math.nan  # the most if the noise were secret and whole; NaN where it is
+
+
+def of_a_round(algorithm: Any) -> float:
+    """The epsilon of one round with everybody."""
+    once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
+    once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
+    return once.worst()
 
 
 class Group(NamedTuple):
@@ -174,10 +181,11 @@ class Spending:
         upto = np.cumsum([len(group.clients) for group in groups])
         median = groups[int(np.searchsorted(upto, self.clients // 2, side="right"))]
         barest = max(groups, key=lambda group: group.plain_weight)
+        middle = self.epsilon_of(median.spent)
         return Costs(
             self.worst(groups),
-            self.epsilon_of(median.spent),
-            self.epsilon_of(groups[0].spent),
+            middle,
+            min(middle, self.epsilon_of(groups[0].spent)),  # bounds, of which a larger one may be of a lesser client
             self.unamplified_of(barest.spent),
             self.worst_paper(groups),
         )

@@ -618,7 +618,7 @@ def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path
     assert f"ends the run after round {told['budget_ends_after']} (exit 6)" in text
     assert "one record of one client, exchanged for another" in text
     assert "the server and everybody else: each client adds its own noise" in text
-    assert "by the paper's accounting, which is no bound" in text
+    assert "by the formula of the FedPDM-DP paper, which is no bound" in text
     assert "NOT PRIVATE" not in text
     central = ("privacy.model='central'", "privacy.noise='test'", "stop.epsilon=50")
     text = forecast_text(forecast(tmp_path / "job.toml", central, 2))

@@ -79,7 +79,7 @@ def test_levels_make_up_the_variance() -> None:
 
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
-    assert 0 < closeness(sigma) <= NEEDED / 4
+    assert 0 < closeness(sigma) <= 1e-37 <= NEEDED / 4  # as `mpifed.run.spending` counts it
 
 
 def test_no_noise_and_what_is_refused() -> None:
