@@ -7,7 +7,6 @@ shards.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from math import comb
 from pathlib import Path
@@ -46,7 +45,7 @@ from mpifed.run.network import described, played_once, simulate
 from mpifed.run.participation import most_summed
 from mpifed.run.protection import warnings_of
 from mpifed.run.setup import cells_of, measures_of, problem_of
-from mpifed.run.spending import of_a_round
+from mpifed.run.spending import without_epsilon
 from mpifed.run.sweep import points
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
@@ -113,7 +112,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "privacy": outlook(job, stage.algorithm),
         "warnings": [
             *getattr(stage.algorithm, "warnings", lambda: [])(),
-            *warnings_of(job, stage.algorithm.problem.privacy, job.privacy is not None and _infinite(stage)),
+            *warnings_of(job, stage.algorithm.problem.privacy, job.privacy is not None and without_epsilon(stage.algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
         **whole,
@@ -185,11 +184,6 @@ def _states_bytes(stage: Stage, host: NDArray[np.int64], now: Round) -> int:
     absent = int(np.bincount(host, ~now.present).max())
     each = nbytes(stage.algorithm.start_clients(largest, everybody)) if absent else 0
     return int(min(absent * each, stage.job.data.state_gib * 2**30))
-
-
-def _infinite(stage: Stage) -> bool:
-    """Whether a single round has no epsilon."""
-    return math.isinf(of_a_round(stage.algorithm))
 
 
 def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:

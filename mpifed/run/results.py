@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -30,7 +29,7 @@ from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of
 from mpifed.run.report import Reporter
-from mpifed.run.spending import of_a_round
+from mpifed.run.spending import without_epsilon
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
@@ -151,7 +150,7 @@ class Results:
         privacy = self.algorithm.problem.privacy
         if privacy is None:
             return {"private": False}
-        private = not_private(privacy) is None and math.isfinite(of_a_round(self.algorithm))
+        private = not_private(privacy) is None and not without_epsilon(self.algorithm)
         return {"private": private, "delta": privacy.delta, "noise_multiplier": privacy.noise_multiplier}
 
     def _warnings(self) -> list[str]:
@@ -159,7 +158,7 @@ class Results:
         for name in () if self.job.record.every else self.job.stop.certificates:
             found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
         privacy = self.algorithm.problem.privacy
-        infinite = privacy is not None and math.isinf(of_a_round(self.algorithm))
+        infinite = privacy is not None and without_epsilon(self.algorithm)
         return found + warnings_of(self.job, privacy, infinite)
 
     def row(self, columns: dict[str, Any]) -> None:

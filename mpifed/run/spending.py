@@ -35,11 +35,12 @@ class Costs(NamedTuple):
     epsilon_if_secret: float = math.nan  # the most if the noise were secret and whole; NaN where it is
 
 
-def of_a_round(algorithm: Any) -> float:
-    """The epsilon of one round with everybody."""
+def without_epsilon(algorithm: Any) -> bool:
+    """Whether not even a single round has an epsilon; without amplification that is soon known."""
     once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
     once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
-    return once.worst()
+    groups = once.groups()
+    return math.isinf(max(once.unamplified_of(group.spent) for group in groups)) and math.isinf(once.worst(groups))
 
 
 class Group(NamedTuple):
