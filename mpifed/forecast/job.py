@@ -112,7 +112,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "privacy": outlook(job, stage.algorithm),
         "warnings": [
             *getattr(stage.algorithm, "warnings", lambda: [])(),
-            *warnings_of(job, stage.algorithm.problem.privacy, job.privacy is not None and without_epsilon(stage.algorithm)),
+            *warnings_of(job, stage.algorithm.problem.privacy, without_epsilon(stage.algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
         **whole,

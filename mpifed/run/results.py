@@ -157,9 +157,7 @@ class Results:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
         for name in () if self.job.record.every else self.job.stop.certificates:
             found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
-        privacy = self.algorithm.problem.privacy
-        infinite = privacy is not None and without_epsilon(self.algorithm)
-        return found + warnings_of(self.job, privacy, infinite)
+        return found + warnings_of(self.job, self.algorithm.problem.privacy, without_epsilon(self.algorithm))
 
     def row(self, columns: dict[str, Any]) -> None:
         """A measured round."""

@@ -36,7 +36,9 @@ class Costs(NamedTuple):
 
 
 def without_epsilon(algorithm: Any) -> bool:
-    """Whether not even a single round has an epsilon; without amplification that is soon known."""
+    """Whether a private algorithm's noise is so little that not even one round has an epsilon."""
+    if algorithm.problem.privacy is None:
+        return False
     once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
     once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
     groups = once.groups()
