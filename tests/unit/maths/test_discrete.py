@@ -20,7 +20,6 @@ from mpifed.maths.privacy import discrete
 from mpifed.maths.privacy.discrete import closeness, draw, levels_of, probabilities
 
 SIGMAS = [1.0, 3.7, 150.25, 2520.0, 2521.0, 2.0**13.3, 2.0**17.1, 2.0**19.9, 2.0**21.3, 2.0**21.4, 2.0**27, 2.0**36]
-NEEDED = 4.5e-37  # with 1e12 numbers at epsilon = 10, (1 + exp(epsilon)) t * 1e12 <= 1e-20
 UNLIKELY = 1e-6
 
 Words = Callable[[int], NDArray[np.uint64]]
@@ -79,7 +78,7 @@ def test_levels_make_up_the_variance() -> None:
 
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
-    assert 0 < closeness(sigma) <= NEEDED / 4
+    assert 0 < closeness(sigma) <= 1e-37  # that of `spending.DRAWN`
 
 
 def test_no_noise_and_what_is_refused() -> None:
