@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.private import noisy_gradient, privacy_of, working_dtype, wrong_privacy
-from mpifed.core.block import Block
+from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, beside, map_leaves, namespace
+from mpifed.core.record import Array, Record, added, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.privacy.settings import Privacy
 
+TILE = 32  # rows, of which a batch of random size is made
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
@@ -112,7 +114,7 @@ class LocalSteps:
         privacy = privacy_of(self.problem)
         if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
             for r in range(self.steps or 1):
-                rows, drawn = block.coins(now, f"minibatch {r}", self.batch)
+                rows, drawn = self._tiled(*block.coins(now, f"minibatch {r}", self.batch))
                 batch = block.take(rows)
                 yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
         elif privacy is not None and privacy.on_gradients:
@@ -127,6 +129,39 @@ class LocalSteps:
                 batch = block.take(rows[:, first : some[-1].stop])
                 for at in some:
                     yield self._alike(batch.rows(at.start - first, at.stop - first))
+
+    @property
+    def _tile(self) -> int:
+        """Rows that are computed together where a batch has a random size; as many in each round, for any data."""
+        return TILE * min(-(-self.batch // TILE), ROWS // TILE)
+
+    def _tiled(self, rows: Any, drawn: Any) -> tuple[Any, Any]:
+        """Rows and which of them count [n, s], filled up to whole tiles."""
+        more = (0, 0), (0, -rows.shape[1] % self._tile)
+        return np.pad(rows, more), np.pad(drawn, more)
+
+    def _clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
+        """[n, ...] the sums of the rows' clipped gradients.
+
+        How a matrix product rounds a row depends on the number of all rows, and on whether it is among the last ones:
+        small and large products have kernels of their own. Of scores that cancel, the roundings are all that is left,
+        and may decide where each row's gradient points. So where the number of rows tells who was drawn, products are
+        of tiles of one size, in which a row's place does not matter.
+        """
+        privacy: Privacy = self.problem.privacy
+        objective = self.problem.objective
+        if privacy.sampling == "fixed":
+            at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
+            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound)
+        at = map_leaves(lambda leaf: leaf.astype("float64", copy=False), at)
+        rows, tile = Batch(batch.X, batch.y), self._tile
+
+        def of_tile(start: int) -> Parameters:
+            X, y = rows.rows(start, start + tile)
+            return clipped_gradient(objective, at, X, y, batch.weights[:, start : start + tile], privacy.bound)
+
+        found: Parameters = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
+        return found
 
     def _alike(self, batch: Any) -> Minibatch:
         """All rows count alike."""
@@ -192,10 +227,7 @@ class LocalSteps:
             down = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
         else:
             gain = -step / self.batch
-            # by chance, who else is drawn decides where a row lies, and so might decide the last bits of its scores
-            dtype = "float64" if privacy.sampling == "poisson" else problem.dtype
-            at = map_leaves(lambda leaf: leaf.astype(dtype, copy=False), at)
-            total = clipped_gradient(problem.objective, at, batch.X, batch.y, batch.weights, privacy.bound)
+            total = self._clipped(at, batch)
             if privacy.on_gradients:
                 down = noisy_gradient(problem, total, gain, self.batch, r, block, now)
             else:

@@ -14,6 +14,7 @@ Whatever becomes an integer is computed in float64.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_of_two, weighted_fields
 from mpifed.core.block import Block
-from mpifed.core.errors import NumericalError
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Problem
 from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
@@ -37,6 +38,7 @@ from mpifed.maths.privacy.settings import Privacy
 Floats = NDArray[np.float64]
 SERVER = np.array([-1])  # whose noise the server's is
 _SMALL = 2.0**29  # sensitivities: rounding errors of numbers below are small beside them, see `Mechanism.inexact`
+_DIVERGING = 2.0**16  # by how much local steps may enlarge what is rounded before them
 
 
 class Share(NamedTuple):
@@ -46,6 +48,7 @@ class Share(NamedTuple):
     paper: float  # the sensitivity that (19) states; NaN where it states none
     how: Mechanism | None  # of private jobs
     remembers: bool = False  # whether the upload depends on hidden states, and so on more than the records drawn
+    growth: float = 1.0  # by how much all local steps together may enlarge an error made in one of them
 
 
 def privacy_of(problem: Problem) -> Privacy | None:
@@ -107,8 +110,14 @@ def upload_share(
     if privacy.level == "client":
         return Share(privacy.reach, np.nan, how, remembers)
     clip = privacy.bound
+    if steps * math.log2(max(kappa, 1.0)) > math.log2(_DIVERGING):
+        raise UsageError(
+            f'[privacy] noise_on = "upload": each of {steps} local steps may enlarge a difference {kappa:.4g} times, '
+            f"and with it roundings, {_DIVERGING:g} times or more together; lower the step size, or local_steps"
+        )
     proven = upload(step, gain, kappa, steps, clip, batch, privacy.adjacency, privacy.sampling)
-    return Share(proven, gain * step * 2 * clip * sum(kappa**r for r in range(steps)), how, remembers)
+    paper = gain * step * 2 * clip * sum(kappa**r for r in range(steps))
+    return Share(proven, paper, how, remembers, max(kappa, 1.0) ** steps)
 
 
 def noisy_gradient(
@@ -248,15 +257,15 @@ def refuse_large(problem: Problem, share: Share, steps: int, model: Record) -> N
         return
     most = 1e18
     if privacy.level == "sample" and not privacy.on_gradients:
-        most = _SMALL * share.sensitivity / steps
+        most = _SMALL * share.sensitivity / (steps * share.growth)
     for name, leaf in leaves(model):
         flat = leaf.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            square = float(flat @ flat)
-        if not square < most**2:
+            norm = math.sqrt(flat @ flat)
+        if not norm < most:
             raise NumericalError(
-                f"[algorithm]: the model's `{name}` has a norm of {square**0.5:.3g}, with which nothing private can be "
-                "computed; lower the step size"
+                f"[algorithm]: the model's `{name}` has a norm of {norm:.3g}, with which nothing private can be "
+                f"computed: it must be below {most:.3g}; lower the step size"
             )
 
 

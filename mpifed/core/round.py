@@ -100,6 +100,15 @@ def _own_words() -> Callable[[int], NDArray[np.uint64]]:
     return words
 
 
+def _forget() -> None:
+    """A process that was forked off would go on with the same numbers as the other: it takes keys of its own."""
+    _own.cache_clear()
+    _own_words.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def below(chances: Any) -> Any:
     """`chances` rounded down to multiples of 2^-53: a uniform number of a generator is below them just so often."""
     return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53

@@ -20,6 +20,7 @@ from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import Linear, Objective, Parameters
 from mpifed.maths.sparse import emptied
 
+_LARGEST = 1e200  # squared norm of features, or of slopes: with what lies below, squares that underflow are of < 1e-60
 _HAIR = 1 - 2.0**-20  # more than a few roundings in float32: a clipped gradient as it is computed keeps the bound
 
 
@@ -32,8 +33,8 @@ def clipped_gradient(
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
     Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is 1 exactly, and the outcome is that of
     `gradient` in float64, bit for bit, when no sample reaches it and the model is in float64; the scores of one in
-    float32 are computed in that. A sample whose gradient is not finite counts as zero: an error, or a sum that is not
-    finite, would tell that it is there.
+    float32 are computed in that. A sample whose gradient is not finite, or that has features or slopes above 1e100,
+    counts as zero: an error, or a sum that is not finite, would tell that it is there.
 
     Parameters
     ----------
@@ -60,10 +61,12 @@ def clipped_gradient(
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
         xp = namespace(scores)
         slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
-        squares = square_norms(wide) * square_norms(slopes)
+        of_features, of_slopes = square_norms(wide), square_norms(slopes)
+        squares = of_features * of_slopes
         if headed:
             squares += objective.head_squares(head, scores, y, slopes)
-        known = xp.isfinite(squares)
+        # beside a factor that is larger, the underflow of the other would count; one that is NaN is not below either
+        known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
         if xp is not np or not known.all():  # a device is not asked: the answer would have to be waited for
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
             squares = xp.where(known, squares, 0.0)

@@ -13,7 +13,7 @@ from mpifed.maths.privacy import accounting
 from mpifed.run.fit import with_noise
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header
 from mpifed.run.participation import round_of
-from mpifed.run.spending import Spending, undone
+from mpifed.run.spending import Spending, sayable, undone
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -66,6 +66,9 @@ def settle(job: Job, algorithm: Algorithm) -> float:
     multiplier = job.privacy.noise_multiplier
     if multiplier is None:
         multiplier = _calibrated(job, algorithm)
+        wrong = with_noise(algorithm, multiplier).check()  # what was looked at before had another one
+        if wrong:
+            raise UsageError("\n".join(wrong))
     if job.stop.epsilon is not None:
         _check_budget(job, with_noise(algorithm, multiplier), job.stop.epsilon)
     return multiplier
@@ -109,6 +112,11 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
     A release's multiplier is proportional to that of the job, but for roundings: hence the loop.
     """
     privacy: Any = job.privacy
+    if privacy.accounting == "rigorous" and not sayable(privacy, privacy.epsilon):
+        raise UsageError(
+            f"[privacy] epsilon = {privacy.epsilon:g} at delta = {privacy.delta:g}: how far drawn integers may be from "
+            "those accounted for leaves nothing to be said there; raise delta, lower epsilon, or give noise_multiplier"
+        )
     cost, growth = (Spending.worst, _growth) if privacy.accounting == "rigorous" else (_paper_cost, _paper_growth)
     multiplier = growth(spending_of(job, with_noise(algorithm, 1.0), job.rounds), privacy.epsilon)
     for _ in range(_TRIES):

@@ -89,6 +89,11 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
         value = getattr(privacy, key)
         if value is not None and not math.isfinite(value):
             yield f"[privacy] {key} = {value}: must be a finite number"
+    if privacy.clip is not None and math.isfinite(privacy.clip) and not 1e-30 <= privacy.clip <= 1e30:
+        yield (
+            f"[privacy] clip = {privacy.clip:g}: must lie between 1e-30 and 1e30, where squares of norms are computed "
+            "without underflow and overflow; scale the data"
+        )
     yield from wrong_combination(privacy, amplified=False)
 
 

@@ -203,6 +203,13 @@ class Spending:
         return float(np.max([paper.composed(group.paper, self.privacy.delta) for group in found]))
 
 
+def sayable(privacy: Privacy, epsilon: float) -> bool:
+    """Whether an epsilon can be said at the job's delta of noise that is drawn as integers."""
+    if privacy.distribution == "float":
+        return True
+    return epsilon < _STEEPEST and (1 + math.exp(epsilon)) * DRAWN <= max(_PARTS_OF_DELTA) * privacy.delta
+
+
 def undone(groups: Iterable[Group]) -> list[Group]:
     """Those whom no other outdoes, the heaviest first: each client of the rest has spent no more than one of them.
 

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from small import algorithm, block_of, flat, share_of
+from small import algorithm, answers, block_of, flat, share_of
 
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 
 S, P, L = 12, 5, 3
 AVG = {"name": "fedavg", "batch": S, "step": [0.3]}
+TARGETS = {"name": "least-squares"}
 SOFTMAX, BIASED = {"name": "softmax"}, {"name": "softmax", "bias": True}
 MODELS: dict[str, dict[str, Any]] = {
     "gradients": {},
@@ -140,3 +142,82 @@ def test_sums_of_many_sizes(name: str, rows: int, array_shard: Any) -> None:
     moved, how = apart(SUMS[name], [(X, y), other], array_shard)
     assert 0.99 < np.linalg.norm(moved) <= 1 + how.inexact
     assert np.abs(np.abs(moved) - X[-1]).max() <= 1.01 * 2.0**-how.exponent + 2.0**-19  # both sums are rounded once
+
+
+# --- scores that cancel ----------------------------------------------------------------------------------------------
+
+
+def cancelling(one: Any, rows: int) -> Any:
+    """[rows, p] at right angles to all hidden cells of the public first model, but for rounding, and huge."""
+    (first, _), rng = one.start_server(at(1, -1)).model, np.random.default_rng(0)
+    found, basis = rng.normal(size=(rows, len(first))), np.linalg.qr(first)[0]
+    for _ in range(3):
+        found -= (found @ basis) @ basis.T
+    return found / np.linalg.norm(found, axis=1)[:, None] * 1e30
+
+
+@pytest.mark.parametrize(("features", "hidden", "rows"), [(784, 10, 128), (784, 32, 40), (64, 100, 157), (60, 5, 33)])
+def test_a_row_that_is_not_drawn_moves_no_other(
+    features: int, hidden: int, rows: int, array_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where scores are nothing but rounding, a product of another size would turn every row's gradient round."""
+    table, settings = AVG | {"batch": rows}, SUMS["left out"] | {"noise_on": "upload", "clip": 1.0}
+    one = algorithm(table, settings, [rows], features, 10, {"name": "network", "hidden": hidden})
+    rng = np.random.default_rng(1)
+    block = block_of([(cancelling(one, rows), rng.integers(0, 10, rows))], array_shard)
+    model, found = one.start_server(at(1, -1)).model, []
+    for some in (np.arange(rows), np.arange(1, rows), np.delete(np.arange(rows), rows // 2)):
+        drawn = some[None], np.ones((1, len(some)), dtype=bool)
+        monkeypatch.setattr(type(block), "coins", lambda *_, drawn=drawn: drawn)
+        (batch,) = one.local.minibatches(block, at())
+        found.append(flat(one.local._down(model, batch, float(rows), block, at(), 0)))
+    assert max(np.linalg.norm(less - found[0]) for less in found[1:]) <= 1
+
+
+# --- squares that underflow ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feature", [1e-163, 1e-161, 1e-155, 1e90, 1e110, 1e150])
+@pytest.mark.parametrize("target", [1e-170, 1e90, 1e110, 1e153])
+def test_tiny_times_huge(feature: float, target: float, array_shard: Any) -> None:
+    """The square of the one is 0, and the gradient is not."""
+    one = algorithm(AVG, {"clip": 1e-30, "noise_on": "upload", "noise_multiplier": 1.0}, [S], P, 1, TARGETS)
+    X, y, found = np.zeros((S, P)), np.zeros(S), []
+    y[3] = target
+    for sign in (1, -1):
+        X[3] = sign * feature
+        found.append(answers(one, block_of([(X.copy(), y)], array_shard), at())[1])
+    assert np.linalg.norm(found[1] - found[0]) <= share_of(one).sensitivity * 1.001
+
+
+# --- local steps that diverge ----------------------------------------------------------------------------------------
+
+PROX = {"name": "fedprox", "batch": 1, "step": [1.0]}
+
+
+@pytest.mark.parametrize(("mu", "steps"), [(12.0, 4), (3.1, 12), (2.5, 20)])
+def test_roundings_are_not_enlarged_unseen(mu: float, steps: int, array_shard: Any) -> None:
+    """x - x_0 grows from step to step, and with it what x_0 was rounded by: from the largest model that is let in."""
+    settings, many = {"noise_on": "upload", "clip": 0.52, "noise_multiplier": 1.0}, 40
+    one = algorithm(PROX | {"mu": mu, "local_steps": steps}, settings, [steps] * many, 2, 1, TARGETS)
+    share, now, rng = share_of(one), at(many), np.random.default_rng(0)
+    most, X, y = 2.0**29 * share.sensitivity / steps / (mu - 1) ** steps, np.zeros((many, steps, 2)), []
+    first = block_of([(x, x[:, 0]) for x in X], array_shard).draw(now, "minibatch", steps)[:, 0]
+    X[np.arange(many), first] = rng.uniform(0.5, 1, (many, 2))
+    for sign in (1, -1):
+        targets = np.zeros((many, steps))
+        targets[np.arange(many), first] = sign * 1e30
+        y.append(block_of(list(zip(X, targets, strict=True)), array_shard))
+    for _ in range(20):
+        model = rng.uniform(0.3, 0.7, 2) * most
+        found = [answers(one, block, now, model)[1] for block in y]
+        far = np.linalg.norm(found[1] - found[0], axis=1).max()
+        assert far <= share.sensitivity * (1 + share.how.inexact)
+    with pytest.raises(NumericalError, match="lower the step size"):
+        answers(one, y[0], now, np.full(2, most))
+
+
+def test_steps_that_diverge_are_refused() -> None:
+    one = algorithm(PROX | {"mu": 3.0, "local_steps": 17}, {"noise_on": "upload"}, [S * 2], P, 1, TARGETS)
+    with pytest.raises(UsageError, match="enlarge a difference 2 times"):
+        one.released(0)

@@ -35,6 +35,7 @@ Integers = NDArray[np.int64]
 Words = Callable[[int], NDArray[np.uint64]]  # so many random words of 64 bits, the next ones each time
 
 MOST_BITS = 16  # of a place in a table
+WIDEST = 2.0**40  # sigma
 _TAIL = 13  # standard deviations that a table reaches at least
 _THRESHOLD_BITS = 144
 _PRECISE_BITS = 320  # of the weights from which a table is made
@@ -71,7 +72,7 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
     """
     if sigma == 0:
         return ()
-    if not 1 <= sigma <= 2.0**40:
+    if not 1 <= sigma <= WIDEST:
         raise ValueError(f"sigma = {sigma}: must lie between 1 and 2^40")
     variance, narrow = Fraction(sigma) ** 2, 2 ** (MOST_BITS - 1) // _TAIL
     shifts = [0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 from mpifed.core.record import Array, beside, namespace
 from mpifed.maths.kernels import device_noisy
-from mpifed.maths.privacy.discrete import Words, draw, levels_of
+from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
 from mpifed.maths.privacy.settings import Privacy
 
@@ -70,12 +70,14 @@ class Mechanism:
 
     def wrong(self, clients: int) -> list[str]:
         """Why the sum of so many clients' integers would not fit, one message each."""
-        if clients * self.bound < _LARGEST:
+        if clients * self.bound < _LARGEST and self.sigma <= WIDEST:
             return []
+        change = "lower" if self.multiplier > 1 else "raise"
         return [
             f"[privacy] noise_multiplier = {self.multiplier:g}: with noise on a grid of 2^-{self.exponent} "
             f"sensitivities the sum of {clients} clients' integers may come to {clients * self.bound:.3g}, and doubles "
-            f"hold {_LARGEST:.3g}; lower it, or the batch, or let fewer take part"
+            f"hold {_LARGEST:.3g}, and noise a standard deviation of {WIDEST:.3g}; {change} it, or lower the batch, or "
+            "let fewer take part"
         ]
 
 

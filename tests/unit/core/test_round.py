@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations
 from typing import Any
 
@@ -339,3 +340,26 @@ def test_normals(now: Round, dtype: str) -> None:
     assert kstest(numbers.ravel(), "norm").pvalue > SURE
     correlations = np.corrcoef(numbers.reshape(4, -1).astype("f8"))[np.triu_indices(4, 1)]
     assert np.abs(correlations).max() < 6.2 / np.sqrt(5000)
+
+
+def test_a_forked_process_draws_its_own_numbers() -> None:
+    """Else two children would release with the same noise, whose difference tells everything."""
+    now = at(0)._replace(secure=True)
+
+    def drawn() -> bytes:
+        words = now.words("noise", 0)(4).tobytes()
+        return words + now.normals("noise", np.array([0]), (4,)).tobytes()
+
+    drawn()  # the keys are there before
+    found = []
+    for _ in range(2):
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(writing, drawn())
+            os._exit(0)
+        os.waitpid(child, 0)
+        found.append(os.read(reading, 1000))
+        os.close(reading)
+        os.close(writing)
+    parts = [one[start : start + 16] for one in (*found, drawn()) for start in (0, 32)]
+    assert all(len(one) == 16 for one in parts) and len(set(parts)) == 6

@@ -138,3 +138,7 @@ def test_what_does_not_fit_is_said() -> None:
     (message,) = mechanism(privacy(model="central"), 10**6, 10**5, 10).wrong(10**7)
     assert "10000000 clients" in message
     assert mechanism(privacy(), 10**6, 10, 10).bound < 2**50
+    (message,) = mechanism(privacy(noise_multiplier=1e8), 1000, 1, 1).wrong(1)  # below 2^50, and too wide to be drawn
+    assert "1.1e+12; lower it" in message
+    (message,) = mechanism(privacy(noise_multiplier=1e-12), 1000, 10, 1).wrong(1)
+    assert "raise it" in message
