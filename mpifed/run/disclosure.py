@@ -42,7 +42,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
         ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
         ("model.h5@", "ledger_lines ledger_sha256"),
-        ("run.json", f"ledger.lines ledger.sha256 {_COLLUDING}"),
+        ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),

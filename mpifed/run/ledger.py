@@ -162,6 +162,11 @@ class Ledger:
             f"{now.index} rounds by the client that spent most; with another round it would be "
             f"{self._budget.cost(after):.4g}, at delta = {privacy.delta:g}"
         )
+        rounds = self._job.rounds
+        if rounds > now.index + 1:
+            whole = self._budget.cost(self._after(now.index, rounds - now.index))
+            if math.isfinite(whole):
+                self.refusal += f", and with all {rounds} {math.ceil(whole * 1000) / 1000:g}"
         if self._budget.by_paper:
             self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
         return False

@@ -136,8 +136,7 @@ def shown(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[tuple[str, s
     """(label, text) on the privacy of a run, from its run.json and its summary; nothing where it has none."""
     if run.get("delta") is None:
         return
-    if not run["private"]:
-        yield "privacy", "NOT private: see the warning"
+    yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
     yield "epsilon", "; ".join(_parts(run, told))
 
 

@@ -27,7 +27,7 @@ from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
 from mpifed.run.process import this_process
-from mpifed.run.protection import collusion, not_private, warnings_of
+from mpifed.run.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.run.report import Reporter
 from mpifed.run.spending import without_epsilon
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
@@ -151,7 +151,12 @@ class Results:
         if privacy is None:
             return {"private": False}
         private = not_private(privacy) is None and not without_epsilon(self.algorithm)
-        return {"private": private, "delta": privacy.delta, "noise_multiplier": privacy.noise_multiplier}
+        return {
+            "private": private,
+            "protects": f"{what_is_protected(privacy)}; {privacy.model} noise",
+            "delta": privacy.delta,
+            "noise_multiplier": privacy.noise_multiplier,
+        }
 
     def _warnings(self) -> list[str]:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()

@@ -283,7 +283,9 @@ def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
     rounds = first_over(job, 1.5)
     spent, then = (plain(int(parts(job, t).max())) for t in (rounds, rounds + 1))
     said = rf"epsilon = 1.5: {spent:.4g} is spent after {rounds} rounds .* another round it would be {then:.4g}, "
-    with pytest.raises(BudgetSpent, match=said + r"at delta.*model of round \d+ stands in .*stop\.epsilon=.* --resume"):
+    whole = plain(int(parts(job, 50).max()))
+    said += rf".* with all 50 {np.ceil(whole * 1000) / 1000:g}.*"
+    with pytest.raises(BudgetSpent, match=said + r"model of round \d+ stands in .*stop\.epsilon=.* --resume"):
         run(Job.check(job), Alone(), tmp_path / "run")
 
 

@@ -196,7 +196,7 @@ def test_what_is_expected_is_what_so_many_clients_cost(channel: str, digits: Pat
 
 def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None:
     """So bytes tell who has left as little as who took part; and each attempt has its line in the ledger."""
-    part = {"clients_per_round": 4, "dropout_rate": 0.6, "max_dropouts": 2, "attempts": 200}
+    part = {"clients_per_round": 4, "dropout_rate": 0.9, "max_dropouts": 2, "attempts": 2000}
     run(Job.check(private(digits, privacy=CENTRAL, participation=part)), Alone(), tmp_path / "run")
     found = read_json(tmp_path / "run" / "run.json")["exchanges"]["changes"]
     lines = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[1:]
