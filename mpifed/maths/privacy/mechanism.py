@@ -26,6 +26,7 @@ from mpifed.maths.privacy.settings import Privacy
 FINE = 6.4e-4
 SMOOTH = 4.0  # s: noise is a randomized rounding, of width s, of continuous noise; within 2 exp(-2 pi^2 s^2) < 1e-136
 _NARROWEST = 32.0  # standard deviation of anybody's noise, in steps of the grid, at least
+_ROOM = 16  # times what a vector has anyway may be in one number of it, before it is cut off
 _REACH = 13  # standard deviations that noise counts with where integers must not pass over an end
 _DOUBLES = 2.0**-20  # sensitivities that all other roundings in float64 come to, generously
 _LARGEST = 2.0**50  # integers that doubles hold, with room for their sum
@@ -100,7 +101,8 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
         return Mechanism(fine, z, 1.0, True, 0.0, shares)
     # a sum of so many vectors of norm G has an error of rows^2 2^-53 G at most, and so has its neighbour's
     summed = parts * rows**2 * 2.0**-52 * privacy.bound / privacy.reach
-    most = 2.0 ** math.ceil(math.log2(16 * rows))
+    # room for the gradients, and for dual and control variables, which hold the noise of rounds before
+    most = 2.0 ** math.ceil(math.log2(_ROOM * rows + _ROOM**2 * z))
     return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 

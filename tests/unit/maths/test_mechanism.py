@@ -68,6 +68,15 @@ def test_many_rows_are_counted() -> None:
     assert many - few == pytest.approx((10**14 - 1) * 2.0**-52 / 2, rel=1e-9)
 
 
+@pytest.mark.parametrize("z", [0.5, 10.0, 300.0])
+@pytest.mark.parametrize("rows", [1, 100])
+def test_nothing_usual_is_cut_off(z: float, rows: int) -> None:
+    """Sums of gradients, and what earlier noise has left in dual and control variables."""
+    how = mechanism(privacy(noise_multiplier=z), 7850, rows, 50)
+    assert how.most >= 16 * rows and how.most >= 100 * z
+    assert how.wrong(50) == []
+
+
 @COMPILED
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("truncate", [False, True])
