@@ -57,7 +57,7 @@ def privacy_of(problem: Problem) -> Privacy | None:
     return found
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
     """The mechanism of a private job whose rounds have so many local steps on so many records."""
     privacy: Privacy = problem.privacy
@@ -94,6 +94,7 @@ def upload_fields(problem: Problem, share: Share) -> Weighted:
     return Weighted(value, Field((), 2.0**-40, heaviest_))
 
 
+@lru_cache(maxsize=8)  # every block of clients asks for that of the round
 def upload_share(
     problem: Problem, step: float, gain: float, kappa: float, steps: int, batch: int, remembers: bool = False
 ) -> Share:

@@ -106,14 +106,19 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
     return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 
+_ZEROS = np.zeros(_TOGETHER, np.int64)
+_ZEROS.flags.writeable = False
+
+
 class Noise:
     """So many discrete Gaussian numbers, piece by piece; on whatever arrays they go, they are the same."""
 
     def __init__(self, sigma: float, words: Words, count: int) -> None:
         """`sigma`: 0, or at least 1; `words`: the random words that they are made of."""
         self._levels, self._words, self._left = levels_of(sigma), words, count
-        self._made, self._next = np.zeros(min(_TOGETHER, count), np.int64), 0
-        self._stop = len(self._made) if sigma == 0 else 0  # zeros need not be drawn
+        size, self._next = min(_TOGETHER, count), 0
+        self._made = np.empty(size, np.int64) if self._levels else _ZEROS[:size]
+        self._stop = 0 if self._levels else size
 
     def piece(self, most: int) -> NDArray[np.int64]:
         """The next ones, up to `most`, at least one; they stand until the call after."""
