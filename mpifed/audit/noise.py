@@ -16,7 +16,7 @@ import numpy as np
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedpdm import FedPDM
 from mpifed.algorithms.scaffold import Scaffold
-from mpifed.audit.attacks.bits import LEVEL, Share, Singles, share
+from mpifed.audit.attacks.bits import LEVEL, Hits, Singles, share
 from mpifed.audit.attempt import BITS, Attempt, Floats, none
 from mpifed.audit.heard import HIDDEN
 from mpifed.audit.plays import Decoder, Play, plays
@@ -91,7 +91,7 @@ def _attempt(found: list[Released], rng: np.random.Generator, who: str, seen: st
     of = sum(one.of for one in each)
     if not of:
         return none(BITS, "there are no values so small that small noise alone could be behind them", who, seen)
-    whole = Share(sum(one.hits for one in each), of, sum(one.chance * one.of for one in each) / of)
+    whole = Hits(sum(one.hits for one in each), of, sum(one.chance * one.of for one in each) / of)
     text = (
         f"the generator of float32 noise can give {whole.hits} of {of} small values; of values that are no noise it "
         f"could give {whole.chance * of:.0f} by chance (p = {whole.p:.2g})"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy import accounting
@@ -96,8 +94,7 @@ def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
 
 
 def _check_budget(job: Job, algorithm: Any, budget: float) -> None:
-    once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
-    once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
+    once = Spending.of_a_round(algorithm)
     if once.worst() > budget:
         raise UsageError(
             f"[stop] epsilon = {budget:g}: a budget already spent: one single round costs {once.worst():.3g} at "

@@ -97,6 +97,7 @@ class Results:
         self.history: History | None = None  # there once rounds are measured
         self.about: dict[str, Any] = {}  # what run.json says from the start
         self.device: Device = Host()  # of rank 0
+        self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: int) -> dict[str, Any]:
         """Go on with the history of so many rounds; its last row.
@@ -150,7 +151,7 @@ class Results:
         privacy = self.algorithm.problem.privacy
         if privacy is None:
             return {"private": False}
-        private = not_private(privacy) is None and not without_epsilon(self.algorithm)
+        private = not_private(privacy) is None and not self._infinite
         return {
             "private": private,
             "protects": f"{what_is_protected(privacy)}; {privacy.model} noise",
@@ -162,7 +163,7 @@ class Results:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
         for name in () if self.job.record.every else self.job.stop.certificates:
             found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
-        return found + warnings_of(self.job, self.algorithm.problem.privacy, without_epsilon(self.algorithm))
+        return found + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
     def row(self, columns: dict[str, Any]) -> None:
         """A measured round."""

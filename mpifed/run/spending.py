@@ -39,8 +39,7 @@ def without_epsilon(algorithm: Any) -> bool:
     """Whether a private algorithm's noise is so little that not even one round has an epsilon."""
     if algorithm.problem.privacy is None:
         return False
-    once = Spending(algorithm.problem.privacy, algorithm.problem.clients)
-    once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
+    once = Spending.of_a_round(algorithm)
     groups = once.groups()
     return math.isinf(max(once.unamplified_of(group.spent) for group in groups)) and math.isinf(once.worst(groups))
 
@@ -100,6 +99,13 @@ class Spending:
         self.rounds = np.zeros(clients, np.int64)  # [N] in which a client counted
         self._kinds: dict[tuple[object, ...], _Kind] = {}  # by what a release says
         self._known: dict[tuple[str, frozenset[tuple[tuple[float, float], int]]], float] = {}  # epsilons
+
+    @classmethod
+    def of_a_round(cls, algorithm: Any) -> Spending:
+        """The first round of a private algorithm, with everybody in it."""
+        once = cls(algorithm.problem.privacy, algorithm.problem.clients)
+        once.add(algorithm.released(0), np.ones(once.clients, dtype=bool))
+        return once
 
     def add(self, release: Release, present: NDArray[np.bool_], times: int = 1) -> None:
         """A round is played `times` times over with these clients [N] present."""

@@ -27,7 +27,7 @@ _NEAR = 2  # integers on both sides of the one that fits best
 _MOVES, _FARTHEST = 16, 64  # of each value for the control, in units of its last place
 
 
-class Share(NamedTuple):
+class Hits(NamedTuple):
     """How many values the generator can give."""
 
     hits: int
@@ -83,7 +83,7 @@ def small(values: Singles, forward: Forward) -> Singles:
     return np.unique(values[(np.abs(_noise(values, forward)) < SMALL) & (values != still)])
 
 
-def share(values: Singles, forward: Forward, rng: np.random.Generator) -> Share:
+def share(values: Singles, forward: Forward, rng: np.random.Generator) -> Hits:
     """How many of the small values the generator can give; `forward` as of `possible`."""
     near = small(values, forward)
     noise, moved = _noise(near, forward).astype(np.float32), 0
@@ -91,4 +91,4 @@ def share(values: Singles, forward: Forward, rng: np.random.Generator) -> Share:
         by = rng.integers(1, _FARTHEST, near.shape) * rng.choice([-1, 1], near.shape)
         other = forward((noise.view(np.int32) + by.astype(np.int32)).view(np.float32))
         moved += int(possible(other, forward).sum())
-    return Share(int(possible(near, forward).sum()), len(near), (moved + 1) / (_MOVES * len(near) + 1))
+    return Hits(int(possible(near, forward).sum()), len(near), (moved + 1) / (_MOVES * len(near) + 1))

@@ -16,7 +16,6 @@ from mpifed.maths.privacy.release import Floats
 
 # of `gaussian_curve`: dp-accounting's, less some whose cost, the square of the order, is not worth it
 ORDERS = np.array([*(1 + i / 10 for i in range(1, 100)), *range(11, 33), 36, 40, 48, 56, 64, 96, 128, 192, 512, 1024.0])
-WHOLE_ORDERS = np.array([*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512])
 _FIXED = 2**53  # records of a data set that stands for a rate
 
 
