@@ -1,0 +1,167 @@
+"""Optima of constrained problems with linear scores, of data in one place: `python -m jobs.constraints.optimum JOB`.
+
+What federated runs are compared with: minimize F_0 subject to F_m <= U_m, whatever the margins of the job, by the
+method of multipliers (D. P. Bertsekas, "Constrained Optimization and Lagrange Multiplier Methods", 1982, chapter 2)
+with L-BFGS inside, all in float64. It ends with the certificate of `certificate.py`, which for convex problems is a
+proof. Nothing of mpifed is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from jobs.constraints.certificate import Point, certificate
+from jobs.constraints.functions import OF_LOSS, curvatures, forward
+from jobs.constraints.rows import Floats, Rows, read_rows, tomllib
+
+JOBS = Path(__file__).parent
+SHARPNESS = {"digit-groups": 1e4, "neyman-pearson": 100.0}
+WEIGHTS = (0.1, 0.3, 1.0, 3.0)  # of limited losses, relative to what is minimized, in the starts of other problems
+
+
+class Optimum(NamedTuple):
+    """A point near the optimum, and its certificate."""
+
+    w: Floats  # [d]
+    value: Floats  # [M + 1]
+    numbers: dict[str, float | None]  # columns as those of a history
+
+    @property
+    def multipliers(self) -> Floats:
+        """[M]"""
+        return np.array([self.numbers[f"multiplier_{m}"] for m in range(1, len(self.value))])
+
+
+Values = tuple[Floats, Callable[[Floats], Floats]]  # [M + 1], and from weights [M + 1] to the gradient of their sum
+
+
+def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
+    """F_0 to F_M of w [d], the weights of linear scores without biases; all rows in memory."""
+    ((X, y),) = rows.pieces(len(rows.y))
+    tables, penalty = [job["minimize"], *job["constraint"]], job["objective"].get("penalty", 0.0)
+    shape = (X.shape[1], rows.outputs if job["objective"]["name"] in ("softmax", "one-vs-rest") else 1)
+    counted = [
+        None if table["name"] == "norm" else np.isin(y, table["classes"]) if table.get("classes") else np.ones(len(y))
+        for table in tables
+    ]
+
+    def at(w: Floats) -> Values:
+        losses, backward = forward(job["objective"]["name"], {"first": w.reshape(shape)}, X, y)
+        found, slopes, squares = np.zeros(len(tables)), [], np.zeros(len(tables))
+        squares[0] = 0.0 if counted[0] is None else penalty
+        for m, (table, which) in enumerate(zip(tables, counted, strict=True)):
+            if which is None:
+                squares[m] = 1.0
+                slopes.append(np.zeros(len(y)))
+                continue
+            phi, slope = OF_LOSS[table["name"]](table)
+            found[m] = which @ phi(losses) / which.sum()
+            slopes.append(which * slope(losses) / which.sum())
+        found += squares * (w @ w)
+
+        def gradient(weights: Floats) -> Floats:
+            return backward(weights @ np.array(slopes))["first"].ravel() + 2 * (weights @ squares) * w
+
+        return found, gradient
+
+    return at
+
+
+def solve(
+    job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float, sweeps: int = 30, accuracy: float = 1e-9
+) -> Optimum:
+    """A KKT point near `start`, by multipliers nu_m <- (nu_m + sharpness e_m)+ after each minimization over w.
+
+    Parameters
+    ----------
+    job : its objective, minimize and constraint tables
+    rows : all of them
+    start : [d]
+    sharpness : the factor of e_m^2 / 2; larger converges in fewer sweeps, each of which takes longer
+    sweeps : minimizations at most
+    accuracy : of e_m and of nu_m e_m, relative to limits and values; the sweeps end there
+    """
+    at, limit = values(job, rows), np.array([table["limit"] for table in job["constraint"]])
+    w, nu = start, np.zeros(len(limit))
+    for _ in range(sweeps):
+
+        def augmented(w: Floats, nu: Floats = nu) -> tuple[float, Floats]:
+            value, gradient = at(w)
+            moved = np.maximum(nu + sharpness * (value[1:] - limit), 0)
+            return value[0] + float((moved**2 - nu**2).sum()) / (2 * sharpness), gradient(np.array([1.0, *moved]))
+
+        options = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+        w = minimize(augmented, w, jac=True, method="L-BFGS-B", options=options).x
+        value, _ = at(w)
+        excess, old = value[1:] - limit, nu
+        nu = np.maximum(nu + sharpness * excess, 0)
+        if (abs(nu - old) <= accuracy * sharpness * abs(limit)).all():
+            break
+    return certified_optimum(job, at, w, start)
+
+
+def certified_optimum(job: Mapping[str, Any], at: Callable[[Floats], Values], w: Floats, first: Floats) -> Optimum:
+    """With the certificate's numbers, `first` being the first iterate."""
+    (value, gradient), (before, slope) = at(w), at(first)
+    bent, each = curvatures(job), np.eye(len(value))
+    numbers = certificate(
+        Point(
+            value=value,
+            gradient=np.array([gradient(one) for one in each]),
+            limit=np.array([table["limit"] for table in job["constraint"]]),
+            root_mean_square=np.ones(len(value) - 1),
+            first_value=before,
+            first_slope=float(np.linalg.norm(slope(each[0]))),
+            length=float(np.linalg.norm(w)),
+            curvature=None if bent is None else np.array(bent),
+        )
+    )
+    return Optimum(w, value, numbers)
+
+
+def starts(job: Mapping[str, Any], rows: Rows) -> list[Floats]:
+    """Where to begin: at zeros, and unless the problem is convex at minima of the losses, weighted in several ways."""
+    outputs = rows.outputs if job["objective"]["name"] in ("softmax", "one-vs-rest") else 1
+    zeros = np.zeros(rows.raw.shape[1] * outputs)
+    if curvatures(job) is not None:
+        return [zeros]
+    losses = [table | {"name": "loss"} for table in (job["minimize"], *job["constraint"])]
+    at = values({**job, "minimize": losses[0], "constraint": losses[1:]}, rows)
+    found = []
+    for weight in WEIGHTS:
+        weights = np.array([1.0] + [weight] * len(job["constraint"]))
+
+        def weighted(w: Floats, weights: Floats = weights) -> tuple[float, Floats]:
+            value, gradient = at(w)
+            return float(weights @ value), gradient(weights)
+
+        found.append(minimize(weighted, zeros, jac=True, method="L-BFGS-B").x)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints optimum and certificate of a job beside this file."""
+    parser = ArgumentParser(prog="python -m jobs.constraints.optimum", description=__doc__)
+    parser.add_argument("job", choices=["digit-groups", "neyman-pearson"])
+    parser.add_argument("--data", type=Path, help="folder of the shards, if it is not where the job says")
+    asked = parser.parse_args(arguments)
+    with (JOBS / f"{asked.job}.toml").open("rb") as file:
+        job = {"minimize": {"name": "loss"}, **tomllib.load(file)}
+    rows = read_rows(asked.data or Path(job["data"]["path"]))
+    for start in starts(job, rows):
+        found = solve(job, rows, start, SHARPNESS[asked.job])
+        print("values  ", *(f"{value:.8g}" for value in found.value))
+        for name, value in found.numbers.items():
+            print(f"  {name:<20}{'-' if value is None else f'{value:.8g}'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
