@@ -141,7 +141,8 @@ def figure(
         for column in x
         if relative_to is None or row != "train_loss"
     }
-    least = {"kkt_residual": 2, "duality_gap": 2}  # points that a panel needs: a certificate of the end alone is none
+    # points that a panel needs: certificates of the start and the end alone are no curve
+    least = {"kkt_residual": 3, "duality_gap": 3}
     drawn = {
         panel: curves
         for panel, curves in drawn.items()

@@ -15,10 +15,8 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, namespace, unflat
-from mpifed.maths.certificates import Certificate, certificate
-from mpifed.maths.objectives import Parameters, concave, penalty, penalty_gradient
-from mpifed.maths.regularizers import Regularizer
+from mpifed.core.record import Array, Record, map_leaves, namespace
+from mpifed.maths.objectives import Parameters, concave, penalty
 from mpifed.maths.terms import Loss, Norm, Term
 
 
@@ -192,34 +190,37 @@ class Levels(NamedTuple):
 
     value: Array  # [M]
     margin: Array  # [M] 1.96 standard errors of the mean
+    spread: Array  # [M] root mean square of the term over its samples
 
 
 def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
     """The constraints' values from sums over all rows."""
-    values, margins, known = [], [], terms(problem)
+    found, known = [], terms(problem)
     for one in problem.constraints:
+        own = _server_value(one.term, model)
         if not one.term.sampled:
-            values.append(_server_value(one.term, model))
-            margins.append(0.0)
+            found.append((own, 0.0, abs(own)))
             continue
         i = known.index(one.term)
-        mean = total.total[i] / total.count[i]
-        spread = max(total.square[i] / total.count[i] - mean**2, 0.0)
-        values.append(float(mean) + _server_value(one.term, model))
-        margins.append(1.96 * float(np.sqrt(spread / total.count[i])))
-    return Levels(np.array(values), np.array(margins))
+        mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
+        error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
+        found.append((float(mean) + own, 1.96 * error, float(np.sqrt(square)) + abs(own)))
+    return Levels(*np.array(found).reshape(-1, 3).T)
+
+
+def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
+    """F_0 from sums over all rows, with the penalty and without the regularizer."""
+    term = objective_term(problem)
+    value = _server_value(term, model)
+    if term.sampled:
+        i = terms(problem).index(term)
+        value += float(total.total[i] / total.count[i]) + penalty(problem.objective, model)
+    return value
 
 
 def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str, float]:
     """Columns of the history: the training loss F, the objective with all that is added, constraints, their margins."""
-    known, term = terms(problem), objective_term(problem)
-    loss = float(total.total[0] / total.count[0])
-    if term.sampled:
-        i = known.index(term)
-        objective = float(total.total[i] / total.count[i]) + _server_value(term, model)
-        objective += penalty(problem.objective, model)
-    else:
-        objective = _server_value(term, model)
+    loss, objective = float(total.total[0] / total.count[0]), smooth_value(problem, model, total)
     if problem.regularizer is not None:
         objective += problem.regularizer.value(model)
     found = levels(problem, model, total)
@@ -231,47 +232,3 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
 def _server_value(term: Term, model: Parameters) -> float:
     part = term.server(model)
     return 0.0 if part is None else float(part[0])
-
-
-def report_certificate(
-    problem: Problem, model: Parameters, total: Tally, gradient: Record, multipliers: Array
-) -> dict[str, float]:
-    """Columns of the history: the KKT residual and its parts.
-
-    With a regularizer h the stationarity is ||w - prox_h(w - grad F)||, the prox-gradient map with step 1: the norm of
-    the gradient where h = 0, and zero at the stationary points of F + h.
-
-    Parameters
-    ----------
-    total : over all rows
-    gradient : leaves [K, ...] float64: sums of the sampled functions' gradients over the counted rows of all clients
-    multipliers : [M]
-    """
-    known, which = terms(problem), sampled(problem)
-    counts = [total.count[known.index(one.term)] for one in which]
-    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
-    rows = iter(stacked / np.array(counts)[:, None])
-
-    def slope(term: Term, added: Array) -> Array:
-        found = next(rows) + added if term.sampled else 0.0
-        part = term.server(model)
-        if part is not None:
-            found = found + flat(part[1])
-        return found
-
-    first = slope(objective_term(problem), penalty_gradient(problem.objective, flat(model)))
-    if problem.regularizer is not None:
-        first = _prox_map(problem.regularizer, model, first)
-    others = [slope(one.term, 0.0) for one in problem.constraints]
-    excess = levels(problem, model, total).value - np.array([one.limit for one in problem.constraints])
-    found: Certificate = certificate(first, np.array(others).reshape(len(others), len(first)), excess, multipliers)
-    return found._asdict()
-
-
-def _prox_map(regularizer: Regularizer, model: Parameters, gradient: Array) -> Array:
-    """[d] w - prox_h(w - gradient) with step 1, in float64."""
-    w = flat(model)
-    return w - flat(regularizer.prox(unflat(w - gradient, model), 1.0))
-
-
-CERTIFICATE = ("kkt_residual", "stationarity", "infeasibility", "complementarity")

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.functions import (
-    CERTIFICATE,
-    Tally,
-    report_certificate,
-    report_levels,
-    sampled,
-    slopes,
-    tally,
-    terms,
-)
+from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
+from mpifed.algorithms.functions import Tally, report_levels, sampled, slopes, tally, terms
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Algorithm, Field, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import Algorithm, Columns, Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Parameters
@@ -154,26 +147,33 @@ class Evaluation(NamedTuple):
     gradient: Record  # leaves [n, K, ...] over the counted rows; () when nobody asks for a certificate
 
 
-def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, float]:
+def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:
     """Columns of the history: losses, objective, constraints, and the algorithm's own."""
-    own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
-    return report_levels(algorithm.problem, algorithm.model(server), found.tally) | own
+    own: Columns = getattr(algorithm, "report", lambda server: {})(server)
+    return {**report_levels(algorithm.problem, algorithm.model(server), found.tally), **own}
 
 
-def reported_certificate(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, float]:
-    """Columns of the history: the KKT residual, with the multipliers that the server has, if any."""
-    multipliers = getattr(server, "multipliers", np.zeros(0))
-    return report_certificate(algorithm.problem, algorithm.model(server), found.tally, found.gradient, multipliers)
+def reported_certificate(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:
+    """Columns of the history: the certificate."""
+    return report_certificate(algorithm.problem, algorithm.model(server), found.tally, found.gradient, first)
+
+
+def numbers_of_first(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, Any]:
+    """What certificates need to know of the first model."""
+    return first_iterate(algorithm.problem, algorithm.model(server), found.tally, found.gradient)
 
 
 def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
-    """What is measured of every algorithm for horizontally split data: losses and constraints; the KKT residual."""
+    """What is measured of every algorithm for horizontally split data: losses and constraints; the certificate."""
     losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
     certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)
     return (
         Measure((losses,), algorithm.model, partial(reported_levels, algorithm)),
-        Measure((certificate,), algorithm.model, partial(reported_certificate, algorithm), certificate=CERTIFICATE),
-    )
+        Measure(
+            (certificate,), algorithm.model, partial(reported_certificate, algorithm),
+            certificate=certificate_columns(algorithm.problem), first=partial(numbers_of_first, algorithm),
+        ),
+    )  # fmt: skip
 
 
 def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:

@@ -22,7 +22,7 @@ from mpifed.algorithms.hybrid import (
     unpadded,
 )
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.exchange import Algorithm, Columns, Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, Record, index
 from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
@@ -172,12 +172,12 @@ def _all_primal(
     return clients, Primal(placed_by_columns(problem, found, block))
 
 
-def _reported(algorithm: Algorithm, server: Any, measured: Model) -> dict[str, float]:
+def _reported(algorithm: Algorithm, server: Any, measured: Model, first: Any) -> Columns:
     """Columns of the history."""
     problem, total, primal = algorithm.problem, measured.sums, measured.primal
     model = Parameters(measured.asked.first, measured.asked.head)
     loss = float(total.loss) / problem.samples
-    columns = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
+    columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
     own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
     columns |= own
     if isinstance(primal, Primal):
@@ -185,4 +185,4 @@ def _reported(algorithm: Algorithm, server: Any, measured: Model) -> dict[str, f
         columns["dual"] = dual_value(problem.objective.penalty, w, float(total.conjugate), problem.samples)
     if "dual" in columns:
         columns["duality_gap"] = columns["objective"] - columns["dual"]
-    return columns
+    return {**columns}

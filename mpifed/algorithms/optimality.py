@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import Columns, Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient, penalty_gradient, squares
@@ -69,7 +69,7 @@ def _answer(
     return clients, Sums(np.array([share**2 * (squares(down) + squares(gap))]), pull)
 
 
-def _report(problem: Problem, rho: float, server: Any, found: Sums) -> dict[str, float]:
+def _report(problem: Problem, rho: float, server: Any, found: Sums, first: Any) -> Columns:
     start = map_leaves(lambda leaf: leaf.astype(np.float64), server.model)
     moved = map_leaves(lambda w, g: w - g / rho, start, found.pull)
     if problem.regularizer is not None:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.certificate import certificate_columns
 from mpifed.algorithms.functions import (
-    CERTIFICATE,
     Slopes,
     Statistics,
     Tally,
@@ -35,6 +35,7 @@ from mpifed.algorithms.horizontal import (
     Evaluation,
     measured_rows,
     model_template,
+    numbers_of_first,
     reported_certificate,
     reported_levels,
     tally_fields,
@@ -346,14 +347,19 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
             found = map_leaves(operator.add, sums.found, found)
         return Sums(sums.model, sums.turn + 1, found)
 
-    def measure(gradients: bool, reported: Any, columns: tuple[str, ...]) -> Measure:
+    def measure(gradients: bool, reported: Any, columns: tuple[str, ...] = (), first: Any = None) -> Measure:
         one = Pass(problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients)
         exchanges = one.exchanges(ask, absorb)
         return Measure(
             exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())),
-            lambda server, sums: reported(algorithm, server, sums.found), turns=turns, certificate=columns,
+            lambda server, sums, known: reported(algorithm, server, sums.found, known), turns=turns,
+            certificate=columns, first=first,
         )  # fmt: skip
 
-    return measure(False, reported_levels, ()), measure(True, reported_certificate, CERTIFICATE)
+    def first(server: Any, sums: Sums) -> dict[str, Any]:
+        return numbers_of_first(algorithm, server, sums.found)
+
+    certificate = measure(True, reported_certificate, certificate_columns(problem), first)
+    return measure(False, reported_levels), certificate
 
 

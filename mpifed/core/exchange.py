@@ -7,7 +7,7 @@ or in floats, in the clear or not), where clients live and how many ranks there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -19,6 +19,7 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import Round
 
+Columns: TypeAlias = dict[str, float | None]  # of one row of the history
 States: TypeAlias = Any  # a client-state record for each block of this rank: a list, or mpifed.core.states.ClientStates
 
 
@@ -173,10 +174,13 @@ class Measure:
 
     exchanges: tuple[Exchange, ...]
     start: Callable[[Any], Any]  # (server) -> what the exchanges take as the server's state
-    report: Callable[[Any, Any], dict[str, float]]  # (server, that state at the end) -> columns
+    # (server, that state at the end, what `first` has given of the first iterate) -> columns
+    report: Callable[[Any, Any, Mapping[str, Any]], Columns]
     start_clients: Callable[[Block, Record], Record] = _nothing  # (block, the algorithm's states) -> the measure's
     turns: int = 1
     certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
+    # (server, state at the end) -> numbers of the first iterate, in terms of JSON: every checkpoint holds them
+    first: Callable[[Any, Any], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,9 +158,9 @@ def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str,
 def _certificates(job: Job, measurements: int) -> int:
     """How many of the measured rounds are certified."""
     every, record = job.record.certify_every, job.record
-    if job.stop.kkt_residual is not None:
+    if job.stop.certificates:
         return measurements
-    found = {job.rounds}
+    found = {0, job.rounds}
     if every:
         found |= {index for index in range(0, job.rounds, record.every) if index % every == 0}
     return len(found)

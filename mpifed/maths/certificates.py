@@ -1,4 +1,9 @@
-"""Certificates of optimality, computed from the true problem and not from its surrogates."""
+"""Certificates of optimality, computed from the true problem and not from its surrogates.
+
+The problem is min F_0(w) subject to F_m(w) <= limit_m, m = 1 to M; e_m = F_m - limit_m. All that is asked of the
+functions are values and gradients at one model, and some numbers of the first iterate w_0, which give the units: so
+no certificate changes when the objective, or a constraint with its limit, is measured in other units.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,39 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
+from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
+from mpifed.maths.dual import multipliers as dual_multipliers
 
 Floats = NDArray[np.float64]
+
+_TIE = 1e-6  # weight of ||nu|| against the residual: decides where the multipliers are not unique, and nowhere else
+_MOST = 1e8  # of a multiplier, in units of the gradients: what stands for infinity
+
+
+class FirstIterate(NamedTuple):
+    """What certificates need to know of w_0."""
+
+    objective: float  # F_0
+    gradient: float  # ||grad F_0||
+    excess: Floats  # [M] F_m - limit_m
+
+
+class Point(NamedTuple):
+    """Values and gradients at a model."""
+
+    objective: float  # F_0, with all that is added to the loss
+    gradient: Floats  # [d] of F_0
+    excess: Floats  # [M] F_m - limit_m
+    gradients: Floats  # [M, d] of F_m
+    limits: Floats  # [M]
+    spreads: Floats  # [M] root mean square of the constraint's term over its samples: a unit where nothing else is
+
+    def lagrangian(self, nu: Floats) -> Floats:
+        """[d] grad F_0 + sum nu_m grad F_m."""
+        return self.gradient + nu @ self.gradients
 
 
 class Certificate(NamedTuple):
@@ -17,35 +51,180 @@ class Certificate(NamedTuple):
 
     kkt_residual: float  # the largest of the three
     stationarity: float
-    infeasibility: float
+    feasibility: float
     complementarity: float
 
 
-def certificate(gradient: Floats, gradients: Floats, excess: Floats, multipliers: Floats) -> Certificate:
-    """The KKT residual of min F_0 subject to F_m <= limit_m, in the normalization of Fritz John.
+def scales(point: Point, first: FirstIterate) -> tuple[float, float]:
+    """(S, C): the units of gradients and of values of the objective."""
+    slope = max(first.gradient, float(np.linalg.norm(point.gradient)))
+    return slope, max(abs(point.objective), abs(first.objective))
 
-    The multipliers (1, nu) are divided by their sum 1 + sum nu, so that the residual does not depend on how large they
-    are; without constraints it is the norm of the gradient.
+
+def best_multipliers(point: Point, first: FirstIterate) -> Floats:
+    """The multipliers nu [M] with which the point comes closest to the KKT conditions.
+
+    They minimize ||grad F_0 + sum nu_m grad F_m||^2 / S^2 + sum (nu_m e_m)^2 / C^2 over nu >= 0, with S and C of
+    `scales`. Where gradients depend on each other, they are the shortest such, each nu_m in units in which its column
+    of this least-squares problem has length 1.
+    """
+    slope, value = scales(point, first)
+    M = len(point.excess)
+    if not M or not slope:
+        return np.zeros(M)
+    together = np.vstack([point.gradient, point.gradients]).T / slope
+    factor: Floats = np.linalg.qr(together)[1]  # [min(d, M + 1), M + 1]: all that is needed of the d axes
+    # an objective of 0 weighs nothing against complementarity
+    slack = point.excess / value if value else np.where(point.excess == 0, 0.0, _MOST)
+    columns: Floats = np.vstack([factor[:, 1:], np.diag(slack)])
+    target = np.concatenate([-factor[:, 0], np.zeros(M)])
+    lengths = np.linalg.norm(columns, axis=0)
+    units = np.divide(1.0, lengths, out=np.zeros(M), where=lengths > 0)
+    columns *= units
+    tied = nnls(np.vstack([columns, _TIE * np.eye(M)]), np.concatenate([target, np.zeros(M)]))[0]
+    free = np.flatnonzero(tied > 0)
+    exact = np.zeros(M)
+    exact[free] = np.linalg.lstsq(columns[:, free], target, rcond=1e-9)[0]
+    found: Floats = units * (exact if (exact >= 0).all() else tied)
+    return found
+
+
+def certificate(point: Point, first: FirstIterate, nu: Floats, stationarity: float | None = None) -> Certificate:
+    """How far a point with multipliers `nu` [M] >= 0 is from the KKT conditions, free of units.
 
     Parameters
     ----------
-    gradient : [d] of F_0
-    gradients : [M, d] of the constraints
-    excess : [M] F_m - limit_m
-    multipliers : [M] nu >= 0
+    stationarity : where it is known otherwise, as with a regularizer
 
     Returns
     -------
     Certificate
-        stationarity ||grad F_0 + sum nu_m grad F_m||_2 / (1 + sum nu), infeasibility max(F_m - limit_m, 0),
-        complementarity max nu_m |F_m - limit_m| / (1 + sum nu).
+        stationarity ||grad L|| / max(S, max nu_m ||grad F_m||) with L = F_0 + sum nu_m e_m; feasibility
+        max e_m / max(|limit_m|, |e_m(w_0)|) of those above 0; complementarity max nu_m |e_m| / C. Each is 0 where its
+        numerator is. Without constraints only the first is left: the gradient's norm relative to the largest of now
+        and the start.
     """
-    total = 1.0 + float(multipliers.sum())
-    lagrangian = gradient + multipliers @ gradients if len(multipliers) else gradient
-    stationarity = float(np.linalg.norm(lagrangian)) / total
-    infeasibility = float(np.max(excess, initial=0.0))
-    complementarity = float(np.max(multipliers * np.abs(excess), initial=0.0)) / total
-    return Certificate(max(stationarity, infeasibility, complementarity), stationarity, infeasibility, complementarity)
+    slope, value = scales(point, first)
+    if stationarity is None:
+        weighed = nu * np.linalg.norm(point.gradients, axis=1)
+        remaining = float(np.linalg.norm(point.lagrangian(nu)))
+        stationarity = _ratio(remaining, max(slope, float(weighed.max(initial=0.0))))
+    feasibility = 0.0
+    for excess, limit, start, spread in zip(point.excess, point.limits, first.excess, point.spreads, strict=True):
+        unit = max(abs(limit), abs(start)) or spread
+        feasibility = max(feasibility, _ratio(max(float(excess), 0.0), float(unit)))
+    complementarity = _ratio(float((nu * np.abs(point.excess)).max(initial=0.0)), value)
+    return Certificate(max(stationarity, feasibility, complementarity), stationarity, feasibility, complementarity)
+
+
+def _ratio(above: float, below: float) -> float:
+    """0 where there is nothing to measure; 1 where there is something, and nothing to measure it by."""
+    if above == 0:
+        return 0.0
+    return above / below if below else 1.0
+
+
+def prox_stationarity(w: Floats, stepped: Floats, start: float) -> float:
+    """||w - prox(w - s grad F)|| / (s ||grad F||) for `stepped` = prox(w - s grad F), at the step of `prox_step`."""
+    return _ratio(float(np.linalg.norm(w - stepped)), _length(w, start))
+
+
+def prox_step(w: Floats, gradient: Floats, start: float) -> float:
+    """The step s = ||w|| / ||grad F|| of `prox_stationarity`, whose result so is free of units.
+
+    Parameters
+    ----------
+    start : ||w_0||, which stands for ||w|| where w = 0; 1 where both are 0
+    """
+    slope = float(np.linalg.norm(gradient))
+    return _length(w, start) / slope if slope else 1.0
+
+
+def _length(w: Floats, start: float) -> float:
+    return float(np.linalg.norm(w)) or start or 1.0
+
+
+# --- what follows from convexity ------------------------------------------------------------------------------------
+
+
+def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
+    """The best lower bound of the optimal value that this point gives where all functions are convex.
+
+    With F_0 mu_0-strongly and F_m mu_m-strongly convex, for every nu >= 0 and mu = mu_0 + sum nu_m mu_m,
+
+        F_0(w') >= F_0 + sum nu_m e_m - ||grad F_0 + sum nu_m grad F_m||^2 / (2 mu)  for all w' that meet the limits,
+
+    the least value of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
+    strongly convex. Up to rounding: of about 1e-12 relative to the terms that it is a sum of.
+
+    Parameters
+    ----------
+    nu : [M] multipliers that are tried beside the best
+    curvatures : [M + 1] mu_0 to mu_M >= 0
+    """
+    candidates = [nu, np.zeros_like(nu)]
+    if len(nu):
+        candidates.append(_dual(point, curvatures))
+    return max(point.objective + _value(point, one, curvatures) for one in candidates)
+
+
+def feasible_direction(point: Point, curvatures: Floats, length: float) -> float | None:
+    """How near the limits are that are not met: `length` / ||d||, d the shortest step that meets all to first order.
+
+    A step meets them to first order if e_m + <grad F_m, d> + mu_m / 2 ||d||^2 <= 0 for all m. 0 where there is none:
+    the limits contradict each other there. Where all F_m are convex, no model within ||d|| meets all limits.
+
+    Parameters
+    ----------
+    curvatures : [M + 1] as for `lower_bound`; the first is not read
+    length : ||w||, or another unit of length
+
+    Returns
+    -------
+    None where all limits are met
+    """
+    if not (point.excess > 0).any():
+        return None
+    step = point._replace(gradient=np.zeros_like(point.gradient))  # of ||d||^2 / 2, which is minimized
+    mu = np.concatenate([[1.0], curvatures[1:]])
+    lengths = np.linalg.norm(point.gradients, axis=1)
+    alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
+    if (point.excess[lengths == 0] > 0).any():
+        return 0.0
+    half = max(_value(step, nu, mu) for nu in (_dual(step, mu), *alone))  # at most ||d||^2 / 2
+    found: float = length / max(float(np.sqrt(2 * half)), length * 1e-300)
+    return found
+
+
+def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
+    """sum nu_m e_m - ||grad L||^2 / (2 mu)."""
+    square = float((point.lagrangian(nu) ** 2).sum())
+    mu = float(curvatures[0] + nu @ curvatures[1:])
+    if not mu:
+        return float(nu @ point.excess) if not square else -np.inf
+    return float(nu @ point.excess) - square / (2 * mu)
+
+
+def _dual(point: Point, curvatures: Floats) -> Floats:
+    """[M] multipliers near those that maximize `_value`: those of SSCA's convex problem with these quadratics.
+
+    Constraints are first brought to gradients of length 1. Where F_0 is not strongly convex, a little is added, which
+    makes the multipliers, and not what is computed from them, a little worse.
+    """
+    lengths = np.linalg.norm(point.gradients, axis=1)
+    units = np.where(lengths > 0, lengths, np.where(point.excess == 0, 1.0, np.abs(point.excess)))
+    rows = np.vstack([point.gradient, point.gradients / units[:, None]])
+    excess = point.excess / units
+    tau = curvatures / 2 / np.concatenate([[1.0], units])
+    scale = max(float(np.linalg.norm(point.gradient)), float(curvatures[0] * np.abs(excess).max())) or 1.0
+    tau[0] = tau[0] or 1e-9 * float(tau.max()) * scale
+    if not tau[0]:
+        return np.zeros(len(excess))
+    try:
+        found = dual_multipliers(excess, rows @ rows.T, tau, _MOST * scale)
+    except NumericalError:  # whatever multipliers are taken, the bound holds
+        return np.zeros(len(excess))
+    return found / units
 
 
 def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:

@@ -44,6 +44,7 @@ class Sampled:
 
     sampled: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = False  # whether F is never below zero: a limit <= 0 can then not be met
+    convex: ClassVar[bool] = False  # whether F is convex in the model where the objective's loss is
 
     def counted(self, y: Array) -> Array | None:
         """[..., s] whether a sample is of one of `classes`; None: all count."""
@@ -77,6 +78,7 @@ class Loss(Sampled):
     """The objective's loss, without its penalty."""
 
     nonnegative: ClassVar[bool] = True  # with every objective of this package
+    convex: ClassVar[bool] = True
 
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
         """[..., s] the loss."""
@@ -122,6 +124,7 @@ class Norm:
 
     sampled: ClassVar[bool] = False
     nonnegative: ClassVar[bool] = True
+    convex: ClassVar[bool] = True
 
     def counted(self, y: Array) -> Array | None:
         """All samples alike."""

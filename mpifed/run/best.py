@@ -45,15 +45,19 @@ class Ran(NamedTuple):
         return self.code in FINISHED
 
     def numbers(self) -> dict[str, float]:
-        """What can be averaged: the summary's numbers, `constraint_1` ..., `infeasibility`, those that are there."""
+        """What can be averaged: the summary's numbers, `constraint_1` ..., those that are there."""
         found = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
         found.pop("exit", None)
         values = (self.summary or {}).get("constraint_values") or []
         found |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
-        if self.limits and len(self.limits) == len(values) and None not in values:
-            excess = (value - limit for value, limit in zip(values, self.limits, strict=True))
-            found["infeasibility"] = max(0.0, *excess)
         return found
+
+    def meets_limits(self) -> bool | None:
+        """Whether every constraint is at most its limit; None where that is not known, or there is none."""
+        values = (self.summary or {}).get("constraint_values") or []
+        if not self.limits or len(self.limits) != len(values) or None in values:
+            return None
+        return all(value <= limit for value, limit in zip(values, self.limits, strict=True))
 
 
 class Mean(NamedTuple):
@@ -193,8 +197,8 @@ def choose(folder: Path, by: str | None = None, maximize: bool | None = None) ->
     Parameters
     ----------
     folder : of a sweep
-    by : a column; when None the objective, and with constraints the infeasibility before it: the least objective of
-        the settings all of whose finished points meet their limits, else the least infeasibility
+    by : a column; when None the objective, and with constraints the feasibility before it: the least objective of the
+        settings all of whose finished points meet their limits, else the least excess relative to the limits
     maximize : None maximizes what is called an accuracy, and minimizes all else
 
     Raises
@@ -240,7 +244,7 @@ def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool
 
 def _default_columns(there: Sequence[str]) -> list[str]:
     objective = [name for name in ("objective", "train_loss") if name in there][:1]
-    return ["infeasibility", *objective] if "infeasibility" in there else objective
+    return ["feasibility", *objective] if any(name.startswith("constraint_") for name in there) else objective
 
 
 def _rank(setting: Setting, column: str, sign: float) -> float:

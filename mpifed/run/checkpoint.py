@@ -34,7 +34,7 @@ from mpifed.run.setup import Result, together
 from mpifed.shards.hdf5 import open_hdf5
 from mpifed.shards.layout import sha256
 
-SCHEMA = 3
+SCHEMA = 4
 KEPT = 2  # generations
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _SERVER = "server"  # group in server.h5
@@ -51,6 +51,7 @@ class Progress(NamedTuple):
     exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # what each has cost, to the last checkpoint
     attempt: int = 0  # how often the next round has been void
     ledger: Mapping[str, Any] | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
+    first: Mapping[str, Any] | None = None  # what certificates need to know of the first iterate; on rank 0
 
     def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
         """After so much time and so many rounds more, or so many attempts at the next one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
@@ -20,13 +20,13 @@ def exit_code(end: int) -> int:
 
 
 def error_of(
-    end: int, job: Job, done: int, out: Path, certified: Mapping[str, float | None], refusal: str | None
+    end: int, job: Job, done: int, out: Path, lacking: Sequence[str], refusal: str | None
 ) -> MpifedError | None:
     """The error of a run that ends after `done` rounds, alike on every rank; None where all is well.
 
     Parameters
     ----------
-    certified : the last certificates, by column
+    lacking : what the last model does not have of what the job asks for, and why
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
@@ -45,13 +45,8 @@ def error_of(
             agreed=True,
         )
     if end == NotCertified.exit_code:
-        missing = []
-        for name, asked in job.stop.certificates.items():
-            found = certified.get(name)
-            if found is None or found > asked:
-                missing.append(f"{name} = {asked:g} (it is {'not known' if found is None else format(found, '.3g')})")
         return NotCertified(
-            f"[stop] {', '.join(missing)}: not reached in {done} rounds; the model stands in {out}; give it more "
-            "rounds with --set rounds=... --resume"
+            f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; give it more rounds with "
+            "--set rounds=... --resume"
         )
     return None

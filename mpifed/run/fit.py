@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.certificate import strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.comm.encryption import schemes
 from mpifed.core.exchange import Algorithm
@@ -36,6 +37,11 @@ def wrong_together(job: Job) -> list[str]:
         wrong.append(
             f"[stop] {name}: is computed from training data without noise, so epsilon does not cover what the "
             "end of the run would tell of them; leave it out, or stop by rounds, [stop] seconds or [stop] epsilon"
+        )
+    if job.record.released_only and job.constraint:
+        wrong.append(
+            "[record] released_only: nothing is computed from training data to be reported, so nobody could say "
+            "whether a [[constraint]] is met; leave one of them out"
         )
     for name in job.stop.certificates if job.record.released_only and job.privacy is None else ():
         wrong.append(
@@ -143,12 +149,27 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     if job.channel == "encrypted":
         wrong += schemes.check(job.protection(), problem.clients, per_round)
     wrong += _too_few(job, per_round or problem.clients)
-    if job.stop.kkt_residual and not wrong and not any(one.certificate for one in algorithm.measures):
-        wrong.append(f'[stop] kkt_residual: "{name}" measures no certificate; leave it out, or add one to its measures')
-    if job.stop.duality_gap and not getattr(algorithm, "certifies_gap", False):
+    return [*wrong, *([] if wrong else _wrong_certificates(job, algorithm))]
+
+
+def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
+    """What is asked of the last model and could never be said of it."""
+    name, measured = job.algorithm["name"], {column for one in algorithm.measures for column in one.certificate}
+    for asked in job.stop.certificates:
+        if asked != "duality_gap" and asked not in measured:
+            yield f'[stop] {asked}: "{name}" measures no certificate; leave it out, or add one to its measures'
+    if job.stop.duality_gap is None or getattr(algorithm, "certifies_gap", False):
+        return
+    if "duality_gap" not in measured:
         why = getattr(algorithm, "why_no_gap", "it keeps no dual variables")
-        wrong.append(f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out')
-    return wrong
+        yield f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out'
+        return
+    curvatures = strong_convexity(algorithm.problem)
+    if curvatures is None or not curvatures.any():
+        yield (
+            "[stop] duality_gap: a lower bound needs an objective and constraints that are convex, one of them "
+            "strongly, as with [objective] penalty > 0 or the norm, no regularizer, and all rows measured; leave it out"
+        )
 
 
 def _why_all(algorithm: Algorithm) -> str:

@@ -138,7 +138,7 @@ def recommend(folder: Path, by: Mapping[str, float] | None = None) -> Recommenda
     """The setting of a sweep whose grey relational grade is the largest, of those that no other beats.
 
     Seeds are averaged. A setting is left out, and named with the reason, where one of its points failed numerically,
-    has no finite value of a criterion, or breaks a limit of its job (unless `infeasibility` is a criterion), and where
+    has no finite value of a criterion, or breaks a limit of its job (unless `feasibility` is a criterion), and where
     none of its points has finished.
 
     Parameters
@@ -203,7 +203,7 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
     for name in criteria:
         if not all(math.isfinite(one.get(name, math.nan)) for one in numbers):
             return f"without a finite {name}"
-    if "infeasibility" not in criteria and any(one.get("infeasibility", 0.0) > 0 for one in numbers):
+    if "feasibility" not in criteria and any(point.meets_limits() is False for point in setting.counted):
         return "breaks a limit"
     return ""
 

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
@@ -31,7 +32,8 @@ LEDGER = ("up_bytes", "down_bytes", "epsilon")
 SUMMARY = (
     "rounds", "exit", "model_sha256", "objective", "train_loss", "test_accuracy", "elapsed_s", "seconds_per_round",
     "up_bytes", "down_bytes", "peak_rss_bytes", "epsilon", "delta", "kkt_residual", "constraint_values",
-    "duality_gap", "nonzeros", "simulated_s", "epsilon_if_secret", "private",
+    "stationarity", "feasibility", "complementarity", "multipliers", "lower_bound", "duality_gap", "nonzeros",
+    "simulated_s", "epsilon_if_secret", "private",
 )  # fmt: skip
 
 
@@ -197,16 +199,17 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for what the run did not yield.
 
     A value stands in run.json, else in the last row of history.csv (a number that is not finite counts as absent);
-    `constraint_values` lists the columns `constraint_*` in their order; the hash and the count of nonzero entries come
-    from model.h5.
+    `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
+    hash and the count of nonzero entries come from model.h5.
     """
     run, found = Path(run_dir), dict.fromkeys(SUMMARY)
     if (run / HISTORY).exists():
-        last = History(run, FIRST).last()
-        measured = {name: value for name, value in last.items() if math.isfinite(value)}
-        constraints = [measured.get(name) for name in last if name.startswith("constraint_")]
-        found |= measured | {"constraint_values": constraints or None}
+        found |= History(run, FIRST).last()
     found |= {name: value for name, value in read_json(run / "run.json").items() if value is not None}
+    found = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
+    for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
+        numbered = [key for key in found if re.fullmatch(rf"{prefix}\d+", key)]
+        found[name] = [found[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
     if (run / "model.h5").exists():
         model = read_model(run / "model.h5")
         nonzeros = sum(int(np.count_nonzero(values)) for values in model.values())

@@ -16,7 +16,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
-from mpifed.run import ends, environment
+from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
@@ -27,13 +27,11 @@ from mpifed.run.memory import keep_freed_memory
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_job
-from mpifed.run.setup import Ready, measures_of, prepare, together
+from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
 from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript
-
-CERTIFIED = ("kkt_residual", "duality_gap")
 
 
 class Result(NamedTuple):
@@ -110,7 +108,6 @@ class _Run:
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
         self.row: dict[str, Any] = {}
-        self.certified: dict[str, float | None] = {}  # of the last measured model, by column, on rank 0
         self.late: dict[str, float | None] = {}  # of the last model, when its row in the history was written before
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # by the exchanges of an earlier part of this run
@@ -143,7 +140,7 @@ class _Run:
         self._rounds(max_hours)
         self._recorded()
         cpu_s = time.process_time() - began_cpu
-        if federation.order != INTERRUPTED and self.job.record.every:
+        if federation.order != INTERRUPTED:
             self._measure_the_end()
         self._checkpoint()
         code = self.transport.share(self._code())
@@ -157,14 +154,15 @@ class _Run:
         """The error that stands for this end, if it is one; on every rank."""
         ledger = self.ledger
         refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
-        error = ends.error_of(code, self.job, self.progress.round, self.out, self.certified, refusal)
+        lacking = self.transport.share(self._lacking() if self.serves else None)
+        error = ends.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
         if error is not None:
             raise error
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record = self.ready.federation, self.job.record
-        if record.every and self.progress.round == 0 and not self.row:
-            self._measure(self._certifies())
+        if self.progress.round == 0 and not self.row:
+            self._measure_the_start()
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
@@ -200,7 +198,9 @@ class _Run:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
-        if self._certified() or (seconds is not None and self.progress.elapsed_s >= seconds):
+        if self.job.stop.certificates and not self._lacking():
+            return LIMIT_REACHED
+        if seconds is not None and self.progress.elapsed_s >= seconds:
             return LIMIT_REACHED
         if self.ledger is not None:
             if not self.ledger.allows(now):
@@ -211,22 +211,22 @@ class _Run:
     def _certifies(self) -> bool:
         """Whether this round's measurement is one with certificates."""
         done, every = self.progress.round, self.job.record.certify_every
-        if self.job.stop.kkt_residual is not None or done == self.job.rounds:
+        if self.job.stop.certificates or done in (0, self.job.rounds):
             return True
         return every > 0 and done % every == 0
 
-    def _certified(self) -> bool:
-        """On rank 0: whether the certificates that the job asks for are there."""
-        asked = self.job.stop.certificates
-        found = {name: self.certified.get(name) for name in asked}
-        return bool(asked) and all(value is not None and value <= asked[name] for name, value in found.items())
+    def _lacking(self) -> list[str]:
+        """On rank 0: what the job asks for and the last measured model does not have, and why if that is known."""
+        columns = self.row | self.late
+        found = list(goals.unreached(self.job, columns))
+        why = goals.contradiction(columns)
+        return [*found, why] if found and why else found
 
     def _code(self) -> int:
         """On rank 0: the exit code of a run that ends in order."""
         if self.ready.federation.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
             return self.ready.federation.order
-        asked = self.job.stop.certificates and self.ready.federation.order == 0
-        return NotCertified.exit_code if asked and not self._certified() else 0
+        return NotCertified.exit_code if self._lacking() else 0
 
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
@@ -247,26 +247,36 @@ class _Run:
             "down_bytes": done.down_bytes,
             **(self.ledger.columns() if self.ledger else {}),
         }
-        self.certified = {name: self.row.get(name) for name in CERTIFIED}
         if self.results is not None:
             self.results.row(self.row)
 
     def _columns(self, measures: Sequence[Measure], certify: bool) -> dict[str, float | None]:
-        ready = self.ready
-        return measure(
+        ready, first = self.ready, self.progress.first if self.progress.round else {}
+        columns, numbers = measure(
             measures, ready.algorithm, self.server, ready.federation.blocks, self.clients, self.everybody,
-            ready.federation, ready.test, certify, self.job.data.state_gib * 2**30,
+            ready.federation, ready.test, certify, self.job.data.state_gib * 2**30, first,
         )  # fmt: skip
+        if not self.progress.round:
+            self.progress = self.progress._replace(first=numbers)
+        return columns
+
+    def _measure_the_start(self) -> None:
+        """The first row, and what certificates need to know of the first iterate."""
+        if self.job.record.every:
+            self._measure(certify=True)
+        elif self.job.constraint:
+            self._columns([one for one in self.measures if one.certificate], certify=True)
 
     def _measure_the_end(self) -> None:
-        """The last row, and the certificate of the last model where its row has none."""
-        if self.row.get("round") != self.progress.round:
+        """The last row, and what the last model's row does not have: a certificate; limits, over all rows."""
+        record, measures = self.job.record, self.measures
+        certificates = [one for one in measures if one.certificate]
+        if record.every and self.row.get("round") != self.progress.round:
             self._measure(certify=True)
-            return
-        certificates = [one for one in self.measures if one.certificate]
-        if self.transport.share(certificates and self.certified.get("kkt_residual") is None):
+        elif record.every and self.transport.share(certificates and self.row.get("kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
-            self.certified |= self.late
+        if self.job.constraint and (record.rows or not record.every):
+            self.late = self._columns([*measures_of_all_rows(self.job, self.ready.algorithm)], certify=True)
 
     def _recorded(self) -> None:
         """Write down the messages of the first rounds, and take down no more."""
@@ -309,9 +319,6 @@ class _Run:
         results.device = self.ready.federation.device
         if resumed:
             self.row = results.resume(self.progress.round)
-            if self.row.get("round") == self.progress.round:
-                found = {name: self.row.get(name, np.nan) for name in CERTIFIED}
-                self.certified = {name: None if np.isnan(value) else value for name, value in found.items()}
         results.open(self.transport, self.progress, resumed)
         return results
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import Any
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Measure, Problem, States, Summation, play
+from mpifed.core.exchange import Algorithm, Columns, Measure, Problem, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
@@ -27,8 +28,10 @@ def measure(
     test: Block | None,
     certify: bool = True,
     room: float = inf,
-) -> dict[str, float | None]:
-    """The columns of one row of the history, on rank 0; elsewhere nothing. Collective.
+    first: Mapping[str, Any] | None = None,
+) -> tuple[Columns, dict[str, Any]]:
+    """The columns of one row of the history, and the numbers of the first iterate; on rank 0, elsewhere nothing.
+    Collective.
 
     Parameters
     ----------
@@ -37,11 +40,14 @@ def measure(
     test : the test data as the block of one client, on rank 0 alone
     certify : play the certificates too; otherwise their columns are None
     room : bytes in memory of what clients keep while they are measured
+    first : the numbers of the first iterate; empty where this is it, None where they were never found, so that what
+        needs them is left out
     """
-    columns: dict[str, float | None] = {}
+    columns: Columns = {}
+    numbers = dict(first or {})
     roster = Roster.of(blocks)
     for one in measures:
-        if one.certificate and not certify:
+        if one.certificate and not (certify and (one.first is None or first is not None)):
             columns |= dict.fromkeys(one.certificate)
             continue
         found = one.start(server) if summation.serves else None
@@ -49,10 +55,12 @@ def measure(
         for _ in range(one.turns):
             found, clients = play(one.exchanges, found, clients, now, summation)
         if summation.serves:
-            columns |= one.report(server, found)
+            if not first and one.first is not None:
+                numbers |= one.first(server, found)
+            columns |= one.report(server, found, numbers)
     if summation.serves and test is not None:
         columns |= test_scores(algorithm.problem, algorithm.model(server), test)
-    return columns
+    return columns, numbers
 
 
 def _begun(one: Measure, roster: Roster, states: States, i: int) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,6 +175,15 @@ def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
 def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
     """What is measured over training data: nothing where only what is released is recorded."""
     return () if job.record.released_only else algorithm.measures
+
+
+def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
+    """The same over all rows, where the job has only some measured; their exchanges have names of their own."""
+    one: Any = algorithm
+    whole: Algorithm = dataclasses.replace(one, problem=dataclasses.replace(one.problem, measured_rows=None))
+    for measure in measures_of(job, whole):
+        renamed = tuple(dataclasses.replace(part, name=f"{part.name}-of-all-rows") for part in measure.exchanges)
+        yield dataclasses.replace(measure, exchanges=renamed)
 
 
 def _open_blocks(job: Job, data: store.Federation, hosted: Hosted) -> Roster:

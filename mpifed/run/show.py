@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import shlex
 import shutil
@@ -21,7 +20,6 @@ from mpifed.run.best import (
     Setting,
     choose,
     is_sweep,
-    job_of,
     read_points,
     settings_of,
     swept,
@@ -31,8 +29,9 @@ from mpifed.run.best import (
 from mpifed.run.costs import cost_lines, simulated_lines
 from mpifed.run.disclosure import uncovered
 from mpifed.run.gra import Recommendation, recommend
-from mpifed.run.history import HISTORY, read_history, read_json, summary
+from mpifed.run.history import read_json, summary
 from mpifed.run.ledger_file import read_compared
+from mpifed.run.show_certificate import certificate_lines
 from mpifed.run.units import human_bytes as human_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _MEANING = {
     None: "still running, or killed",
     0: "done",
-    5: "rounds ended without the certificate asked for",
+    5: "a limit is not met, or a certificate asked for not reached",
     6: "privacy budget reached",
     75: "interrupted; go on with --resume",
 }
@@ -49,7 +48,6 @@ _COLUMNS = (
     "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon",
     "epsilon_if_secret", "elapsed_s", "simulated_s", "bytes",
 )  # fmt: skip
-_PARTS = ("stationarity", "infeasibility", "complementarity")  # of a KKT residual
 _WIDEST = 100_000  # characters: wider than any table
 
 
@@ -106,7 +104,7 @@ def run_text(folder: Path, terminal: bool = False) -> str:
     lines += [_line(label, text) for label, text in protection.shown(run, found)]
     if run.get("delta") is not None:
         lines.append(_line("epsilon does not cover", "; ".join(uncovered(folder))))
-    lines += _certificate_lines(folder)
+    lines += [_line(label, text) for label, text in certificate_lines(folder)]
     lines += [_line("warning", str(warning)) for warning in run.get("warnings") or []]
     lines.append(_line("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
@@ -118,48 +116,6 @@ def _meaning(code: int | None) -> str:
 
 def _line(label: str, text: str) -> str:
     return f"{label:30} {text}"
-
-
-# --- constraints and certificate of one run ----------------------------------------------------------------------
-
-
-def _certificate_lines(folder: Path) -> Iterator[str]:
-    """A line for each constraint, and for each certificate, where run.json or the history's last row has them."""
-    columns = read_history(folder) if (folder / HISTORY).exists() else {}
-    last = {name: float(values[-1]) for name, values in columns.items() if len(values) and math.isfinite(values[-1])}
-    run, job = read_json(folder / "run.json"), job_of(folder)
-    last |= {name: run[name] for name in ("kkt_residual", *_PARTS) if run.get(name) is not None}
-    for m, one in enumerate(job.get("constraint", []), 1):
-        if f"constraint_{m}" in last:
-            found = last[f"constraint_{m}"], last.get(f"margin_{m}"), one["limit"]
-            yield _line(f"constraint {m}{_what(one)}", _constraint_text(*found))
-    parts = ", ".join(f"{name} {last[name]:.3g}" for name in _PARTS if name in last)
-    for name, label in (("kkt_residual", "KKT residual"), ("duality_gap", "duality gap")):
-        if name in last:
-            asked = job.get("stop", {}).get(name)
-            text = f"{last[name]:.6g}" + (f" ({parts})" if parts and name == "kkt_residual" else "")
-            yield _line(label, text if asked is None else f"{text}, asked for {asked:g} or less")
-
-
-def _what(constraint: dict[str, Any]) -> str:
-    """Which function a constraint bounds."""
-    classes = constraint.get("classes")
-    of = f" of classes {', '.join(map(str, classes))}" if classes else ""
-    return f" ({constraint['name']}{of})"
-
-
-def _constraint_text(value: float, margin: float | None, limit: float) -> str:
-    """Whether a constraint holds.
-
-    The value is exact, a mean over all the training rows that count, and it alone decides; its margin tells how far the
-    mean over new samples of the same kind may lie from it.
-    """
-    text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
-    if value > limit:
-        return f"{text}NOT met, by {value - limit:.2g}"
-    if margin and value + margin > limit:
-        return f"{text}met on the training rows; the margin leaves open whether on new samples"
-    return f"{text}met"
 
 
 # --- the points of a sweep ---------------------------------------------------------------------------------------
@@ -241,8 +197,8 @@ def _mean(name: str, mean: Mean | None, whole: int) -> str:
 
 
 def _limits_met(setting: Setting) -> str:
-    excess = [point.numbers().get("infeasibility") for point in setting.counted]
-    return _of(excess.count(0.0), len(excess)) if excess else ""
+    met = [point.meets_limits() for point in setting.counted]
+    return _of(met.count(True), len(met)) if met else ""
 
 
 def _notes(points: Sequence[Ran]) -> Iterator[str]:
@@ -290,7 +246,7 @@ def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
     yield from _set_arguments(best)
     yield _line("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
     yield from (_line(name, _mean(name, mean, len(best.counted))) for name, mean in means.items())
-    if "infeasibility" in means:
+    if any(point.limits for point in best.counted):
         yield _line("limits met", _limits_met(best))
     yield from choice.edges
     if choice.failed:

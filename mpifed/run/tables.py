@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+CERTIFIED = ("kkt_residual", "stationarity", "feasibility", "complementarity", "duality_gap")  # what [stop] may bound
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 
@@ -96,14 +97,18 @@ class StopTable(Table):
     """`[stop]`"""
 
     seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
-    kkt_residual: Annotated[float, Field(gt=0)] | None = None  # of a certificate, made at every measured round
-    duality_gap: Annotated[float, Field(gt=0)] | None = None  # of the model and the duals, at every measured round
+    # of a certificate, made at every measured round: the largest of the three numbers after it, or one by itself
+    kkt_residual: Annotated[float, Field(gt=0)] | None = None
+    stationarity: Annotated[float, Field(gt=0)] | None = None
+    feasibility: Annotated[float, Field(ge=0)] | None = None  # when absent, limits must be met exactly
+    complementarity: Annotated[float, Field(gt=0)] | None = None
+    duality_gap: Annotated[float, Field(gt=0)] | None = None  # above a lower bound, at every measured round
     epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that a client may spend; else that of [privacy]
 
     @property
     def certificates(self) -> dict[str, float]:
         """What is asked of the last model, by column."""
-        found = {"kkt_residual": self.kkt_residual, "duality_gap": self.duality_gap}
+        found = {name: getattr(self, name) for name in CERTIFIED}
         return {name: asked for name, asked in found.items() if asked is not None}
 
 

@@ -58,7 +58,7 @@ class Noise:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        return (Measure((), lambda server: server, lambda server, found: {"train_loss": 1.0, "size": 2.0}),)
+        return (Measure((), lambda server: server, lambda server, found, first: {"train_loss": 1.0, "size": 2.0}),)
 
     def check(self) -> list[str]:
         return []

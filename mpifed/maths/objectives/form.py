@@ -75,6 +75,7 @@ class Linear:
 
     classifies: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True  # whether no loss is below zero: a limit <= 0 can then not be met
+    convex: ClassVar[bool] = False  # whether each loss is a convex function of the model: lower bounds rest on it
 
     def scores(self, first: Array, X: Any) -> Array:
         """[..., s, h] = X @ first."""

@@ -122,6 +122,8 @@ def _biased(head: Bias | tuple[()], scores: Array) -> Array:
 class Softmax(PerClass):
     """Multinomial logistic regression: the scores are the logits."""
 
+    convex: ClassVar[bool] = True
+
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
         return cross_entropy(scores, y)
@@ -137,6 +139,8 @@ class OneVsRest(PerClass):
 
     b_k is 1 for the sample's class and -1 for all others.
     """
+
+    convex: ClassVar[bool] = True
 
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] the sum over the classes."""
@@ -164,6 +168,8 @@ class TrueClassLogistic(PerClass):
     reproduction; take `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
     """
 
+    convex: ClassVar[bool] = True
+
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] of the score of the sample's class."""
         own = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
@@ -186,6 +192,7 @@ class Logistic(Linear):
     Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
     """
 
+    convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LogisticDual()
     penalty: Annotated[float, Ge(0)] = 0.0
     concave: Annotated[float, Ge(0)] = 0.0  # as that of `Softmax`
@@ -225,6 +232,7 @@ class LeastSquares(Linear):
     """Linear regression: loss (x'w - y)^2 / 2."""
 
     classifies: ClassVar[bool] = False
+    convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LeastSquaresDual()
     penalty: Annotated[float, Ge(0)] = 0.0
 

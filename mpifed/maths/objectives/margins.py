@@ -24,6 +24,7 @@ from mpifed.maths.objectives.form import Linear, Parameters, Slope
 class Margins(Linear):
     """What losses of the margin alone share."""
 
+    convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
     penalty: Annotated[float, Ge(0)] = 0.0
 

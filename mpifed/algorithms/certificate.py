@@ -1,0 +1,136 @@
+"""The certificate of a problem at a model, from sums over all rows: see `mpifed.maths.certificates`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mpifed.algorithms.functions import Levels, Tally, levels, objective_term, sampled, smooth_value, terms
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array, Record, bare_leaves, flat, unflat
+from mpifed.maths import certificates
+from mpifed.maths.certificates import FirstIterate, Floats, Point
+from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
+from mpifed.maths.terms import Norm, Term
+
+CERTIFICATE = ("kkt_residual", "stationarity", "feasibility", "complementarity", "lower_bound", "duality_gap")
+
+
+def certificate_columns(problem: Problem) -> tuple[str, ...]:
+    """The columns of the history that a certificate fills; see `report_certificate`."""
+    constraints = range(1, len(problem.constraints) + 1)
+    return (*CERTIFICATE, *(f"multiplier_{m}" for m in constraints), *["feasible_direction"][: len(constraints)])
+
+
+def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> Point:
+    """Values and gradients of the smooth functions at a model.
+
+    Parameters
+    ----------
+    total : over all rows
+    gradient : leaves [K, ...] float64: sums of the sampled functions' gradients over the counted rows of all clients
+    """
+    known, which = terms(problem), sampled(problem)
+    counts = [total.count[known.index(one.term)] for one in which]
+    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
+    rows = iter(stacked / np.array(counts)[:, None])
+    w = flat(model)
+
+    def slope(term: Term, added: Array | float) -> Array:
+        found = next(rows) + added if term.sampled else np.zeros_like(w)
+        part = term.server(model)
+        return found if part is None else found + flat(part[1])
+
+    first = slope(objective_term(problem), penalty_gradient(problem.objective, w))
+    others = [slope(one.term, 0.0) for one in problem.constraints]
+    found: Levels = levels(problem, model, total)
+    limits = np.array([one.limit for one in problem.constraints])
+    return Point(
+        smooth_value(problem, model, total), first, found.value - limits,
+        np.array(others).reshape(len(others), len(w)), limits, found.spread,
+    )  # fmt: skip
+
+
+def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> dict[str, Any]:
+    """What later certificates need to know of the first model, in words that JSON knows."""
+    point = point_at(problem, model, total, gradient)
+    return {
+        "objective": point.objective,
+        "gradient": float(np.linalg.norm(point.gradient)),
+        "excess": point.excess.tolist(),
+        "length": float(np.sqrt(squares(model))),
+    }
+
+
+def report_certificate(
+    problem: Problem, model: Parameters, total: Tally, gradient: Record, first: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Columns of the history: the KKT residual and its parts, multipliers, and what follows from convexity.
+
+    With a regularizer h the stationarity is ||w - prox_h(w - s grad F)|| / ||w||, s = ||w|| / ||grad F||: zero at the
+    stationary points of F + h.
+
+    Parameters
+    ----------
+    total, gradient : as for `point_at`
+    first : from `first_iterate`, of the first model
+
+    Returns
+    -------
+    `lower_bound` is None where some function is not convex or the objective has a regularizer, and where a part of the
+    rows is measured; `duality_gap`, how far the objective is above it, where a limit is not met too.
+    `feasible_direction` is None where all limits are met.
+    """
+    point = point_at(problem, model, total, gradient)
+    start = FirstIterate(first["objective"], first["gradient"], np.array(first["excess"]))
+    nu = certificates.best_multipliers(point, start)
+    stationarity = _with_regularizer(problem, model, point, nu, first["length"])
+    columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
+    curvatures = strong_convexity(problem)
+    met = not (point.excess > 0).any()
+    bound = None if curvatures is None else certificates.lower_bound(point, nu, curvatures)
+    bound = None if bound == -np.inf else bound
+    columns["lower_bound"] = bound
+    columns["duality_gap"] = point.objective - bound if bound is not None and met else None
+    columns |= {f"multiplier_{m}": float(one) for m, one in enumerate(nu, 1)}
+    if problem.constraints:
+        length = float(np.sqrt(squares(model))) or first["length"] or 1.0
+        known = curvatures if curvatures is not None else np.zeros(len(nu) + 1)
+        columns["feasible_direction"] = certificates.feasible_direction(point, known, length)
+    return columns
+
+
+def strong_convexity(problem: Problem) -> Floats | None:
+    """[M + 1] for which mu each function is known to be mu-strongly convex, F_0 first.
+
+    None where that is not known of all, where a regularizer is added, and where not all rows are measured: what is
+    then found of some is no bound for all.
+    """
+    all_terms = [objective_term(problem), *(one.term for one in problem.constraints)]
+    known = all(isinstance(term, Norm) or _convex(problem, term) for term in all_terms)
+    if not known or concave(problem.objective) or problem.regularizer is not None:
+        return None
+    rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
+    if problem.measured_rows is not None and problem.measured_rows < rows:
+        return None
+    found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in all_terms])
+    if all_terms[0].sampled:
+        found[0] += 2 * problem.objective.penalty
+    return found
+
+
+def _convex(problem: Problem, term: Term) -> bool:
+    return bool(getattr(problem.objective, "convex", False) and getattr(term, "convex", False))
+
+
+def _with_regularizer(problem: Problem, model: Parameters, point: Point, nu: Floats, start: float) -> float | None:
+    """The stationarity of F + h, in float64; None without h."""
+    regularizer = problem.regularizer
+    if regularizer is None:
+        return None
+    w, slope = flat(model), point.lagrangian(nu)
+    step = certificates.prox_step(w, slope, start)
+    stepped = flat(regularizer.prox(unflat(w - step * slope, model), step))
+    return certificates.prox_stationarity(w, stepped, start)

@@ -1,0 +1,50 @@
+"""What a job asks of its last model: limits that are met, certificates that are reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from mpifed.run.config import Job
+
+CONTRADICT = 0.1  # of `feasible_direction`: below, the model is ten times nearer to 0 than any that meets the limits
+
+
+def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
+    """What the job asks for and the model does not have, one text each; nothing where all is there.
+
+    A limit is met if F_m <= limit_m, exactly; or, where `[stop] feasibility` says how much more will do, if that is
+    not exceeded.
+
+    Parameters
+    ----------
+    columns : of the history, at the model
+    """
+    if job.stop.feasibility is None:
+        for m, one in enumerate(job.constraint, 1):
+            value = _known(columns, f"constraint_{m}")
+            if value is None:
+                yield f"constraint {m}: its value is not known"
+            elif value > one["limit"]:
+                yield f"constraint {m}: {value:.6g} is above its limit {one['limit']:g} by {value - one['limit']:.2g}"
+    for name, most in job.stop.certificates.items():
+        value = _known(columns, name)
+        if value is None or value > most:
+            yield f"[stop] {name} = {most:g} (it is {'not known' if value is None else format(value, '.3g')})"
+
+
+def contradiction(columns: Mapping[str, float | None]) -> str | None:
+    """A sentence where the limits that are not met contradict each other at the model; see `feasible_direction`."""
+    direction = _known(columns, "feasible_direction")
+    if direction is None or direction >= CONTRADICT:
+        return None
+    return (
+        f"the limits contradict each other here, or the data: to first order no model nearer than "
+        f"{1 / direction if direction else math.inf:.3g} times the length of this one meets them all "
+        f"(feasible_direction = {direction:.2g}); raise a limit"
+    )
+
+
+def _known(columns: Mapping[str, float | None], name: str) -> float | None:
+    value = columns.get(name)
+    return None if value is None or math.isnan(value) else value

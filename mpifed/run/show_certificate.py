@@ -1,0 +1,78 @@
+"""What `mpifed show RUN` says of the constraints and the certificate of a run's last model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifed.run.best import job_of
+from mpifed.run.goals import contradiction
+from mpifed.run.history import HISTORY, read_history, read_json
+
+_LABELS = {
+    "kkt_residual": "KKT residual",
+    "stationarity": "  stationarity",
+    "feasibility": "  feasibility",
+    "complementarity": "  complementarity",
+    "lower_bound": "lower bound of the optimum",
+    "duality_gap": "duality gap",
+}
+
+
+def certificate_lines(folder: Path) -> Iterator[tuple[str, str]]:
+    """(label, text) for each constraint and each number of the certificate, from run.json or the history's last row."""
+    columns = read_history(folder) if (folder / HISTORY).exists() else {}
+    last: dict[str, float] = {name: values[-1] for name, values in columns.items() if len(values)}
+    last |= {name: value for name, value in read_json(folder / "run.json").items() if isinstance(value, (int, float))}
+    last = {name: float(value) for name, value in last.items() if math.isfinite(value)}
+    job = job_of(folder)
+    for m, one in enumerate(job.get("constraint", []), 1):
+        if f"constraint_{m}" in last:
+            found = last[f"constraint_{m}"], last.get(f"margin_{m}"), one["limit"]
+            yield f"constraint {m}{_what(one)}", _constraint_text(*found) + _multipliers(last, m)
+    if why := contradiction(last):
+        yield "constraints", why
+    for name, label in _LABELS.items():
+        if name in last:
+            asked = job.get("stop", {}).get(name)
+            more = "" if asked is None else f", asked for {asked:g} or less"
+            yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
+
+
+def _multipliers(last: Mapping[str, float], m: int) -> str:
+    """The multiplier of the certificate, and that of the last convex problem of an algorithm that solves such."""
+    found = [
+        f"{label} {last[name]:.4g}"
+        for name, label in ((f"multiplier_{m}", "multiplier"), (f"subproblem_multiplier_{m}", "in the last subproblem"))
+        if name in last
+    ]
+    return f"; {', '.join(found)}" if found else ""
+
+
+def _relative(name: str, last: Mapping[str, float]) -> str:
+    """The gap relative to the objective."""
+    objective = abs(last.get("objective", 0.0))
+    return f" ({last[name] / objective:.2%} of the objective)" if name == "duality_gap" and objective else ""
+
+
+def _what(constraint: dict[str, Any]) -> str:
+    """Which function a constraint bounds."""
+    classes = constraint.get("classes")
+    of = f" of classes {', '.join(map(str, classes))}" if classes else ""
+    return f" ({constraint['name']}{of})"
+
+
+def _constraint_text(value: float, margin: float | None, limit: float) -> str:
+    """Whether a constraint holds.
+
+    The value is exact, a mean over all the training rows that count, and it alone decides; its margin tells how far the
+    mean over new samples of the same kind may lie from it.
+    """
+    text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
+    if value > limit:
+        return f"{text}NOT met, by {value - limit:.2g}"
+    if margin and value + margin > limit:
+        return f"{text}met on the training rows; the margin leaves open whether on new samples"
+    return f"{text}met"
