@@ -32,7 +32,8 @@ class Point(NamedTuple):
     first_value: Floats  # [M + 1] at w0
     first_slope: float  # ||grad F_0(w0)||
     length: float  # ||w||
-    curvature: Floats | None = None  # [M + 1] mu_m; None where a function is not convex
+    curvature: Floats  # [M + 1] mu_m, 0 where F_m is not known to be strongly convex
+    convex: bool  # whether all functions are
 
     @property
     def excess(self) -> Floats:
@@ -146,10 +147,9 @@ def shortest_step(at: Point) -> float | None:
 
     d* lies in the span of the gradients of those m for which equality holds, so it is d = a + b t, t = ||d||^2.
     """
-    mu = np.zeros(len(at.limit)) if at.curvature is None else at.curvature[1:]
     lengths = np.linalg.norm(at.gradient[1:], axis=1)
     unit = np.where(lengths > 0, lengths, 1.0)
-    e, mu = at.excess / unit, mu / unit
+    e, mu = at.excess / unit, at.curvature[1:] / unit
     G = np.linalg.qr((at.gradient[1:] / unit[:, None]).T, mode="r").T  # [M, at most M]
     found = []
     for equal in subsets(len(e)):
@@ -182,7 +182,7 @@ def lower_bound(at: Point) -> float | None:
     The maximum over nu >= 0 of F_0 + sum nu_m e_m - ||grad F_0 + sum nu_m grad F_m||^2 / (2 (mu_0 + sum nu_m mu_m)).
     It is infinite where no step meets the limits, as far as is known of them: then no point does.
     """
-    if at.curvature is None or not at.curvature.any():
+    if not (at.convex and at.curvature.any()):
         return None
     lengths = np.linalg.norm(at.gradient, axis=1)
     if (at.excess > 0).any() and shortest_step(at) is None:
@@ -197,7 +197,7 @@ def lower_bound(at: Point) -> float | None:
     e, mu, size = at.excess / unit, at.curvature[1:] / unit, lengths[0] or 1.0
 
     def negative(x: Floats) -> tuple[float, Floats]:
-        T, v = at.curvature[0] + mu @ x, R[:, 0] + R[:, 1:] @ x  # type: ignore[index]
+        T, v = at.curvature[0] + mu @ x, R[:, 0] + R[:, 1:] @ x
         if T <= 0:
             return np.inf, np.zeros_like(x)
         return float(v @ v / (2 * T) - e @ x) / size, (R[:, 1:].T @ v / T - v @ v / (2 * T * T) * mu - e) / size

@@ -12,7 +12,7 @@ import csv
 import math
 import sys
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jobs.constraints.certificate import Point, certificate
-from jobs.constraints.functions import OfLoss, curvatures, flat, functions
+from jobs.constraints.functions import OfLoss, convex, curvatures, flat, functions
 from jobs.constraints.rows import Model, Rows, first_iterate, read_job, read_model, read_rows
 
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}
@@ -29,7 +29,7 @@ Columns = dict[str, "float | None"]
 
 
 def certified(
-    run: Path, data: Path | None = None, own: Mapping[str, OfLoss] | None = None, convex_own: tuple[str, ...] = ()
+    run: Path, data: Path | None = None, own: Mapping[str, OfLoss] | None = None, convex_own: Collection[str] = ()
 ) -> Columns:
     """The columns of the history's last row that a certificate fills, and values with their margins.
 
@@ -57,12 +57,11 @@ def recomputed(
     rows: Rows,
     model: Model,
     own: Mapping[str, OfLoss] | None = None,
-    convex_own: tuple[str, ...] = (),
+    convex_own: Collection[str] = (),
 ) -> Columns:
     """The same of a model in memory."""
     first = first_iterate(job, rows.raw.shape[1], rows.outputs)
     now, before = functions(job, rows, model, own), functions(job, rows, first, own)
-    bent = curvatures(job, convex_own)
     at = Point(
         value=np.array([f.value for f in now]),
         gradient=np.array([f.gradient for f in now]),
@@ -71,7 +70,8 @@ def recomputed(
         first_value=np.array([f.value for f in before]),
         first_slope=float(np.linalg.norm(before[0].gradient)),
         length=float(np.linalg.norm(flat(model))),
-        curvature=None if bent is None else np.array(bent),
+        curvature=curvatures(job, convex_own),
+        convex=convex(job, convex_own),
     )
     found: Columns = {"objective": now[0].value}
     for m, function in enumerate(now[1:], 1):

@@ -5,7 +5,7 @@ Nothing of mpifed is imported. Shapes: s samples, b of one piece, p features, h 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,17 +86,24 @@ def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats)
     return function._replace(value=function.value + float(value), gradient=function.gradient + gradient)
 
 
-def curvatures(job: Mapping[str, Any], convex_own: tuple[str, ...] = ()) -> list[float] | None:
-    """[M + 1] mu_m, by which F_m is strongly convex whatever the data; None where one of them is not convex."""
+def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
+    """[M + 1] mu_m, by which F_m is strongly convex whatever the data; 0 where it is not, or not known to be.
+
+    `own` are names of convex terms beside those of the package.
+    """
+    found = [2.0 if table["name"] == "norm" else 0.0 for table in (job["minimize"], *job["constraint"])]
+    if not found[0] and convex({**job, "constraint": []}, own):
+        found[0] = 2 * job["objective"].get("penalty", 0.0)
+    return np.array(found)
+
+
+def convex(job: Mapping[str, Any], own: Collection[str] = ()) -> bool:
+    """Whether all functions are; `own` as above."""
     tables, objective = [job["minimize"], *job["constraint"]], job["objective"]
-    convex = all(table["name"] in ("norm", "loss", *convex_own) for table in tables)
-    bent = objective["name"] in NOT_CONVEX and any(table["name"] != "norm" for table in tables)
-    if not convex or bent or objective.get("concave", 0.0) > 0:
-        return None
-    found = [2.0 if table["name"] == "norm" else 0.0 for table in tables]
-    if tables[0]["name"] != "norm":
-        found[0] = 2 * objective.get("penalty", 0.0)
-    return found
+    if all(table["name"] == "norm" for table in tables):
+        return True
+    known = all(table["name"] in ("norm", "loss", *own) for table in tables)
+    return known and objective["name"] not in NOT_CONVEX and not objective.get("concave", 0.0)
 
 
 def forward(name: str, model: Model, X: Any, y: Any) -> tuple[Floats, Backward]:

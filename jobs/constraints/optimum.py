@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from jobs.constraints.certificate import Point, certificate
-from jobs.constraints.functions import OF_LOSS, curvatures, forward
+from jobs.constraints.functions import OF_LOSS, convex, curvatures, forward
 from jobs.constraints.rows import Floats, Rows, read_rows, tomllib
 
 JOBS = Path(__file__).parent
@@ -109,8 +109,7 @@ def solve(
 
 def certified_optimum(job: Mapping[str, Any], at: Callable[[Floats], Values], w: Floats, first: Floats) -> Optimum:
     """With the certificate's numbers, `first` being the first iterate."""
-    (value, gradient), (before, slope) = at(w), at(first)
-    bent, each = curvatures(job), np.eye(len(value))
+    (value, gradient), (before, slope), each = at(w), at(first), np.eye(len(job["constraint"]) + 1)
     numbers = certificate(
         Point(
             value=value,
@@ -120,7 +119,8 @@ def certified_optimum(job: Mapping[str, Any], at: Callable[[Floats], Values], w:
             first_value=before,
             first_slope=float(np.linalg.norm(slope(each[0]))),
             length=float(np.linalg.norm(w)),
-            curvature=None if bent is None else np.array(bent),
+            curvature=curvatures(job),
+            convex=convex(job),
         )
     )
     return Optimum(w, value, numbers)
@@ -130,7 +130,7 @@ def starts(job: Mapping[str, Any], rows: Rows) -> list[Floats]:
     """Where to begin: at zeros, and unless the problem is convex at minima of the losses, weighted in several ways."""
     outputs = rows.outputs if job["objective"]["name"] in ("softmax", "one-vs-rest") else 1
     zeros = np.zeros(rows.raw.shape[1] * outputs)
-    if curvatures(job) is not None:
+    if convex(job):
         return [zeros]
     losses = [table | {"name": "loss"} for table in (job["minimize"], *job["constraint"])]
     at = values({**job, "minimize": losses[0], "constraint": losses[1:]}, rows)
