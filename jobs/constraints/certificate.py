@@ -63,7 +63,8 @@ def certificate(at: Point) -> dict[str, float | None]:
     }
     found: dict[str, float | None] = {"kkt_residual": max(parts.values()), **parts}
     found |= {f"multiplier_{m}": float(value) for m, value in enumerate(nu, 1)}
-    found["feasible_direction"] = feasible_direction(at)
+    if len(nu):
+        found["feasible_direction"] = feasible_direction(at)
     found["lower_bound"] = bound = lower_bound(at)
     met = bound is not None and bool((excess <= 0).all())
     found["duality_gap"] = at.value[0] - bound if met and bound is not None else None

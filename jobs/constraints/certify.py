@@ -105,27 +105,41 @@ def last_row(run: Path) -> Columns:
     return {name: float(cell) if cell else None for name, cell in last.items()}
 
 
-def agree(ours: float | None, theirs: float | None, scale: float, tolerance: float) -> bool:
-    """Whether two numbers are the same, up to what rounding may do to them."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    return ours == theirs or abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs), scale)
-
-
 def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str, float | None, float | None, bool]]:
     """(column, here, in the history, whether they agree) of each number here.
 
-    The parts of the residual are differences of numbers of size 1, and a gap is one of objectives: rounding errors are
-    relative to these.
+    Rounding errors are relative to what a number is a difference of: the parts of the residual to 1, of which 1e-3 is
+    demanded here, a gap and a margin to their values, `feasible_direction` to the length of the model.
     """
-    size = abs(ours["objective"] or 0.0)
-    scales = {"lower_bound": size, "duality_gap": size}
+    scales = dict.fromkeys(("lower_bound", "duality_gap"), abs(ours["objective"] or 0.0))
     scales |= dict.fromkeys(("kkt_residual", "stationarity", "feasibility", "complementarity"), 1e-3)
+    scales |= {f"margin_{m}": abs(ours[f"constraint_{m}"] or 0.0) for m in range(1, _constraints(ours) + 1)}
     found = []
     for name, here in ours.items():
         there = theirs.get(name, math.nan)
-        found.append((name, here, there, agree(here, there, scales.get(name, 0.0), tolerance)))
+        if name == "feasible_direction":
+            same = _agree(*map(_step, (here, there)), 1e-3, tolerance)
+        elif name == "lower_bound" and here == math.inf:
+            same = there is not None  # any number is a bound where nothing meets the limits
+        else:
+            same = _agree(here, there, scales.get(name, 0.0), tolerance)
+        found.append((name, here, there, same))
     return found
+
+
+def _constraints(columns: Columns) -> int:
+    return sum(name.startswith("constraint_") for name in columns)
+
+
+def _agree(ours: float | None, theirs: float | None, scale: float, tolerance: float) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    return bool(ours == theirs or abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs), scale))
+
+
+def _step(direction: float | None) -> float:
+    """The length of the shortest step that meets all limits, in those of the model."""
+    return 0.0 if direction is None else 1 / direction if direction else math.inf
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
