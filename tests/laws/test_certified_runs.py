@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from ended import run
 from registry import table
 from scipy.optimize import minimize
 
 from mpifed.algorithms import vertical
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_model
-from mpifed.run.loop import run
 from mpifed.shards.store import open_federation
 
 HIDDEN = 3
