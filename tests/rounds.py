@@ -39,7 +39,7 @@ def rounds_of(job: Job, measured: int = 1) -> list[Seen]:
         columns: dict[str, Any] = {}
         if measured and (index + 1) % measured == 0:
             here = everybody._replace(index=index)
-            columns = measure(
+            columns, _ = measure(
                 at.algorithm.measures, at.algorithm, server, federation.blocks, states, here, federation, None
             )
         w = server.w if hasattr(server, "w") else server.best

@@ -15,13 +15,13 @@ from mpifed.maths.certificates import FirstIterate, Floats, Point
 from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
 from mpifed.maths.terms import Norm, Term
 
-CERTIFICATE = ("kkt_residual", "stationarity", "feasibility", "complementarity", "lower_bound", "duality_gap")
+CERTIFICATE = certificates.Certificate._fields
 
 
 def certificate_columns(problem: Problem) -> tuple[str, ...]:
     """The columns of the history that a certificate fills; see `report_certificate`."""
-    constraints = range(1, len(problem.constraints) + 1)
-    return (*CERTIFICATE, *(f"multiplier_{m}" for m in constraints), *["feasible_direction"][: len(constraints)])
+    of_each = [f"multiplier_{m}" for m in range(1, len(problem.constraints) + 1)]
+    return (*CERTIFICATE, "lower_bound", "duality_gap", *of_each, *(["feasible_direction"] if of_each else []))
 
 
 def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> Point:
@@ -79,11 +79,13 @@ def report_certificate(
 
     Returns
     -------
-    `lower_bound` is None where some function is not convex or the objective has a regularizer, and where a part of the
+    None throughout where a value is not finite. `lower_bound` is None where some function is not convex or the objective has a regularizer, and where a part of the
     rows is measured; `duality_gap`, how far the objective is above it, where a limit is not met too.
     `feasible_direction` is None where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
+    if not all(np.isfinite(part).all() for part in point):
+        return dict.fromkeys(certificate_columns(problem))
     start = FirstIterate(first["objective"], first["gradient"], np.array(first["excess"]))
     nu = certificates.best_multipliers(point, start)
     stationarity = _with_regularizer(problem, model, point, nu, first["length"])

@@ -6,6 +6,8 @@ turns it into one message and that code, on every rank alike.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MpifedError(Exception):
     """Something went wrong that is neither usage, data nor numbers."""
@@ -42,10 +44,11 @@ class NumericalError(MpifedError):
 
 
 class NotCertified(MpifedError):
-    """The rounds ended without the certificate that was asked for; the result stands."""
+    """The rounds ended with a limit that is not met, or without the certificate that was asked for; `result` stands."""
 
     exit_code = 5
     agreed = True
+    result: Any = None  # on rank 0: the mpifed.run.loop.Result that the run would have returned
 
 
 class BudgetSpent(MpifedError):

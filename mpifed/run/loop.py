@@ -145,17 +145,21 @@ class _Run:
         self._checkpoint()
         code = self.transport.share(self._code())
         self._close_results(cpu_s, code)
-        self._raise(code)
-        if not self.serves:
-            return None
-        return Result(self.out, self.progress.round, self.row | self.late, self.ready.algorithm.model(self.server))
+        result = None
+        if self.serves:
+            model = self.ready.algorithm.model(self.server)
+            result = Result(self.out, self.progress.round, self.row | self.late, model)
+        self._raise(code, result)
+        return result
 
-    def _raise(self, code: int) -> None:
+    def _raise(self, code: int, result: Result | None) -> None:
         """The error that stands for this end, if it is one; on every rank."""
         ledger = self.ledger
         refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
         lacking = self.transport.share(self._lacking() if self.serves else None)
         error = ends.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
+        if isinstance(error, NotCertified):
+            error.result = result
         if error is not None:
             raise error
 

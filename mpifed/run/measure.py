@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from mpifed.algorithms.horizontal import CHUNK
@@ -28,7 +29,7 @@ def measure(
     test: Block | None,
     certify: bool = True,
     room: float = inf,
-    first: Mapping[str, Any] | None = None,
+    first: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> tuple[Columns, dict[str, Any]]:
     """The columns of one row of the history, and the numbers of the first iterate; on rank 0, elsewhere nothing.
     Collective.

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from ended import run
 from registry import BARE, CASES, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
@@ -21,7 +22,6 @@ from mpifed.core.record import Record, leaves, map_leaves, take
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
-from mpifed.run.loop import run
 from mpifed.run.measure import measure
 from mpifed.run.participation import returning, round_of
 from mpifed.run.setup import Ready, prepare
@@ -173,7 +173,8 @@ def test_pure(case: Case, uneven: Path) -> None:
         before = bits(server)
         for _ in range(one.turns):
             found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.federation)
-        assert one.report(server, found) == one.report(server, found)
+        first = one.first(server, found) if one.first else {}
+        assert one.report(server, found, first) == one.report(server, found, first)
         assert bits(server) == before
 
 

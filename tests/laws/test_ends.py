@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from registry import SIZES, table
 
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, NotCertified, UsageError
 from mpifed.run.config import Job

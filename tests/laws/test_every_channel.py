@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from channel_algorithms import progress_of
+from ended import run
 from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
 
 from mpifed.algorithms import ALGORITHMS
@@ -17,7 +18,6 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
-from mpifed.run.loop import run
 
 if sys.version_info >= (3, 11):
     import tomllib

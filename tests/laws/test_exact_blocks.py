@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import run
 from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_model, summary
-from mpifed.run.loop import run
 
 AVG = {"name": "fedavg", "batch": 5, "step": [0.3], "local_steps": 1}
 SSCA = {"name": "ssca-horizontal", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "start": "paper"}

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from channel_algorithms import by_hand, saved
+from ended import run
 from registry import CASES, NAMES, Case, private, table
 from small import algorithm, answers, block_of
 
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
@@ -25,7 +26,6 @@ from mpifed.core.round import Leaving, Round
 from mpifed.run import loop
 from mpifed.run.config import Job
 from mpifed.run.history import model_sha256, read_history, read_json, read_model, summary
-from mpifed.run.loop import run
 from mpifed.run.participation import leaving, round_of
 from mpifed.run.setup import prepare
 

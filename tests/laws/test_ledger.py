@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from ended import run
 from registry import SIZES, table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
-from mpifed.run.loop import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

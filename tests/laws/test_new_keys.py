@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from channel_algorithms import progress_of
+from ended import run
 from registry import private, table
 
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.escrow import Escrow
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
-from mpifed.run.loop import run
 
 PDM = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
 # With seed 2 rounds are void at the first attempt before the interruption and after it.

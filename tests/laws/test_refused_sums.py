@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import run
 from registry import PEOPLE_BY_CHANCE, table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_json, summary
-from mpifed.run.loop import run
 from mpifed.run.participation import round_of
 
 LIMIT_S = 40.0  # a world that ends takes 3 s; one that hangs takes for ever

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from registry import table
 
-from mpifed.algorithms.functions import CERTIFICATE
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.run.history import read_history, read_json, summary
 
 ROUNDS = 12

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from ended import run
 from registry import CASES, SIZES, Case, table
 
 from mpifed.cli import main
@@ -19,7 +20,6 @@ from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.run.history import read_model, summary
-from mpifed.run.loop import run
 from mpifed.run.measure import measure
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
@@ -152,7 +152,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
             now = now._replace(index=t)
             server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
         where = at.federation.blocks, clients, now, at.federation
-        columns = measure(at.algorithm.measures, at.algorithm, server, *where, None)
+        columns, _ = measure(at.algorithm.measures, at.algorithm, server, *where, None)
         return at.algorithm.model(server), columns
 
     expected, columns = played(case.algorithm, wrong=False)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ended import run
 
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run.config import Job
-from mpifed.run.loop import Result, run
+from mpifed.run.loop import Result
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

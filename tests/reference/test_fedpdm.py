@@ -240,7 +240,7 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     found = played(task)
     at, federation = found.ready, found.ready.federation
     everybody = Round(-1, 1, np.ones(11, dtype=bool))
-    columns = measure(
+    columns, _ = measure(
         at.algorithm.measures, at.algorithm, found.server, federation.blocks, found.clients, everybody, federation, None
     )
     data, x_0, x, lam = rows_of(skewed), found.model, found.kept("model"), found.kept("dual")

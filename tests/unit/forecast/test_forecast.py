@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 from click.testing import CliRunner
+from ended import run
 
 from mpifed.cli import main
 from mpifed.comm.placement import place
@@ -19,7 +20,6 @@ from mpifed.forecast import rehearsal
 from mpifed.forecast.job import forecast, forecast_text
 from mpifed.run.config import Job
 from mpifed.run.history import read_json
-from mpifed.run.loop import run
 from mpifed.shards import store
 
 SEALED = ["masked", "encrypted"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import run
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
@@ -17,7 +18,6 @@ from mpifed.core.record import leaves
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary
 from mpifed.run.launch import exit_code, launch
-from mpifed.run.loop import run
 from mpifed.run.participation import round_of
 
 
