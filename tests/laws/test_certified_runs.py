@@ -113,7 +113,7 @@ def test_every_number_is_that_of_the_true_problem(
     folder = by_columns if algorithm["name"] == "ssca-vertical" else classes
     result(table(folder, algorithm, rounds=rounds, compute=DOUBLE, **PROBLEMS[problem]), tmp_path)
     found = check(tmp_path)
-    assert found["stationarity"]
+    assert rounds == 1 or found["stationarity"]
     if problem in BINDING and rounds > 1:
         nu = [value for name, value in found.items() if name.startswith("multiplier_") and value]
         assert nu, "the problem should be one in which something binds"
@@ -218,9 +218,9 @@ def test_from_the_command_line(
 # --- units and order ------------------------------------------------------------------------------------------------
 
 LIMITS = [
-    {"name": AFFINE, "classes": [0], "limit": 0.8},
+    {"name": AFFINE, "classes": [1], "limit": 0.8},
     {"name": "norm", "limit": 4.0},
-    {"name": AFFINE, "classes": [1, 2], "limit": 2.5},
+    {"name": AFFINE, "classes": [2], "limit": 2.5},
 ]
 THOUSAND = {"factor": 1000.0}
 
@@ -231,7 +231,7 @@ def changed(of_objective: float, factors: tuple[float, ...], order: tuple[int, .
         one if factor == 1 else one | {"factor": factor, "limit": factor * one["limit"]}
         for one, factor in zip(LIMITS, factors, strict=True)
     ]
-    minimize = {"name": AFFINE, "factor": of_objective}
+    minimize = {"name": AFFINE, "classes": [0], "factor": of_objective}
     tables = {"objective": NETWORK, "minimize": minimize, "constraint": [limits[m] for m in order]}
     return tables | {"sum": {"numbers": "float"}}  # on no grid, which would be of one width in all units
 
@@ -286,9 +286,9 @@ def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, clas
     assert counts.min() == counts.max()
     found = result(table(classes, full, rounds=300, compute=DOUBLE, **CONVEX[problem]), tmp_path)
     check(tmp_path)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1000.0)
+    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
     (optimum, *_), nu = best.value, best.multipliers
-    assert best.numbers["kkt_residual"] < 1e-6
+    assert best.numbers["kkt_residual"] < 1e-5
     assert best.numbers["lower_bound"] == pytest.approx(optimum, rel=1e-6)
     assert nu.max() > 0.01
     ours = [found[f"multiplier_{m}"] for m in range(1, len(nu) + 1)]
@@ -303,7 +303,7 @@ def test_a_bound_is_below_the_optimum_from_the_first_row_on(problem: str, classe
     job = table(classes, HORIZONTAL, rounds=30, compute=DOUBLE, **PROBLEMS[problem])
     record = {"every": 1, "certify_every": 1, "checkpoint_every": 0}
     result(job, tmp_path, record=record)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1000.0)
+    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
     bounds = read_history(tmp_path)["lower_bound"]
     assert len(bounds) == 31 and np.isfinite(bounds[1:]).all()
     assert (bounds[1:] <= best.value[0] * (1 + 1e-6)).all()
