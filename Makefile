@@ -21,7 +21,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca clean
+.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -111,6 +111,9 @@ reproduce-hyfdca: .venv/data,plot.done ## Figures 3-4 of the HyFDCA paper and wh
 	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
 	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
+certify-constraints: .venv/data.done ## all jobs with constraints, each certificate computed again from raw data (25 minutes)
+	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv data/digits runs

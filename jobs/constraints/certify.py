@@ -61,7 +61,7 @@ def recomputed(
 ) -> Columns:
     """The same of a model in memory."""
     first = first_iterate(job, rows.raw.shape[1], rows.outputs)
-    now, before = functions(job, rows, model, own), functions(job, rows, first, own)
+    now, before = functions(job, rows, model, own), functions(job, rows, first, own, sloped=[0])
     at = Point(
         value=np.array([f.value for f in now]),
         gradient=np.array([f.gradient for f in now]),
