@@ -59,6 +59,7 @@ def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: R
     return {
         "objective": point.objective,
         "gradient": float(np.linalg.norm(point.gradient)),
+        "gradients": np.linalg.norm(point.gradients, axis=1).tolist(),
         "excess": point.excess.tolist(),
         "length": float(np.sqrt(squares(model))),
     }
@@ -79,52 +80,55 @@ def report_certificate(
 
     Returns
     -------
-    None throughout where a value is not finite. `lower_bound` is None where some function is not convex or the objective has a regularizer, and where a part of the
-    rows is measured; `duality_gap`, how far the objective is above it, where a limit is not met too.
-    `feasible_direction` is None where all limits are met.
+    None throughout where a value is not finite. `lower_bound` is None where `is_convex` says no or nothing is strongly
+    convex; `duality_gap`, how far the objective is above it, where a limit is not met too. `feasible_direction` is None
+    where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
     if not all(np.isfinite(part).all() for part in point):
         return dict.fromkeys(certificate_columns(problem))
-    start = FirstIterate(first["objective"], first["gradient"], np.array(first["excess"]))
+    start = FirstIterate(
+        first["objective"], first["gradient"], np.array(first["excess"]), np.array(first["gradients"]), first["length"]
+    )
     nu = certificates.best_multipliers(point, start)
-    stationarity = _with_regularizer(problem, model, point, nu, first["length"])
+    stationarity = _with_regularizer(problem, model, point, nu, start.length)
     columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
-    curvatures = strong_convexity(problem)
-    met = not (point.excess > 0).any()
-    bound = None if curvatures is None else certificates.lower_bound(point, nu, curvatures)
+    curvatures, met = strong_convexity(problem), not (point.excess > 0).any()
+    bound = certificates.lower_bound(point, nu, curvatures) if is_convex(problem) else None
     bound = None if bound == -np.inf else bound
     columns["lower_bound"] = bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
     columns |= {f"multiplier_{m}": float(one) for m, one in enumerate(nu, 1)}
     if problem.constraints:
-        length = float(np.sqrt(squares(model))) or first["length"] or 1.0
-        known = curvatures if curvatures is not None else np.zeros(len(nu) + 1)
-        columns["feasible_direction"] = certificates.feasible_direction(point, known, length)
+        length = certificates.length_scale(float(np.sqrt(squares(model))), start)
+        columns["feasible_direction"] = certificates.feasible_direction(point, curvatures, length)
     return columns
 
 
-def strong_convexity(problem: Problem) -> Floats | None:
-    """[M + 1] for which mu each function is known to be mu-strongly convex, F_0 first.
+def _all_terms(problem: Problem) -> list[Term]:
+    return [objective_term(problem), *(one.term for one in problem.constraints)]
 
-    None where that is not known of all, where a regularizer is added, and where not all rows are measured: what is
-    then found of some is no bound for all.
+
+def is_convex(problem: Problem) -> bool:
+    """Whether bounds can be told of the whole problem: all functions are known to be convex, and all rows measured.
+
+    A regularizer, which has no gradient here, allows none; what is found of some rows is no bound for all.
     """
-    all_terms = [objective_term(problem), *(one.term for one in problem.constraints)]
-    known = all(isinstance(term, Norm) or _convex(problem, term) for term in all_terms)
-    if not known or concave(problem.objective) or problem.regularizer is not None:
-        return None
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
-    if problem.measured_rows is not None and problem.measured_rows < rows:
-        return None
-    found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in all_terms])
-    if all_terms[0].sampled:
+    if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
+        return False
+    if objective_term(problem).sampled and concave(problem.objective):
+        return False
+    own = getattr(problem.objective, "convex", False)
+    return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))
+
+
+def strong_convexity(problem: Problem) -> Floats:
+    """[M + 1] for which mu each function is mu-strongly convex if it is convex, F_0 first."""
+    found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
+    if objective_term(problem).sampled:
         found[0] += 2 * problem.objective.penalty
     return found
-
-
-def _convex(problem: Problem, term: Term) -> bool:
-    return bool(getattr(problem.objective, "convex", False) and getattr(term, "convex", False))
 
 
 def _with_regularizer(problem: Problem, model: Parameters, point: Point, nu: Floats, start: float) -> float | None:

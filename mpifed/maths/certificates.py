@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 
 _TIE = 1e-6  # weight of ||nu|| against the residual: decides where the multipliers are not unique, and nowhere else
 _MOST = 1e8  # of a multiplier, in units of the gradients: what stands for infinity
+_FAR = 1e4  # of a step, in units of length: the square root, since with such multipliers no longer one is told
 
 
 class FirstIterate(NamedTuple):
@@ -29,6 +30,8 @@ class FirstIterate(NamedTuple):
     objective: float  # F_0
     gradient: float  # ||grad F_0||
     excess: Floats  # [M] F_m - limit_m
+    gradients: Floats  # [M] ||grad F_m||
+    length: float  # ||w_0||
 
 
 class Point(NamedTuple):
@@ -168,6 +171,16 @@ def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
     return max(point.objective + _value(point, one, curvatures) for one in candidates)
 
 
+def length_scale(length: float, first: FirstIterate) -> float:
+    """A unit for steps: ||w||, or how far the limits seemed to be from w_0, each by itself; 1 where both are 0.
+
+    The second is for models that have hardly left w_0 = 0.
+    """
+    excess = np.maximum(first.excess, 0)
+    seemed = np.divide(excess, first.gradients, out=np.zeros_like(excess), where=first.gradients > 0)
+    return max(length, float(seemed.max(initial=0.0))) or 1.0
+
+
 def feasible_direction(point: Point, curvatures: Floats, length: float) -> float | None:
     """How near the limits are that are not met: `length` / ||d||, d the shortest step that meets all to first order.
 
@@ -177,7 +190,7 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     Parameters
     ----------
     curvatures : [M + 1] as for `lower_bound`; the first is not read
-    length : ||w||, or another unit of length
+    length : from `length_scale`
 
     Returns
     -------
@@ -193,7 +206,7 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
         return 0.0
     half = max(_value(step, nu, mu) for nu in (_dual(step, mu), *alone))  # at most ||d||^2 / 2
     found: float = length / max(float(np.sqrt(2 * half)), length * 1e-300)
-    return found
+    return found if found > 1 / _FAR else 0.0
 
 
 def _value(point: Point, nu: Floats, curvatures: Floats) -> float:

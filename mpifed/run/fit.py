@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.certificate import strong_convexity
+from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.comm.encryption import schemes
 from mpifed.core.exchange import Algorithm
@@ -164,8 +164,7 @@ def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
         why = getattr(algorithm, "why_no_gap", "it keeps no dual variables")
         yield f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out'
         return
-    curvatures = strong_convexity(algorithm.problem)
-    if curvatures is None or not curvatures.any():
+    if not (is_convex(algorithm.problem) and strong_convexity(algorithm.problem).any()):
         yield (
             "[stop] duality_gap: a lower bound needs an objective and constraints that are convex, one of them "
             "strongly, as with [objective] penalty > 0 or the norm, no regularizer, and all rows measured; leave it out"

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from mpifed.run.config import Job
 
-CONTRADICT = 0.1  # of `feasible_direction`: below, the model is ten times nearer to 0 than any that meets the limits
+CONTRADICT = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
+
+
+def asked(job: Job) -> bool:
+    """Whether a job asks anything of its last model, so that it is measured over all rows however little else is."""
+    return bool(job.constraint or job.stop.certificates)
 
 
 def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
@@ -39,7 +44,7 @@ def contradiction(columns: Mapping[str, float | None]) -> str | None:
     if direction is None or direction >= CONTRADICT:
         return None
     return (
-        f"the limits contradict each other here, or the data: to first order no model nearer than "
+        "the limits contradict each other here, or the data: by the gradients no model within "
         f"{1 / direction if direction else math.inf:.3g} times the length of this one meets them all "
         f"(feasible_direction = {direction:.2g}); raise a limit"
     )

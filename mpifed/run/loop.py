@@ -268,7 +268,7 @@ class _Run:
         """The first row, and what certificates need to know of the first iterate."""
         if self.job.record.every:
             self._measure(certify=True)
-        elif self.job.constraint:
+        elif goals.asked(self.job):
             self._columns([one for one in self.measures if one.certificate], certify=True)
 
     def _measure_the_end(self) -> None:
@@ -279,7 +279,7 @@ class _Run:
             self._measure(certify=True)
         elif record.every and self.transport.share(certificates and self.row.get("kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
-        if self.job.constraint and (record.rows or not record.every):
+        if goals.asked(self.job) and (record.rows or not record.every):
             self.late = self._columns([*measures_of_all_rows(self.job, self.ready.algorithm)], certify=True)
 
     def _recorded(self) -> None:

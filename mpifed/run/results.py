@@ -162,7 +162,7 @@ class Results:
     def _warnings(self) -> list[str]:
         found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
         for name in () if self.job.record.every else self.job.stop.certificates:
-            found.append(f"[stop] {name}: nothing is measured with [record] every = 0, so it cannot be reached")
+            found.append(f"[stop] {name}: with [record] every = 0 it is measured at the end, and ends no run earlier")
         return found + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
     def row(self, columns: dict[str, Any]) -> None:

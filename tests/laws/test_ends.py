@@ -13,9 +13,11 @@ from registry import SIZES, table
 from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, NotCertified, UsageError
+from mpifed.run import goals
 from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_json, read_model, summary
 from mpifed.run.loop import run
+from mpifed.run.show import run_text
 
 ENDS = """
 import sys
@@ -53,6 +55,17 @@ def certified(request: pytest.FixtureRequest, classes: Path, by_columns: Path) -
     if request.param == "rows":
         return convex(classes)
     return convex(by_columns, "ssca-vertical", 240)
+
+
+@pytest.fixture(params=["rows", "columns"])
+def by_rows_or_columns(request: pytest.FixtureRequest, classes: Path, by_columns: Path) -> dict[str, Any]:
+    """A job whose limit lies below what its rounds come to."""
+    limits = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}
+    hyper: dict[str, Any] = {"name": "ssca-horizontal", "batch": 10}
+    if request.param == "columns":
+        hyper = {"name": "ssca-vertical", "batch": 40}
+    folder = classes if request.param == "rows" else by_columns
+    return convex(folder, **limits) | {"algorithm": {**hyper, "rho": [0.5, 0.4], "gamma": [0.3, 0.5], "tau": 0.5}}
 
 
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
@@ -129,7 +142,7 @@ def test_a_residual_that_is_easier_ends_a_run_that_was_not_certified(certified: 
 
 
 def test_the_message_says_what_to_do(certified: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(NotCertified, match=r"kkt_residual = 0\.0001 \(it is 0\.\d+\).*7 rounds.*rounds=.*--resume"):
+    with pytest.raises(NotCertified, match=r"7 rounds.*kkt_residual = 0\.0001 \(it is 0\.\d+\).*rounds=.*--resume"):
         run(Job.check(certified | {"rounds": 7}), Alone(), tmp_path / "run")
 
 
@@ -141,11 +154,68 @@ def test_only_the_end_can_tell_when_nothing_is_measured_before(certified: dict[s
     assert ended_with(rare | {"rounds": 3}, tmp_path / "short") == 5
 
 
-def test_without_measurements_it_cannot_be_reached(certified: dict[str, Any], tmp_path: Path) -> None:
+def test_without_measurements_the_end_is_looked_at(certified: dict[str, Any], tmp_path: Path) -> None:
     never = certified | {"record": {"every": 0, "checkpoint_every": 0}, "rounds": 3}
     assert ended_with(never, tmp_path / "run") == 5
     (warning,) = [w for w in read_json(tmp_path / "run" / "run.json")["warnings"] if "[stop]" in w]
-    assert "[stop] kkt_residual: nothing is measured with [record] every = 0" in warning
+    assert "[stop] kkt_residual: with [record] every = 0 it is measured at the end" in warning
+    assert not (tmp_path / "run" / "history.csv").exists()
+    assert summary(tmp_path / "run")["kkt_residual"] > 1e-4
+    assert ended_with(never | {"rounds": 100}, tmp_path / "whole") == 0
+    assert summary(tmp_path / "whole")["rounds"] == 100
+    assert ended_with(certified, tmp_path / "measured") == 0
+
+
+def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path: Path) -> None:
+    """Whatever [stop] says, and however little is measured: exactly at the limit is met, and a hair above is not."""
+    for record in ({"every": 5}, {"every": 0}, {"every": 5, "rows": 30}):
+        for stop in ({}, {"kkt_residual": 0.9}, {"seconds": 1e9}):
+            job = by_rows_or_columns | {"record": {**record, "checkpoint_every": 0}, "stop": stop, "rounds": 20}
+            out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+            assert ended_with(job, out) == 5
+            (value,) = summary(out)["constraint_values"]
+            text = run_text(out)
+            assert "NOT met" in text and "a limit is not met" in text
+            limits = [{**job["constraint"][0], "limit": limit} for limit in (value, np.nextafter(value, 0))]
+            met, above = (Job.check(job | {"constraint": [one], "stop": {}}) for one in limits)
+            assert list(goals.unreached(met, {"constraint_1": value})) == []
+            assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
+
+
+def test_limits_are_of_all_rows_though_some_are_measured(by_rows_or_columns: Any, tmp_path: Path) -> None:
+    """[record] rows: the rounds between are measured over some, the end over all."""
+    job = by_rows_or_columns | {"rounds": 4, "stop": {}}
+    every, some = ({"every": 2, "checkpoint_every": 0, **more} for more in ({}, {"rows": 30}))
+    for name, record in (("all", every), ("some", some)):
+        assert ended_with(job | {"record": record}, tmp_path / name) == 5
+    found = [summary(tmp_path / name) for name in ("all", "some")]
+    for key in ("constraint_values", "objective", "train_loss", "model_sha256"):
+        assert found[0][key] == found[1][key]
+    rows = [read_history(tmp_path / name)["train_loss"] for name in ("all", "some")]
+    assert (rows[0][1:] != rows[1][1:]).all()
+
+
+def test_an_excess_that_the_job_accepts(by_rows_or_columns: Any, tmp_path: Path) -> None:
+    job = by_rows_or_columns | {"rounds": 20}
+    assert ended_with(job | {"stop": {}}, tmp_path / "run") == 5
+    excess = summary(tmp_path / "run")["feasibility"]
+    assert excess > 0
+    assert ended_with(job | {"stop": {"feasibility": excess}}, tmp_path / "accepted") == 0
+    assert "NOT met" in run_text(tmp_path / "accepted")  # it is said whatever is accepted
+    assert ended_with(job | {"stop": {"feasibility": excess * 0.9}}, tmp_path / "more") == 5
+
+
+def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path) -> None:
+    hyper = {"name": "ssca-horizontal", "batch": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
+    limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
+    tables = {"objective": {"name": "softmax"}, "minimize": {"name": "loss"}, "constraint": limits}
+    with pytest.raises(NotCertified, match="the limits contradict each other"):
+        run(Job.check(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
+    assert "the limits contradict each other" in run_text(tmp_path / "run")
+    too_far = [{"name": "loss", "limit": 0.9}]  # a limit that takes time, and no contradiction
+    with pytest.raises(NotCertified) as caught:
+        run(Job.check(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Alone(), tmp_path / "time")
+    assert "contradict" not in str(caught.value)
 
 
 def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns: Path, tmp_path: Path) -> None:
@@ -156,9 +226,9 @@ def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns:
 
 
 def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
-    """[stop] seconds ends a run with exit 0, and its last model is certified too."""
+    """[stop] seconds ends a run whose last model is certified too, and is no excuse for what it lacks."""
     timed = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e-9}}
-    assert ended_with(timed, tmp_path / "run") == 0
+    assert ended_with(timed, tmp_path / "run") == 5
     history = read_history(tmp_path / "run")
     assert history["round"].tolist() == [0, 1] == with_certificate(history)
     slow = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e9}}
@@ -213,13 +283,13 @@ def test_every_rank_ends_alike(
 @pytest.mark.parametrize(
     ("record", "rounds", "measured", "there"),
     [
-        ({"every": 2}, 6, [0, 2, 4, 6], [6]),
-        ({"every": 2}, 7, [0, 2, 4, 6, 7], [7]),
+        ({"every": 2}, 6, [0, 2, 4, 6], [0, 6]),
+        ({"every": 2}, 7, [0, 2, 4, 6, 7], [0, 7]),
         ({"every": 2, "certify_every": 4}, 9, [0, 2, 4, 6, 8, 9], [0, 4, 8, 9]),
         ({"every": 1, "certify_every": 3}, 5, [0, 1, 2, 3, 4, 5], [0, 3, 5]),
         ({"every": 2, "certify_every": 3}, 7, [0, 2, 4, 6, 7], [0, 6, 7]),  # where rounds are measured
         ({"every": 3, "certify_every": 1}, 4, [0, 3, 4], [0, 3, 4]),
-        ({"every": 10}, 4, [0, 4], [4]),
+        ({"every": 10}, 4, [0, 4], [0, 4]),
     ],
 )
 @pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical", "fedavg"])
@@ -231,11 +301,11 @@ def test_certificates_stand_in_their_rows(
     hyper = {"batch": 7, "step": [0.1]} if name == "fedavg" else SIZES
     tables = {} if name == "fedavg" else {"constraint": [{"name": "loss", "limit": 1.0}]}
     job = table(folder, {"name": name, **hyper}, rounds=rounds, record={**record, "checkpoint_every": 0}, **tables)
-    run(Job.check(job), Alone(), tmp_path / "run")
+    ended_with(job, tmp_path / "run")
     history = read_history(tmp_path / "run")
     assert history["round"].tolist() == measured
     assert with_certificate(history) == there
-    always = ["objective", "train_loss", *(["constraint_1", "margin_1", "multiplier_1", "slack"] if tables else [])]
+    always = ["objective", "train_loss", *(["constraint_1", "margin_1", "slack"] if tables else [])]
     assert np.isfinite([history[column] for column in always]).all()
     if tables:
         assert summary(tmp_path / "run")["constraint_values"] == [history["constraint_1"][-1]]
@@ -248,11 +318,11 @@ def test_what_is_certified_does_not_depend_on_how_often(classes: Path, tmp_path:
             classes, {"name": "ssca-horizontal", **SIZES}, constraint=[{"name": "loss", "limit": 1.0}],
             record={"every": 1, "certify_every": every},
         )  # fmt: skip
-        run(Job.check(job), Alone(), tmp_path / str(every))
+        ended_with(job, tmp_path / str(every))
         found.append((summary(tmp_path / str(every)), read_history(tmp_path / str(every))))
     assert found[0][0]["model_sha256"] == found[1][0]["model_sha256"]
     for name in found[0][1].keys() - {"elapsed_s"}:
-        at = [-1] if name in CERTIFICATE else slice(None)
+        at = [0, -1] if name in (*CERTIFICATE, "multiplier_1", "feasible_direction") else slice(None)
         np.testing.assert_array_equal(found[0][1][name][at], found[1][1][name][at], err_msg=name)
 
 
@@ -262,16 +332,16 @@ def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -
         classes, {"name": "ssca-horizontal", **SIZES}, rounds=50, stop={"seconds": 1e-9}, record={"every": 1},
         constraint=[{"name": "loss", "limit": 1.0}],
     )  # fmt: skip
-    run(Job.check(job), Alone(), tmp_path / "run")
+    assert ended_with(job, tmp_path / "run") == 5
     told = read_json(tmp_path / "run" / "run.json")
     assert told["rounds"] == 1
     assert np.isfinite([told[name] for name in CERTIFICATE]).all()
     assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
-    run(Job.check(job | {"stop": {}, "rounds": 1}), Alone(), tmp_path / "other")
+    ended_with(job | {"stop": {}, "rounds": 1}, tmp_path / "other")
     assert summary(tmp_path / "other")["kkt_residual"] == told["kkt_residual"]
     # and no longer when the run has gone on
-    run(Job.check(job | {"stop": {}, "rounds": 4}), Alone(), tmp_path / "run", resume=True)
-    run(Job.check(job | {"stop": {}, "rounds": 4}), Alone(), tmp_path / "whole")
+    ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "run", resume=True)
+    ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "whole")
     assert summary(tmp_path / "run")["kkt_residual"] == summary(tmp_path / "whole")["kkt_residual"]
 
 
@@ -363,7 +433,7 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
     whole = summary(tmp_path / "whole")
     assert 0 < whole["duality_gap"] <= 0.02
     assert 4 < whole["rounds"] < 60
-    with pytest.raises(NotCertified, match=r"duality_gap = 0\.02 \(it is 0\.\d+\): not reached in 4 rounds"):
+    with pytest.raises(NotCertified, match=r"not reached in 4 rounds: .*duality_gap = 0\.02 \(it is 0\.\d+\)"):
         run(Job.check(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
     assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
     assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]

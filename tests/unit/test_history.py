@@ -214,5 +214,7 @@ def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -
 
 def test_the_summary_lists_the_constraints_in_order(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"exit": 0})
-    History(tmp_path).append({"round": 0, "constraint_b": 0.5, "constraint_a": None})
-    assert summary(tmp_path)["constraint_values"] == [0.5, None]
+    row = {f"constraint_{m}": None if m == 3 else m / 2 for m in range(11, 0, -1)} | {"multiplier_1": 7.0}
+    History(tmp_path).append({"round": 0, **row})
+    assert summary(tmp_path)["constraint_values"] == [None if m == 3 else m / 2 for m in range(1, 12)]
+    assert summary(tmp_path)["multipliers"] == [7.0]

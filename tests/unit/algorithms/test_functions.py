@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from mpifed.algorithms.functions import Tally, report_certificate, report_levels
+from mpifed.algorithms.certificate import first_iterate, is_convex, report_certificate
+from mpifed.algorithms.functions import Tally, report_levels
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import Bias, Logistic, Parameters, Softmax
+from mpifed.maths.objectives import Bias, Logistic, Network, Parameters, Softmax
 from mpifed.maths.regularizers import L1, Box
 
 SAMPLES, FEATURES = 40, 6
@@ -40,9 +41,14 @@ def total_of(w: Any) -> Tally:
     return Tally(np.array([SAMPLES * loss]), np.array([SAMPLES * loss**2]), np.array([float(SAMPLES)]))
 
 
-def certificate(found: Problem, w: Any) -> dict[str, float]:
-    sums = Parameters(SAMPLES * smooth(w)[1][None, :, None], ())
-    return report_certificate(found, Parameters(w[:, None], ()), total_of(w), sums, np.zeros(0))
+def certificate(found: Problem, w: Any, start: Any = 0.0) -> Any:
+    """At w, after a start at `start`."""
+
+    def at(w: Any) -> Any:
+        sums = Parameters(SAMPLES * smooth(w)[1][None, :, None], ())
+        return Parameters(w[:, None], ()), total_of(w), sums
+
+    return report_certificate(found, *at(w), first_iterate(found, *at(np.zeros(FEATURES) + start)))
 
 
 def test_the_objective_is_all_that_is_added_up() -> None:
@@ -55,11 +61,30 @@ def test_the_objective_is_all_that_is_added_up() -> None:
     assert outside["objective"] == np.inf
 
 
-def test_the_certificate_without_a_regularizer_is_the_norm_of_the_gradient() -> None:
+def test_the_certificate_without_a_regularizer_is_the_relative_norm_of_the_gradient() -> None:
     w = RNG.standard_normal(FEATURES)
     columns = certificate(problem(Logistic(penalty=0.2, concave=0.3), None), w)
-    expected = np.linalg.norm(smooth(w, 0.2, 0.3)[1])
-    assert columns["kkt_residual"] == columns["stationarity"] == pytest.approx(expected, rel=1e-12)
+    norms = [np.linalg.norm(smooth(at, 0.2, 0.3)[1]) for at in (w, np.zeros(FEATURES))]
+    assert columns["kkt_residual"] == columns["stationarity"] == pytest.approx(norms[0] / max(norms), rel=1e-12)
+    assert columns["lower_bound"] is None  # the second penalty is not convex
+
+
+def test_a_penalty_gives_a_bound() -> None:
+    """F - ||grad F||^2 / (4 lambda), by hand; none without a penalty, of some rows, or with a regularizer."""
+    w = RNG.standard_normal(FEATURES)
+    value, gradient = smooth(w, 0.2)
+    columns = certificate(problem(Logistic(penalty=0.2), None), w)
+    assert columns["lower_bound"] == pytest.approx(value - gradient @ gradient / 0.8, rel=1e-9)
+    assert columns["duality_gap"] == pytest.approx(gradient @ gradient / 0.8, rel=1e-9)
+    least = minimize(lambda w: smooth(w, 0.2), w, jac=True, options={"gtol": 1e-10}).x
+    at_least = certificate(problem(Logistic(penalty=0.2), None), least)
+    assert columns["lower_bound"] < at_least["lower_bound"] == pytest.approx(smooth(least, 0.2)[0], rel=1e-12)
+    for other in (
+        problem(Logistic(), None), problem(Logistic(penalty=0.2), None, measured_rows=7),
+        problem(Logistic(penalty=0.2), L1(0.1)),
+    ):  # fmt: skip
+        assert certificate(other, w)["lower_bound"] is certificate(other, w)["duality_gap"] is None
+    assert not is_convex(problem(Network(hidden=2, penalty=0.1), None))
 
 
 def lasso() -> Any:
@@ -89,17 +114,27 @@ def test_the_certificate_at_a_solution_known_otherwise(h: Any, solve: Callable[[
     assert np.linalg.norm(smooth(w, 0.01, 0.02)[1]) > 1e-2  # the gradient alone does not vanish
     columns = certificate(found, w)
     assert columns["kkt_residual"] == columns["stationarity"] < 1e-6
-    assert columns["infeasibility"] == columns["complementarity"] == 0
+    assert columns["feasibility"] == columns["complementarity"] == 0
     for move in np.random.default_rng(1).standard_normal((5, FEATURES)):
         assert certificate(found, w + 0.1 * move)["kkt_residual"] > 1e-3
 
 
-def test_the_prox_gradient_map_has_step_1() -> None:
+def test_the_prox_map_has_a_step_free_of_units() -> None:
     w = np.array([1.0, -0.2, 0.0, 0.4, 0.0, 3.0])
     found = problem(Logistic(), L1(0.3))
-    moved = w - smooth(w)[1]
-    expected = w - np.sign(moved) * np.maximum(abs(moved) - 0.3, 0)
-    assert certificate(found, w)["stationarity"] == pytest.approx(np.linalg.norm(expected), rel=1e-12)
+    step = np.linalg.norm(w) / np.linalg.norm(smooth(w)[1])
+    moved = w - step * smooth(w)[1]
+    expected = w - np.sign(moved) * np.maximum(abs(moved) - 0.3 * step, 0)
+    relative = np.linalg.norm(expected) / np.linalg.norm(w)
+    assert certificate(found, w)["stationarity"] == pytest.approx(relative, rel=1e-12)
+
+
+def test_zero_is_stationary_where_the_regularizer_holds_it() -> None:
+    w = np.zeros(FEATURES)
+    largest = abs(smooth(w)[1]).max()
+    assert certificate(problem(Logistic(), L1(1.01 * largest)), w)["stationarity"] == 0
+    for start in (0.0, 1.0):
+        assert certificate(problem(Logistic(), L1(0.5 * largest)), w, start)["stationarity"] > 0.1
 
 
 def test_a_head_has_its_place_in_the_certificate() -> None:
@@ -107,8 +142,12 @@ def test_a_head_has_its_place_in_the_certificate() -> None:
     found = problem(Softmax(bias=True, concave=0.5), L1(10.0))
     model = Parameters(RNG.standard_normal((FEATURES, 2)).astype("f4"), Bias(np.array([0.5, -2.0], "f4")))
     sums = map_leaves(lambda leaf: SAMPLES * 1e-3 * np.ones((1, *leaf.shape)), model)
-    columns = report_certificate(found, model, total_of(np.zeros(FEATURES)), sums, np.zeros(0))
-    bias = model.head.bias.astype("f8")
-    free = 1e-3 + 0.5 * 2 * bias / (1 + bias**2) ** 2
-    zeroed = model.first.astype("f8")  # all of it falls below the threshold
-    assert columns["stationarity"] == pytest.approx(np.sqrt((free**2).sum() + (zeroed**2).sum()), rel=1e-12)
+    first = first_iterate(found, model, total_of(np.zeros(FEATURES)), sums)
+    columns = report_certificate(found, model, total_of(np.zeros(FEATURES)), sums, first)
+    bias, weights = model.head.bias.astype("f8"), model.first.astype("f8")
+    of_bias, of_weights = (1e-3 + 0.5 * 2 * w / (1 + w**2) ** 2 for w in (bias, weights))
+    length = np.sqrt((bias**2).sum() + (weights**2).sum())
+    step = length / np.sqrt((of_bias**2).sum() + (of_weights**2).sum())
+    assert (abs(weights - step * of_weights) < 10 * step).all()  # all of it falls below the threshold
+    expected = np.sqrt(((step * of_bias) ** 2).sum() + (weights**2).sum()) / length
+    assert columns["stationarity"] == pytest.approx(expected, rel=1e-12)

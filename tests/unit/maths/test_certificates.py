@@ -1,4 +1,4 @@
-"""KKT residuals: by hand, and at solutions that scipy finds."""
+"""Certificates: by hand, free of units, and at solutions that scipy finds."""
 
 from __future__ import annotations
 
@@ -6,51 +6,154 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize, nnls
+from scipy.optimize import minimize
 
-from mpifed.maths.certificates import certificate
+from mpifed.maths.certificates import (
+    FirstIterate,
+    Point,
+    best_multipliers,
+    certificate,
+    feasible_direction,
+    length_scale,
+    lower_bound,
+    prox_stationarity,
+    prox_step,
+)
+
+
+def point(objective: float, gradient: Any, excess: Any = (), gradients: Any = (), limits: Any = None) -> Point:
+    e = np.array(excess, dtype=float)
+    return Point(
+        objective, np.array(gradient, dtype=float), e, np.array(gradients, dtype=float).reshape(len(e), len(gradient)),
+        np.ones(len(e)) if limits is None else np.array(limits, dtype=float), np.full(len(e), 0.5),
+    )  # fmt: skip
+
+
+def first(objective: float = 0.0, gradient: float = 0.0, excess: Any = (), M: int = 0) -> FirstIterate:
+    e = np.array(excess if len(excess) else [0.0] * M, dtype=float)
+    return FirstIterate(objective, gradient, e, np.ones(len(e)), 1.0)
 
 
 def test_by_hand() -> None:
-    """Multipliers (1, 2, 0.5) are divided by 3.5."""
-    found = certificate(
-        np.array([1.0, -2.0]),
-        np.array([[0.5, 1.0], [2.0, 0.0]]),
-        np.array([0.125, -1.5]),
-        np.array([2.0, 0.5]),
-    )
-    # (1, -2) + 2 (0.5, 1) + 0.5 (2, 0) = (3, 0)
-    assert found.stationarity == pytest.approx(3 / 3.5)
-    assert found.infeasibility == 0.125
-    assert found.complementarity == pytest.approx(max(2 * 0.125, 0.5 * 1.5) / 3.5)
+    at = point(-8.0, [1.0, -2.0], [0.125, -1.5], [[0.5, 1.0], [2.0, 0.0]], limits=[0.25, -3.0])
+    found = certificate(at, first(2.0, 1.0, [0.5, 1.0]), np.array([2.0, 0.5]))
+    # (1, -2) + 2 (0.5, 1) + 0.5 (2, 0) = (3, 0), and the longest of its parts is 2 (0.5, 1) or (1, -2): sqrt(5)
+    assert found.stationarity == pytest.approx(3 / np.sqrt(5))
+    assert found.feasibility == 0.125 / 0.5
+    assert found.complementarity == max(2 * 0.125, 0.5 * 1.5) / 8
     assert found.kkt_residual == found.stationarity
 
 
-@pytest.mark.parametrize("which", ["stationarity", "infeasibility", "complementarity"])
+@pytest.mark.parametrize("which", ["stationarity", "feasibility", "complementarity"])
 def test_the_residual_is_the_largest_part(which: str) -> None:
     gradient, excess, nu = {
         "stationarity": ([5.0], [-0.1], [0.0]),
-        "infeasibility": ([0.0], [0.7], [0.0]),
+        "feasibility": ([0.0], [0.7], [0.0]),
         "complementarity": ([0.0], [-3.0], [1.0]),
     }[which]
-    found = certificate(np.array(gradient), np.zeros((1, 1)), np.array(excess), np.array(nu))
+    found = certificate(point(1.0, gradient, excess, [[0.0]]), first(M=1), np.array(nu))
     assert found.kkt_residual == getattr(found, which) == max(found) > 0
 
 
-def test_without_constraints_it_is_the_norm_of_the_gradient() -> None:
-    found = certificate(np.array([3.0, -4.0]), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
-    assert found == (5.0, 5.0, 0.0, 0.0)
+def test_without_constraints_it_is_the_relative_norm_of_the_gradient() -> None:
+    at = point(1.0, [3.0, -4.0])
+    assert certificate(at, first(1.0, 50.0), np.zeros(0)) == (0.1, 0.1, 0.0, 0.0)
+    assert certificate(at, first(1.0, 1.0), np.zeros(0)) == (1.0, 1.0, 0.0, 0.0)
+    assert certificate(point(1.0, [0.0, 0.0]), first(1.0, 0.0), np.zeros(0)) == (0.0,) * 4
 
 
 def test_nothing_is_asked_of_constraints_that_do_not_bind() -> None:
-    found = certificate(np.zeros(3), np.ones((2, 3)), np.array([-1.0, -5.0]), np.zeros(2))
+    found = certificate(point(1.0, np.zeros(3), [-1.0, -5.0], np.ones((2, 3))), first(M=2), np.zeros(2))
     assert found == (0.0, 0.0, 0.0, 0.0)
 
 
-def test_large_multipliers_are_weighed() -> None:
-    """The residual of a problem whose multiplier is 1000 is not 1000 times that of its constraint."""
-    found = certificate(np.zeros(1), np.array([[1e-3]]), np.array([1e-3]), np.array([1e3]))
-    assert found.kkt_residual == pytest.approx(1e-3, rel=1e-2)
+def test_a_limit_of_zero_has_the_units_of_the_start_or_of_the_term() -> None:
+    at = point(1.0, [0.0], [0.1], [[1.0]], limits=[0.0])
+    assert certificate(at, first(excess=[0.4]), np.zeros(1)).feasibility == pytest.approx(0.1 / 0.4)
+    assert certificate(at, first(excess=[0.0]), np.zeros(1)).feasibility == pytest.approx(0.1 / 0.5)
+
+
+def test_an_objective_of_zero_that_starts_at_a_zero() -> None:
+    """The norm at w = 0, where its gradient vanishes too: nothing but the limit is left."""
+    at, start = point(0.0, [0.0, 0.0], [2.1], [[-1.0, 3.0]], limits=[0.2]), first(0.0, 0.0, [2.1])
+    nu = best_multipliers(at, start)
+    assert nu.tolist() == [0.0]
+    assert certificate(at, start, nu) == (1.0, 0.0, 1.0, 0.0)
+
+
+# --- multipliers --------------------------------------------------------------------------------------------------
+
+
+def random_point(seed: int, d: int = 6, M: int = 3) -> tuple[Point, FirstIterate]:
+    rng = np.random.default_rng(seed)
+    gradients = rng.standard_normal((M, d))
+    gradient = -rng.uniform(0, 2, M) @ gradients + 0.3 * rng.standard_normal(d)
+    at = point(rng.normal(), gradient, 0.1 * rng.standard_normal(M), gradients, rng.uniform(0.1, 2, M))
+    return at, FirstIterate(rng.normal(), 3.0, rng.uniform(0, 1, M), rng.uniform(0.5, 2, M), 1.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_multipliers_are_the_best(seed: int) -> None:
+    at, start = random_point(seed)
+    slope, value = max(3.0, np.linalg.norm(at.gradient)), max(abs(at.objective), abs(start.objective))
+
+    def squares(nu: Any) -> float:
+        return float((at.lagrangian(nu) ** 2).sum() / slope**2 + ((nu * at.excess) ** 2).sum() / value**2)
+
+    nu = best_multipliers(at, start)
+    assert (nu >= 0).all()
+    solved = minimize(squares, np.ones(3), bounds=[(0, None)] * 3, options={"ftol": 1e-16, "gtol": 1e-12})
+    assert squares(nu) <= solved.fun + 1e-12
+    np.testing.assert_allclose(nu, solved.x, atol=1e-4)
+    assert 0 in {int((best_multipliers(*random_point(s)) == 0).sum()) for s in range(20)} - {3}
+
+
+def test_equal_constraints_share_their_multiplier() -> None:
+    at, start = random_point(1)
+    alone = best_multipliers(at, start)
+    m = int(alone.argmax())
+    twice = at._replace(
+        excess=np.append(at.excess, 1000 * at.excess[m]), gradients=np.vstack([at.gradients, 1000 * at.gradients[m]])
+    )
+    found = best_multipliers(twice, start)
+    assert found[-1] * 1000 == pytest.approx(found[m], rel=1e-6)  # as much each, in their own units
+    weight = np.append(np.where(np.arange(3) == m, 0, alone), 0)
+    np.testing.assert_allclose(np.delete(found, [m, 3]), np.delete(weight, [m, 3]), rtol=0.2, atol=0.1)
+    # complementarity counts each by itself, so that two halves are a little more than one whole
+    assert alone[m] * 0.999 < found[m] + 1000 * found[-1] < alone[m] * 1.3
+
+
+def test_more_constraints_than_parameters() -> None:
+    at = point(1.0, [-1.0], [0.0, 0.0, 0.0], [[1.0], [1.0], [2.0]])
+    nu = best_multipliers(at, first(1.0, 1.0, M=3))
+    np.testing.assert_allclose(nu, [1 / 3, 1 / 3, 1 / 6], rtol=1e-6)
+    assert certificate(at, first(1.0, 1.0, M=3), nu).kkt_residual < 1e-12
+
+
+@pytest.mark.parametrize("of", ["objective", "constraint"])
+def test_units_change_no_number(of: str) -> None:
+    for seed in range(10):
+        at, start = random_point(seed)
+        k = np.array([1.0, 1000.0, 1.0]) if of == "constraint" else np.ones(3)
+        s = 1000.0 if of == "objective" else 1.0
+        scaled = Point(
+            at.objective * s, at.gradient * s, at.excess * k, at.gradients * k[:, None], at.limits * k, at.spreads * k
+        )
+        begun = FirstIterate(start.objective * s, start.gradient * s, start.excess * k, start.gradients * k, 1.0)
+        nu, other = best_multipliers(at, start), best_multipliers(scaled, begun)
+        np.testing.assert_allclose(other, nu * s / k, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(certificate(scaled, begun, other), certificate(at, start, nu), rtol=1e-8)
+        mu = np.array([1.0, 0.5, 2.0, 0.0])
+        scaled_mu = mu * np.append(s, k)
+        bound, bound_scaled = lower_bound(at, nu, mu), lower_bound(scaled, other, scaled_mu)
+        assert bound_scaled == pytest.approx(bound * s, rel=1e-7)
+        unit, same = length_scale(2.0, start), length_scale(2.0, begun)
+        assert unit == pytest.approx(same)
+        ways = feasible_direction(at, mu, unit), feasible_direction(scaled, scaled_mu, unit)
+        assert (ways[0] is None and ways[1] is None) or ways[0] == pytest.approx(ways[1], rel=1e-6)
+
+
+# --- solutions known otherwise ------------------------------------------------------------------------------------
 
 
 def quadratic_program(seed: int, d: int = 5, M: int = 4) -> tuple[Any, Any, Any, Any]:
@@ -60,32 +163,93 @@ def quadratic_program(seed: int, d: int = 5, M: int = 4) -> tuple[Any, Any, Any,
     return root @ root.T + np.eye(d), rng.standard_normal(d) * 3, rng.standard_normal((M, d)), rng.uniform(0.1, 0.5, M)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_at_the_solution_of_a_quadratic_program(seed: int) -> None:
+def solved_program(seed: int) -> tuple[Any, float, float]:
+    """(w*, the least eigenvalue of P, P*)"""
     P, q, A, b = quadratic_program(seed)
     limits = {"type": "ineq", "fun": lambda w: b - A @ w, "jac": lambda w: -A}
-    solved = minimize(
+    found = minimize(
         lambda w: w @ P @ w / 2 + q @ w, np.zeros(5), jac=lambda w: P @ w + q, constraints=[limits], method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 500},
     )  # fmt: skip
-    w = solved.x
-    binding = np.flatnonzero(A @ w - b > -1e-6)
-    nu = np.zeros(len(b))
-    nu[binding] = nnls(A[binding].T, -(P @ w + q))[0] if len(binding) else []
-    found = certificate(P @ w + q, A, A @ w - b, nu)
-    assert max(found) < 1e-5
+    return found.x, float(np.linalg.eigvalsh(P)[0]), found.fun
+
+
+def at_program(seed: int, w: Any) -> Point:
+    P, q, A, b = quadratic_program(seed)
+    return point(w @ P @ w / 2 + q @ w, P @ w + q, A @ w - b, A, b)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_at_the_solution_of_a_quadratic_program(seed: int) -> None:
+    w, mu, least = solved_program(seed)
+    curvatures = np.array([mu, 0, 0, 0, 0])
+    start = FirstIterate(0.0, float(np.linalg.norm(quadratic_program(seed)[1])), -np.ones(4), np.ones(4), 1.0)
+    at = at_program(seed, w)
+    nu = best_multipliers(at, start)
+    assert max(certificate(at, start, nu)) < 1e-5
+    assert lower_bound(at, nu, curvatures) == pytest.approx(least, abs=1e-6)
     # and nowhere else
     for other in np.random.default_rng(seed).standard_normal((5, 5)):
-        v = w + 0.1 * other
-        assert certificate(P @ v + q, A, A @ v - b, nu).kkt_residual > 1e-3
+        near = at_program(seed, w + 0.1 * other)
+        nu = best_multipliers(near, start)
+        assert certificate(near, start, nu).kkt_residual > 1e-3
+        bound = lower_bound(near, nu, curvatures)
+        assert bound < least
+        for tried in np.abs(np.random.default_rng(seed).standard_normal((20, 4))):  # any multipliers give a bound
+            value = near.objective + tried @ near.excess - (near.lagrangian(tried) ** 2).sum() / (2 * mu)
+            assert value <= bound + 1e-9 * abs(bound)
 
 
 def test_the_programs_differ_in_how_many_constraints_bind() -> None:
     """So that the test above is about more than one thing."""
-    counts = set()
-    for seed in range(6):
-        P, q, A, b = quadratic_program(seed)
-        limits = {"type": "ineq", "fun": lambda w, A=A, b=b: b - A @ w}
-        w = minimize(lambda w, P=P, q=q: w @ P @ w / 2 + q @ w, np.zeros(5), constraints=[limits], method="SLSQP").x
-        counts.add(int((A @ w - b > -1e-5).sum()))
-    assert len(counts) > 1
+    assert len({int((at_program(seed, solved_program(seed)[0]).excess > -1e-5).sum()) for seed in range(6)}) > 1
+
+
+def test_a_bound_that_rests_on_a_constraint_alone() -> None:
+    """min <g, w> subject to ||w||^2 <= 1: only the constraint is strongly convex."""
+    g = np.array([3.0, 4.0])
+    for w in (np.array([-0.6, -0.8]), np.array([-0.5, -0.7]), np.array([-0.9, 0.1])):
+        at = point(float(g @ w), g, [w @ w - 1], [2 * w])
+        start = FirstIterate(0.0, 5.0, np.array([-1.0]), np.zeros(1), 0.0)
+        bound = lower_bound(at, best_multipliers(at, start), np.array([0.0, 2.0]))
+        assert bound <= -5 + 1e-6
+        assert bound == pytest.approx(-5, rel=1e-5) or not np.allclose(w, [-0.6, -0.8])
+    assert lower_bound(point(1.0, g, [-0.5], [[1.0, 0.0]]), np.ones(1), np.zeros(2)) == -np.inf
+
+
+def test_limits_that_contradict_each_other() -> None:
+    """x <= -1 and -x <= -1, from x = 0; and two that do not."""
+    both = point(0.0, [0.0, 0.0], [1.0, 1.0], [[1.0, 0.0], [-1.0, 0.0]])
+    assert feasible_direction(both, np.zeros(3), 1.0) == 0
+    apart = point(0.0, [0.0, 0.0], [1.0, 1.0], [[1.0, 0.0], [0.0, -1.0]])
+    assert feasible_direction(apart, np.zeros(3), 1.0) == pytest.approx(1 / np.sqrt(2), rel=1e-6)
+    assert feasible_direction(apart._replace(excess=np.array([-1.0, 0.0])), np.zeros(3), 1.0) is None
+    none = point(0.0, [0.0, 0.0], [1.0], [[0.0, 0.0]])
+    assert feasible_direction(none, np.zeros(2), 1.0) == 0
+    # within a ball around 1, of radius 1/2: the step to it is shorter than its tangent says
+    ball = point(0.0, [0.0], [0.75], [[-2.0]])
+    assert feasible_direction(ball, np.array([0.0, 2.0]), 1.0) == pytest.approx(2, rel=1e-6)
+    # x^2 + 1 <= 1/2: nowhere
+    assert feasible_direction(point(0.0, [0.0], [0.5], [[0.1]]), np.array([0.0, 2.0]), 1.0) == 0
+
+
+def test_models_near_zero_are_no_contradiction() -> None:
+    start = FirstIterate(0.0, 0.0, np.array([2.0, -1.0]), np.array([4.0, 1.0]), 0.0)
+    assert length_scale(1e-9, start) == 0.5
+    assert length_scale(3.0, start) == 3.0
+    assert length_scale(0.0, start._replace(excess=np.array([-1.0, -1.0]))) == 1.0
+
+
+# --- regularizers -------------------------------------------------------------------------------------------------
+
+
+def test_the_prox_map_by_hand() -> None:
+    """||x||_1 with weight 1/2 at w = (3, -4), grad F = (0, 10): s = 5 / 10."""
+    w, slope = np.array([3.0, -4.0]), np.array([0.0, 10.0])
+    step = prox_step(w, slope, 7.0)
+    assert step == 0.5
+    u = w - step * slope
+    stepped = np.sign(u) * np.maximum(np.abs(u) - step * 0.5, 0)  # (2.75, -8.75)
+    assert prox_stationarity(w, stepped, 7.0) == pytest.approx(np.hypot(0.25, 4.75) / 5)
+    assert prox_step(np.zeros(2), slope, 7.0) == 0.7
+    assert prox_stationarity(np.zeros(2), np.array([0.0, 0.7]), 7.0) == pytest.approx(0.1)

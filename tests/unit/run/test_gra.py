@@ -144,11 +144,14 @@ def test_equal_settings_are_told(tmp_path: Path) -> None:
 
 def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
     job = {"constraint": [{"name": "loss", "limit": 0.5}]}
-    values = {v: [{"job": job, "objective": o, "constraint_1": c}] for v, o, c in (("1", 0.1, 0.9), ("2", 0.2, 0.4))}
+    values = {
+        v: [{"job": job, "objective": o, "constraint_1": c, "feasibility": max(c - 0.5, 0) / 0.5}]
+        for v, o, c in (("1", 0.1, 0.9), ("2", 0.2, 0.4))
+    }
     sweep = write_sweep(tmp_path / "sweep", grid("a", values))
     found = recommend(sweep, {"objective": 1.0})
     assert found.best.settings == {"a": 2} and [why for _, why in found.left_out] == ["breaks a limit"]
-    assert len(recommend(sweep, {"objective": 1.0, "infeasibility": 1.0}).front) == 2
+    assert len(recommend(sweep, {"objective": 1.0, "feasibility": 1.0}).front) == 2
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     (folder / "point-0007").mkdir()
     assert run_text(folder).splitlines()[3:] == [
         "In the means, although",
-        "  rounds ended without the certificate asked for (exit 5): point-0000",
+        "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
         "Not in the means:",
         "  still running, or killed: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
@@ -227,7 +227,9 @@ def test_edges(tmp_path: Path, values: list[str], hit: str | None) -> None:
 
 def constrained(objective: float, *values: float) -> dict[str, Any]:
     job = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}][: len(values)]}
-    return {"job": job, "objective": objective, **{f"constraint_{m}": v for m, v in enumerate(values, 1)}}
+    excess = [max(v - one["limit"], 0) / one["limit"] for v, one in zip(values, job["constraint"], strict=True)]
+    columns = {f"constraint_{m}": v for m, v in enumerate(values, 1)}
+    return {"job": job, "objective": objective, **columns, "feasibility": max(excess)}
 
 
 def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
@@ -252,9 +254,9 @@ def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Pa
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
     found = select(folder)
     assert found["settings"] == {"algorithm.batch": 2}
-    assert found["mean"]["infeasibility"] == pytest.approx(0.01)
+    assert found["mean"]["feasibility"] == pytest.approx(0.01 / 0.13)
     shown = mpifed("show", folder, "--select", "best").output
-    assert "least infeasibility, then objective" in shown
+    assert "least feasibility, then objective" in shown
     assert f"{'limits met':30} 0 of 1" in shown
 
 
@@ -264,6 +266,7 @@ def test_limits_that_vary(tmp_path: Path) -> None:
     for limit, value in ((0.1, 0.12), (0.3, 0.2)):
         ran = constrained(1.0, value)
         ran["job"]["constraint"][0]["limit"] = limit
+        ran["feasibility"] = max(value - limit, 0) / limit
         points.append(({"constraint": ran["job"]["constraint"]}, ran))
     found = select(write_sweep(tmp_path / "sweep", points))
     assert found["settings"] == {"constraint": [{"name": "loss", "limit": 0.3}]}
@@ -341,23 +344,43 @@ def test_constraints_of_a_run(tmp_path: Path, value: float, margin: float | None
 
 
 def test_the_certificate_of_a_run(tmp_path: Path) -> None:
-    columns = {"kkt_residual": 0.00123456, "stationarity": 0.001, "infeasibility": 0.0, "complementarity": 2e-4}
-    text = "0.00123456 (stationarity 0.001, infeasibility 0, complementarity 0.0002)"
-    asked = write_run(tmp_path / "asked", code=5, job={"stop": {"kkt_residual": 1e-3}}, **columns)
-    assert f"{'KKT residual':30} {text}, asked for 0.001 or less\n" in run_text(asked)
-    assert "rounds ended without the certificate asked for (exit 5)" in run_text(asked)
-    assert f"{'KKT residual':30} {text}\n" in run_text(write_run(tmp_path / "run", **columns))
+    columns = {"kkt_residual": 0.00123456, "stationarity": 0.00123456, "feasibility": 0.0, "complementarity": 2e-4}
+    text = "\n".join(
+        f"{label:30} {number}" for label, number in (
+            ("KKT residual", "0.00123456"), ("  stationarity", "0.00123456"), ("  feasibility", "0"),
+            ("  complementarity", "0.0002"),
+        )
+    )  # fmt: skip
+    stop = {"kkt_residual": 1e-3, "complementarity": 0.01}
+    asked = run_text(write_run(tmp_path / "asked", code=5, job={"stop": stop}, **columns))
+    assert f"{'KKT residual':30} 0.00123456, asked for 0.001 or less\n" in asked
+    assert f"{'  complementarity':30} 0.0002, asked for 0.01 or less\n" in asked
+    assert "a limit is not met, or a certificate asked for not reached (exit 5)" in asked
+    assert f"{text}\n" in run_text(write_run(tmp_path / "run", **columns))
     none = write_run(tmp_path / "none", **dict.fromkeys(columns))
     assert "KKT" not in run_text(none)
     # that of a last model whose row was written before
     write_json(none / "run.json", json.loads((none / "run.json").read_text()) | columns)
-    assert f"{'KKT residual':30} {text}\n" in run_text(none)
+    assert f"{text}\n" in run_text(none)
 
 
 def test_the_duality_gap_of_a_run(tmp_path: Path) -> None:
     asked = write_run(tmp_path / "asked", job={"stop": {"duality_gap": 1e-2}}, duality_gap=0.00727388)
     assert f"{'duality gap':30} 0.00727388, asked for 0.01 or less\n" in run_text(asked)
-    assert f"{'duality gap':30} 0.5\n" in run_text(write_run(tmp_path / "run", duality_gap=0.5))
+    run = write_run(tmp_path / "run", duality_gap=0.5, objective=20.0, lower_bound=19.5)
+    assert f"{'lower bound of the optimum':30} 19.5\n{'duality gap':30} 0.5 (2.50% of the objective)\n" in run_text(run)
+
+
+def test_multipliers_and_contradictions_of_a_run(tmp_path: Path) -> None:
+    job = {"constraint": [{"name": "loss", "limit": 0.5}, {"name": "norm", "limit": 0.1}]}
+    columns = {"constraint_1": 0.75, "constraint_2": 0.2, "multiplier_1": 96.4321, "multiplier_2": 0.0}
+    columns |= {"subproblem_multiplier_1": 300.0, "feasible_direction": 0.01}
+    shown = run_text(write_run(tmp_path / "run", code=5, job=job, **columns))
+    assert "0.75, limit 0.5: NOT met, by 0.25; multiplier 96.43, in the last subproblem 300\n" in shown
+    assert "0.2, limit 0.1: NOT met, by 0.1; multiplier 0\n" in shown
+    assert "the limits contradict each other here, or the data: by the gradients no model within 100 times" in shown
+    fine = write_run(tmp_path / "fine", job=job, **columns | {"feasible_direction": 5.0})
+    assert "contradict" not in run_text(fine)
 
 
 def test_warnings_of_a_run(tmp_path: Path) -> None:
