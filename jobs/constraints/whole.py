@@ -1,7 +1,7 @@
 """All shipped jobs with constraints at full length, each certified once more: `make certify-constraints`.
 
-By hand: a quarter of an hour on one core, if the headers of the jobs are right. For each job it prints the last row's numbers beside those of `certify.py`; for
-the two whose optimum is known, multipliers and objective beside it.
+By hand: a quarter of an hour on one core, if the headers of the jobs are right. For each job it prints the last row's
+numbers beside those of `certify.py`; for the two whose optimum is known, multipliers and objective beside it.
 """
 
 from __future__ import annotations
