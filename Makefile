@@ -112,7 +112,7 @@ reproduce-hyfdca: .venv/data,plot.done ## Figures 3-4 of the HyFDCA paper and wh
 	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
-certify-constraints: .venv/data.done ## all jobs with constraints, each certificate computed again from raw data (25 minutes)
+certify-constraints: .venv/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs

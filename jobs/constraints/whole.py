@@ -1,7 +1,7 @@
 """All shipped jobs with constraints at full length, each certified once more: `make certify-constraints`.
 
-By hand: about 25 minutes on one core. For each job it prints the last row's numbers beside those of `certify.py`; for
-the two whose optimum is known, multipliers and objective beside it.
+By hand: a quarter of an hour on one core, if the headers of the jobs are right. For each job it prints the last row's
+numbers beside those of `certify.py`; for the two whose optimum is known, multipliers and objective beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.constraints import certify
-from jobs.constraints.optimum import FOUND
+from jobs.constraints.optimum import AIMED, FOUND
 
 JOBS = Path(__file__).parents[1]
 
@@ -51,13 +51,12 @@ def _mpifed(*arguments: str | Path) -> None:
 
 
 def beside_optimum(name: str, run: Path) -> str:
-    """The last row of a run beside what is known of the optimum, for limits without their margins."""
-    row, best = certify.last_row(run), FOUND[name]
-    lines = [f"  objective    {row['objective']:.6g}, optimum {best[0]:.6g}"]
-    for m, nu in enumerate(best[1], 1):
-        lines.append(f"  multiplier {m} {row[f'multiplier_{m}']:.4g}, at the optimum {nu:.4g}")
-    if row["lower_bound"] is not None:
-        lines.append(f"  lower bound  {row['lower_bound']:.6g}")
+    """The last row of a run beside the optimum, and that with the limits less their margins, at which the job aims."""
+    row, columns = certify.last_row(run), (FOUND[name], AIMED[name])
+    lines = [f"  {'':<22}{'history':>16}{'optimum':>16}{'with margins':>16}"]
+    parts = [("objective", [known.objective for known in columns])]
+    parts += [(f"multiplier_{m + 1}", [known.multipliers[m] for known in columns]) for m in range(len(columns[0][1]))]
+    lines += [f"  {part:<22}" + "".join(f"{value:>16.6g}" for value in (row[part], *best)) for part, best in parts]
     return "\n".join(lines)
 
 

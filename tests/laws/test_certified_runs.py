@@ -16,15 +16,11 @@ from own_terms import AFFINE, affine_of_loss
 from registry import table
 
 from jobs.constraints.certify import Columns, certified, compared, last_row, main
-from jobs.constraints.optimum import solve
-from jobs.constraints.rows import read_job, read_model, read_rows
 from mpifed.algorithms import vertical
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
 from mpifed.run.config import Job
-from mpifed.run.history import read_history
 from mpifed.run.loop import run
-from mpifed.shards.store import open_federation
 
 SIZES = {"batch": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 HORIZONTAL, VERTICAL = {"name": "ssca-horizontal", **SIZES}, {"name": "ssca-vertical", **SIZES}
@@ -264,47 +260,3 @@ def test_units_and_order_change_no_number(
     assert max(nu) > 0 and before["feasible_direction"] and before["feasibility"]
     names = ("kkt_residual", "stationarity", "feasibility", "complementarity", "feasible_direction")
     assert [after[name] for name in names] == pytest.approx([before[name] for name in names], rel=1e-9)
-
-
-# --- solutions known otherwise --------------------------------------------------------------------------------------
-
-CONVEX: dict[str, dict[str, Any]] = {
-    "ball": PROBLEMS["softmax, only the ball is curved"],
-    "by class": PROBLEMS["convex by class"],
-    "penalized": {
-        "objective": {"name": "softmax", "penalty": 0.02},
-        "constraint": [{"name": "loss", "classes": [0], "limit": 0.4}, {"name": "norm", "limit": 5.0}],
-    },
-}
-
-
-@pytest.mark.parametrize("problem", CONVEX)
-def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, classes: Path, tmp_path: Path) -> None:
-    """Convex problems by full batches; the optimum by the method of multipliers, certified by its own gap."""
-    counts = open_federation(classes).counts
-    full = HORIZONTAL | {"batch": int(counts.max()), "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 1000.0}
-    assert counts.min() == counts.max()
-    found = result(table(classes, full, rounds=300, compute=DOUBLE, **CONVEX[problem]), tmp_path)
-    check(tmp_path)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
-    (optimum, *_), nu = best.value, best.multipliers
-    assert best.numbers["kkt_residual"] < 1e-5
-    assert best.numbers["lower_bound"] == pytest.approx(optimum, rel=1e-6)
-    assert nu.max() > 0.01
-    ours = [found[f"multiplier_{m}"] for m in range(1, len(nu) + 1)]
-    np.testing.assert_allclose(ours, nu, rtol=0.05, atol=0.01 * nu.max())
-    assert optimum * 0.99 <= found["lower_bound"] <= optimum * (1 + 1e-6)
-    assert found["objective"] == pytest.approx(optimum, rel=0.01)
-    np.testing.assert_allclose(read_model(tmp_path / "model.h5")["first"].ravel(), best.w, atol=0.02)
-
-
-@pytest.mark.parametrize("problem", ["convex by class", "softmax"])
-def test_a_bound_is_below_the_optimum_from_the_first_row_on(problem: str, classes: Path, tmp_path: Path) -> None:
-    job = table(classes, HORIZONTAL, rounds=30, compute=DOUBLE, **PROBLEMS[problem])
-    record = {"every": 1, "certify_every": 1, "checkpoint_every": 0}
-    result(job, tmp_path, record=record)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
-    bounds = read_history(tmp_path)["lower_bound"]
-    assert len(bounds) == 31 and np.isfinite(bounds[1:]).all()
-    assert (bounds[1:] <= best.value[0] * (1 + 1e-6)).all()
-    assert bounds[-1] > bounds[1]
