@@ -30,7 +30,7 @@ class Point(NamedTuple):
     limit: Floats  # [M]
     root_mean_square: Floats  # [M] of each constraint's term over its samples
     first_value: Floats  # [M + 1] at w0
-    first_slope: float  # ||grad F_0(w0)||
+    first_slopes: Floats  # [M + 1] ||grad F_0(w0)|| ... ||grad F_M(w0)||
     length: float  # ||w||
     curvature: Floats  # [M + 1] mu_m, 0 where F_m is not known to be strongly convex
     convex: bool  # whether all functions are
@@ -43,7 +43,7 @@ class Point(NamedTuple):
     @property
     def slope_scale(self) -> float:
         """S."""
-        return max(self.first_slope, float(np.linalg.norm(self.gradient[0])))
+        return max(float(self.first_slopes[0]), float(np.linalg.norm(self.gradient[0])))
 
     @property
     def value_scale(self) -> float:
@@ -135,12 +135,19 @@ def subsets(size: int) -> Iterator[list[int]]:
 def feasible_direction(at: Point) -> float | None:
     """R / ||d*|| of the shortest step that meets all limits as far as is known of them; 0: there is none.
 
-    R is ||w||, or 1 where w = 0; None where all limits are met.
+    R is the longer of ||w|| and of the steps by which each limit seemed to be missed at w0, (F_m(w0) - limit_m) over
+    ||grad F_m(w0)||; 1 where that is 0. None where all limits are met.
     """
     if (at.excess <= 0).all():
         return None
     step = shortest_step(at)
-    return 0.0 if step is None else (at.length or 1.0) / step
+    return 0.0 if step is None else unit_of_length(at) / step
+
+
+def unit_of_length(at: Point) -> float:
+    """R."""
+    missed, slopes = np.maximum(at.first_value[1:] - at.limit, 0), at.first_slopes[1:]
+    return max([at.length, *(missed[slopes > 0] / slopes[slopes > 0])]) or 1.0
 
 
 def shortest_step(at: Point) -> float | None:

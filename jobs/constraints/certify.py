@@ -61,14 +61,14 @@ def recomputed(
 ) -> Columns:
     """The same of a model in memory."""
     first = first_iterate(job, rows.raw.shape[1], rows.outputs)
-    now, before = functions(job, rows, model, own), functions(job, rows, first, own, sloped=[0])
+    now, before = functions(job, rows, model, own), functions(job, rows, first, own)
     at = Point(
         value=np.array([f.value for f in now]),
         gradient=np.array([f.gradient for f in now]),
         limit=np.array([table["limit"] for table in job["constraint"]]),
         root_mean_square=np.array([f.root_mean_square for f in now[1:]]),
         first_value=np.array([f.value for f in before]),
-        first_slope=float(np.linalg.norm(before[0].gradient)),
+        first_slopes=np.array([np.linalg.norm(f.gradient) for f in before]),
         length=float(np.linalg.norm(flat(model))),
         curvature=curvatures(job, convex_own),
         convex=convex(job, convex_own),

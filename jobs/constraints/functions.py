@@ -43,7 +43,6 @@ def functions(
     rows: Rows,
     model: Model,
     own: Mapping[str, OfLoss] | None = None,
-    sloped: Collection[int] | None = None,
 ) -> list[Function]:
     """F_0, with the objective's penalties, and F_1 to F_M.
 
@@ -53,7 +52,6 @@ def functions(
     rows : all training rows
     model : the point
     own : by their names, terms of one's own that are functions of the loss
-    sloped : of which functions the gradients are wanted, those of others being zeros; None: of all
     """
     tables, known = [job["minimize"], *job["constraint"]], OF_LOSS | dict(own or {})
     d = len(flat(model))
@@ -67,8 +65,7 @@ def functions(
             phi, slope = known[tables[m]["name"]](tables[m])
             terms = phi(losses)
             sums[m] += counted.sum(), counted @ terms, counted @ terms**2
-            if sloped is None or m in sloped:
-                gradients[m] += flat(backward(counted * slope(losses)))
+            gradients[m] += flat(backward(counted * slope(losses)))
     w, found = flat(model), []
     for m in range(len(tables)):
         if m not in sampled:

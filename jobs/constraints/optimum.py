@@ -137,7 +137,7 @@ def certified_optimum(job: Mapping[str, Any], at: Callable[[Floats], Values], w:
             limit=np.array([table["limit"] for table in job["constraint"]]),
             root_mean_square=np.ones(len(value) - 1),
             first_value=before,
-            first_slope=float(np.linalg.norm(slope(each[0]))),
+            first_slopes=np.array([np.linalg.norm(slope(one)) for one in each]),
             length=float(np.linalg.norm(w)),
             curvature=curvatures(job),
             convex=convex(job),

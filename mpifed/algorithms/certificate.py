@@ -81,8 +81,8 @@ def report_certificate(
     Returns
     -------
     None throughout where a value is not finite. `lower_bound` is None where `is_convex` says no or nothing is strongly
-    convex; `duality_gap`, how far the objective is above it, where a limit is not met too. `feasible_direction` is None
-    where all limits are met.
+    convex, and where the limits contradict each other; `duality_gap`, how far the objective is above it, where a limit
+    is not met too. `feasible_direction` is None where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
     if not all(np.isfinite(part).all() for part in point):
@@ -95,13 +95,14 @@ def report_certificate(
     columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
     curvatures, met = strong_convexity(problem), not (point.excess > 0).any()
     bound = certificates.lower_bound(point, nu, curvatures) if is_convex(problem) else None
-    bound = None if bound == -np.inf else bound
-    columns["lower_bound"] = bound
+    columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
     columns |= {f"multiplier_{m}": float(one) for m, one in enumerate(nu, 1)}
     if problem.constraints:
         length = certificates.length_scale(float(np.sqrt(squares(model))), start)
-        columns["feasible_direction"] = certificates.feasible_direction(point, curvatures, length)
+        columns["feasible_direction"] = direction = certificates.feasible_direction(point, curvatures, length)
+        if direction == 0:  # where all are convex, no model meets the limits
+            columns["lower_bound"] = None
     return columns
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
@@ -21,7 +20,6 @@ Floats = NDArray[np.float64]
 
 _TIE = 1e-6  # weight of ||nu|| against the residual: decides where the multipliers are not unique, and nowhere else
 _MOST = 1e8  # of a multiplier, in units of the gradients: what stands for infinity
-_FAR = 1e4  # of a step, in units of length: the square root, since with such multipliers no longer one is told
 
 
 class FirstIterate(NamedTuple):
@@ -75,11 +73,13 @@ def best_multipliers(point: Point, first: FirstIterate) -> Floats:
     M = len(point.excess)
     if not M or not slope:
         return np.zeros(M)
+    from scipy.optimize import nnls  # slow to import, and needed when certificates are made
+
     together = np.vstack([point.gradient, point.gradients]).T / slope
     factor: Floats = np.linalg.qr(together)[1]  # [min(d, M + 1), M + 1]: all that is needed of the d axes
-    # an objective of 0 weighs nothing against complementarity
-    slack = point.excess / value if value else np.where(point.excess == 0, 0.0, _MOST)
-    columns: Floats = np.vstack([factor[:, 1:], np.diag(slack)])
+    columns: Floats = np.vstack([factor[:, 1:], np.diag(point.excess / (value or 1.0))])
+    if not value:  # an objective of 0 weighs nothing against complementarity
+        columns[:, point.excess != 0] = 0
     target = np.concatenate([-factor[:, 0], np.zeros(M)])
     lengths = np.linalg.norm(columns, axis=0)
     units = np.divide(1.0, lengths, out=np.zeros(M), where=lengths > 0)
@@ -204,9 +204,11 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
     if (point.excess[lengths == 0] > 0).any():
         return 0.0
-    half = max(_value(step, nu, mu) for nu in (_dual(step, mu), *alone))  # at most ||d||^2 / 2
-    found: float = length / max(float(np.sqrt(2 * half)), length * 1e-300)
-    return found if found > 1 / _FAR else 0.0
+    best = _dual(step, mu)
+    if (best * lengths).max() > 0.9 * _MOST * (np.abs(point.excess[lengths > 0]) / lengths[lengths > 0]).max():
+        return 0.0  # no multipliers are the best
+    half = max(_value(step, nu, mu) for nu in (best, *alone))  # at most ||d||^2 / 2
+    return length / max(float(np.sqrt(2 * half)), length * 1e-300)
 
 
 def _value(point: Point, nu: Floats, curvatures: Floats) -> float:

@@ -18,11 +18,12 @@ def of_the_package(at: Point) -> dict[str, float | None]:
     now = certificates.Point(
         at.value[0], at.gradient[0], at.excess, at.gradient[1:], at.limit, at.root_mean_square
     )
-    first = certificates.FirstIterate(at.first_value[0], at.first_slope, at.first_value[1:] - at.limit)
+    slopes = at.first_slopes
+    first = certificates.FirstIterate(at.first_value[0], slopes[0], at.first_value[1:] - at.limit, slopes[1:], 0.0)
     nu = certificates.best_multipliers(now, first)
     found: dict[str, float | None] = dict(certificates.certificate(now, first, nu)._asdict())
     found |= {f"multiplier_{m}": float(value) for m, value in enumerate(nu, 1)}
-    found["feasible_direction"] = certificates.feasible_direction(now, at.curvature, at.length or 1.0)
+    found["feasible_direction"] = certificates.feasible_direction(now, at.curvature, certificates.length_scale(at.length, first))
     bound = certificates.lower_bound(now, nu, at.curvature) if at.convex else -np.inf
     found["lower_bound"] = None if bound == -np.inf else bound
     return found
@@ -53,7 +54,7 @@ def special(**changes: Any) -> Point:
         limit=np.array([0.9, 4.0]),
         root_mean_square=np.array([1.5, 2.0]),
         first_value=np.array([5.0, 2.0, 6.0]),
-        first_slope=3.0,
+        first_slopes=np.array([3.0, 1.5, 0.5]),
         length=2.0,
         curvature=np.array([0.5, 0.0, 2.0]),
         convex=True,
@@ -74,7 +75,7 @@ EDGES = {
     "objective 0, and at first": special(value=[0.0, 1.0, 3.0], first_value=[0.0, 2.0, 6.0]),
     "objective 0, limits met exactly": special(value=[0.0, 1.0, 3.0], first_value=[0.0, 2.0, 6.0], limit=[1.0, 3.0]),
     "the norm at 0": special(
-        value=[0.0, 1.0, 3.0], first_value=[0.0, 1.0, 3.0], first_slope=0.0, length=0.0,
+        value=[0.0, 1.0, 3.0], first_value=[0.0, 1.0, 3.0], first_slopes=[0.0, 1.0, 0.1], length=0.0,
         gradient=[[0.0, 0.0, 0.0], [-1.0, 0.0, 0.3], [0.2, -1.0, 0.4]], curvature=[2.0, 0.0, 0.0],
     ),
     "a constraint without slope": special(gradient=[[1.0, 0.5, -1.0], [-1.0, 0.0, 0.3], [0.0, 0.0, 0.0]]),
@@ -118,7 +119,7 @@ def test_units_and_order_say_nothing(change: str, edge: str) -> None:
         value=(at.value * scale)[whole], gradient=(at.gradient * scale[:, None])[whole],
         limit=(at.limit * scale[1:])[order],
         root_mean_square=(at.root_mean_square * scale[1:])[order], first_value=(at.first_value * scale)[whole],
-        first_slope=at.first_slope * scale[0], curvature=(at.curvature * scale)[whole],
+        first_slopes=(at.first_slopes * scale)[whole], curvature=(at.curvature * scale)[whole],
     )  # fmt: skip
     for numbers in (written_out.certificate, of_the_package):
         before, after = numbers(at), numbers(other)

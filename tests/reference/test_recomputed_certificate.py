@@ -172,7 +172,7 @@ def point(seed: int, most: int = 4, units: float = 1.0) -> Point:
     curvature = np.array([rng.choice([0.0, 1.0]), *rng.choice([0.0, 2.0], M)])
     scale = 10 ** (units * rng.standard_normal(M + 1))
     return Point(
-        value * scale, gradient * scale[:, None], limit * scale[1:], np.ones(M), first * scale, 2 * scale[0], 1.5,
+        value * scale, gradient * scale[:, None], limit * scale[1:], np.ones(M), first * scale, 2 * scale, 1.5,
         curvature * scale, True,
     )  # fmt: skip
 
@@ -216,5 +216,5 @@ def test_of_several_multipliers_the_shortest() -> None:
     """g_0 = -(1, 1); four gradients, one twice, one in other units: x is shared out in units of their lengths."""
     gradient = np.array([[-1.0, -1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 5.0], [-1.0, 0.0]])
     limit = np.full(4, 2.0)
-    at = Point(np.array([1.0, *limit]), gradient, limit, limit, np.ones(5), 1.0, 1.0, np.zeros(5), False)
+    at = Point(np.array([1.0, *limit]), gradient, limit, limit, np.ones(5), np.ones(5), 1.0, np.zeros(5), False)
     np.testing.assert_allclose(multipliers(at), [0.5, 0.5, 0.2, 0], atol=1e-12)
