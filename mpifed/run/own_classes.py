@@ -29,6 +29,7 @@ from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
 from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
 from mpifed.maths.checks.points import SAMPLES
 from mpifed.maths.checks.regularizers import examine_regularizer
+from mpifed.maths.objectives import Objective
 from mpifed.maths.sparse import DeviceRows
 from mpifed.run.config import Job
 from mpifed.run.together import together
@@ -36,31 +37,30 @@ from mpifed.run.together import together
 _PURPOSE = "checks of own classes"
 _STORED = 8  # values of a made-up sparse row
 NOT_CHECKED = "--no-check: {} tried before the run, whose results stand or fall with it"
+UNTRIED = "{}: was tried before the run, but nothing could be compared, so it may be right or wrong"
 
 
 class Own(NamedTuple):
     """A part of the job that is an object of the user's class."""
 
-    place: str  # as "[objective] name = "mine:Huber""
+    table: str  # as "constraint 1"
+    name: str  # as the job has it, "mine:Rate"
     part: Any
-    examine: Callable[[Examined, Task], int | None]  # how many derivatives could be compared, where there are any
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the job."""
+        return f'[{self.table}] name = "{self.name}"'
 
 
 def own_parts(job: Job, problem: Problem) -> list[Own]:
     """The objective, terms and regularizer whose classes are not mpifed's."""
-    objective, start = problem.objective, problem.objective.start
-
-    def of_term(examined: Examined, task: Task) -> int:
-        return examine_term(examined, objective, task)
-
-    def of_regularizer(examined: Examined, task: Task) -> None:
-        examine_regularizer(examined, start(task.features, task.outputs, task.rng(), task.dtype), task.rng())
-
-    found = [Own(_place("objective", job.objective), objective, examine_objective)]
-    found.append(Own(_place("minimize", job.minimize), problem.minimize, of_term))
+    found = [Own("objective", job.objective["name"], problem.objective)]
+    found.append(Own("minimize", job.minimize["name"], problem.minimize))
     for number, (table, one) in enumerate(zip(job.constraint, problem.constraints, strict=True), 1):
-        found.append(Own(_place(f"constraint {number}", table), one.term, of_term))
-    found.append(Own(_place("regularizer", job.regularizer or {}), problem.regularizer, of_regularizer))
+        found.append(Own(f"constraint {number}", table["name"], one.term))
+    if job.regularizer is not None:
+        found.append(Own("regularizer", job.regularizer["name"], problem.regularizer))
     return [own for own in found if own.part is not None and not belongs_to_mpifed(type(own.part))]
 
 
@@ -76,7 +76,7 @@ def check_own_classes(job: Job, problem: Problem, transport: Transport, blocks: 
     if not own:
         return []
     task = together(transport, lambda: _task(job, problem, blocks) if _tries(blocks) else None)
-    notes = together(transport, lambda: _tried(own, task, device) if task is not None else [])
+    notes = together(transport, lambda: _tried(own, problem.objective, task, device) if task is not None else [])
     gathered = transport.gather(notes)
     everywhere: list[str] = transport.share(None if gathered is None else [note for part in gathered for note in part])
     return everywhere
@@ -93,24 +93,38 @@ def _tries(blocks: Roster) -> bool:
     return len(blocks) > 0 and int(blocks.first[0]) == 0
 
 
-def _tried(own: list[Own], task: Task, device: Device) -> list[str]:
-    wrong, notes = [], []
+def _tried(own: list[Own], objective: Objective, task: Task, device: Device) -> list[str]:
+    """What could not be told; raises UsageError with all that are wrong."""
+    wrong, notes, placed = [], [], _placed(device)
     with _as_it_was(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one in own:
+            examined = Examined(one.part, placed)
             try:
-                known = one.examine(Examined(one.part, _placed(device)), task)
-            except NotImplementedError:
-                continue
+                known = _examine(one.table, examined, Examined(objective, placed), task)
+            except NotImplementedError:  # of what this job does not need, as a slope where duals are enough
+                known = 0
             except Broken as broken:
                 methods = " or ".join(f"{method}()" for method in broken.methods)
                 wrong.append(f"{one.place}: {broken.what}; correct {methods}, or run with --no-check")
-            else:
-                if known == 0:
-                    notes.append(f"{one.place}: its derivatives could be compared with finite differences nowhere")
+                if one.table == "objective":
+                    break  # what rests on it would be wrong as well
+                continue
+            if not known:
+                notes.append(UNTRIED.format(one.place))
     if wrong:
         raise UsageError("\n".join(wrong))
     return notes
+
+
+def _examine(table: str, examined: Examined, objective: Examined, task: Task) -> int:
+    """How many numbers say that a part is right."""
+    if table == "objective":
+        return examine_objective(examined, task)
+    start = objective.target.start(task.features, task.outputs, task.rng(), task.dtype)
+    if table == "regularizer":
+        return examine_regularizer(examined, start, task.rng())
+    return examine_term(examined, objective, start, task)
 
 
 def _placed(device: Device) -> Callable[[Any], Any]:
@@ -168,7 +182,3 @@ def _made_up(count: int, features: int, sparse: bool, rng: Generator) -> Any:
     columns = np.concatenate([np.sort(rng.choice(features, each, replace=False)) for _ in range(count)])
     bounds = np.arange(count + 1) * each
     return (csr_matrix((rng.standard_normal(count * each), columns, bounds), shape=(count, features)),)
-
-
-def _place(table: str, settings: Any) -> str:
-    return f'[{table}] name = "{settings.get("name")}"'

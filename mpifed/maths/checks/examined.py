@@ -60,7 +60,7 @@ class Examined:
         """The same; `Broken` too when a second call answers otherwise."""
         first, second = self.call(name, **given), self.call(name, **given)
         if not same(first, second, _REPEATS):
-            raise Broken(f"{name}() answers the same in two ways; it must not draw or remember anything", name)
+            raise Broken(f"{name}() answers twice in two ways; it must not draw nor remember", name)
         return first
 
 
@@ -80,7 +80,7 @@ def must_be_array(value: Any, shape: tuple[int, ...], what: str, method: str, dt
 def must_be_record(value: Any, like: Record, lead: tuple[int, ...], what: str, method: str, dtype: Any = None) -> None:
     """Raises Broken unless `value` has the fields of `like`, each leaf with the leading axes `lead` in front."""
     if not _is_record(value):
-        raise Broken(f"{what} is a tuple without names of fields; a NamedTuple like that of start() is expected", method)
+        raise Broken(f"{what} is a tuple without names; a NamedTuple like that of start() is expected", method)
     came, expected = dict(leaves(value, what)), dict(leaves(like, what))
     if came.keys() != expected.keys():
         raise Broken(f"{what} has {_listed(came)}; {_listed(expected)} is expected", method)

@@ -14,9 +14,10 @@ from mpifed.maths.checks.differences import compare, derivative
 from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, defines, must_be_array, must_be_record, near
 from mpifed.maths.checks.losses import Losses
 from mpifed.maths.checks.points import Origin, Point, nudged, points, wide
-from mpifed.maths.objectives import Linear, Objective, Parameters
+from mpifed.maths.objectives import Linear, Parameters
 
 _DRAWN_TWICE = 2**21  # numbers of a model: of a larger one, the start is drawn once
+_PREDICTED = 64  # samples whose classes are predicted: cheap, and more of them reach all classes
 _FOLLOWED = 2**20  # numbers of a model, of which a term's own part is compared with differences
 
 
@@ -33,12 +34,11 @@ class Task(NamedTuple):
     rng: Callable[[], Generator]  # the same generator, from its beginning, each time
 
 
-def origin(objective: Objective, task: Task) -> Origin:
-    """Where the points of an objective, or of a term on it, come from."""
-    model = objective.start(task.features, task.outputs, task.rng(), task.dtype)
-    scores = objective.scores(model.first.astype(np.float64), task.X)
+def origin(examined: Examined, model: Parameters, task: Task) -> Origin:
+    """Where the points of an objective, or of a term on it, come from: the start of the objective."""
+    scores = np.asarray(examined.call("scores", first=model.first, X=task.X))[0]
     classes = task.outputs if task.classifies else 0
-    return Origin(wide(model.head), np.asarray(scores)[0], task.targets, classes, task.lead)
+    return Origin(wide(model.head), scores.astype(np.float64), task.targets, classes, task.lead)
 
 
 def examine_objective(examined: Examined, task: Task) -> int:
@@ -46,27 +46,23 @@ def examine_objective(examined: Examined, task: Task) -> int:
     objective, rng = examined.target, task.rng()
     model = _start(examined, task)
     _scores(examined, model, task, rng)
-    where = Origin(
-        wide(model.head), np.asarray(_called_scores(examined, wide(model.first), task.X))[0], task.targets,
-        task.outputs if task.classifies else 0, task.lead,
-    )  # fmt: skip
-    of_rows = Losses(examined, {})
-    chosen = points(where, rng)
+    of_rows, chosen = Losses(examined, {}), points(origin(examined, model, task), rng)
     known = _examine_losses(of_rows, chosen, task, rng)
     for point in laws.finite(of_rows, chosen):
-        _predict(examined, point, task.outputs if objective.classifies else 0)
+        _predict(examined, point, task.outputs if objective.classifies else 0, rng)
         _head_squares(of_rows, point)
     return known
 
 
-def examine_term(examined: Examined, objective: Objective, task: Task) -> int:
-    """The same of a term, with the job's objective."""
+def examine_term(examined: Examined, objective: Examined, model: Parameters, task: Task) -> int:
+    """The same of a term, with the job's objective and its start."""
     rng = task.rng()
-    of_rows, chosen = Losses(examined, {"objective": objective}), points(origin(objective, task), rng)
+    chosen = points(origin(objective, model, task), rng)
+    of_rows = Losses(examined, {"objective": objective.target})
     known = _examine_losses(of_rows, chosen, task, rng)
     for point in chosen:
         _counted(examined, point.y)
-    _server(examined, objective.start(task.features, task.outputs, task.rng(), task.dtype), rng)
+    _server(examined, model, rng)
     return known
 
 
@@ -146,15 +142,17 @@ def _linear(came: Array, expected: Array, what: str) -> None:
         raise Broken(f"scores() are not linear in the {what}, over which clients add them up", "scores")
 
 
-def _predict(examined: Examined, point: Point, outputs: int) -> None:
+def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> None:
     """[..., s] a class, or a number."""
     if not examined.has("predict"):
         return
-    found = examined.call_twice("predict", head=point.head, scores=point.scores)
-    must_be_array(found, point.y.shape, "what predict() gives", "predict")
-    wrong = outputs and ~np.isin(found, np.arange(outputs))
-    if np.any(wrong):
-        raise Broken(f"predict() gives {found[wrong][0]}; there are the classes 0 to {outputs - 1}", "predict")
+    scores = 3.0 * rng.standard_normal((*point.scores.shape[:-2], _PREDICTED, point.scores.shape[-1]))
+    for by in (0.0, 1.0, 3.0, 3.0, 3.0):
+        found = examined.call_twice("predict", head=nudged(point.head, rng, by), scores=scores)
+        must_be_array(found, scores.shape[:-1], "what predict() gives", "predict")
+        wrong = outputs and ~np.isin(found, np.arange(outputs))
+        if np.any(wrong):
+            raise Broken(f"predict() gives {found[wrong][0]}; there are the classes 0 to {outputs - 1}", "predict")
 
 
 def _head_squares(losses: Losses, point: Point) -> None:
