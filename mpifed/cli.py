@@ -57,6 +57,7 @@ main.add_command(scale)
     "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
     help="auto: a bar at a terminal. mpiexec of MPICH hides the terminal from its ranks: there, ask for bar.",
 )  # fmt: skip
+@click.option("--no-check", "unchecked", is_flag=True, help="Do not try own objectives, terms, regularizers before.")
 def run(
     job: Path,
     changes: tuple[str, ...],
@@ -65,16 +66,21 @@ def run(
     max_hours: float | None,
     point: int | None,
     progress: str,
+    unchecked: bool,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
     with 5 where the certificate asked for was not reached, with 6 where another round would exceed the privacy
     budget, and with 1 where too many clients have left it, as often as [participation] attempts says.
+
+    Before round 0 the job's own classes, "module:Class" of [objective], [minimize], [[constraint]] and [regularizer],
+    are tried on a few rows: slopes against finite differences, a prox by its inequality, what they claim of
+    themselves. One that is wrong ends the run with 2. --no-check leaves that out, and run.json says so.
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume=resume, max_hours=max_hours, progress=progress)
+    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked)
     sys.exit(run_command(job, changes, out, point, how))
 
 

@@ -24,3 +24,4 @@ class Asked(NamedTuple):
     dry_run: bool
     options: tuple[str, ...]  # more of sbatch
     command: tuple[str, ...]  # as it was typed
+    unchecked: bool = False  # own classes are not tried before the run

@@ -31,6 +31,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
 @click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here, for time and memory.")
+@click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
 @click.option("--dry-run", is_flag=True, help="Show the batch script and what is found; works without Slurm.")
 def submit(
     job: Path,
@@ -47,6 +48,7 @@ def submit(
     throttle: int | None,
     more: tuple[str, ...],
     forecast: bool,
+    unchecked: bool,
     dry_run: bool,
 ) -> None:
     """Submit a job to Slurm; it checkpoints before its time is up, is queued again and goes on, until it is done.
@@ -59,7 +61,7 @@ def submit(
 
     asked = Asked(
         job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
-        dry_run, (*more, *options), tuple(sys.argv[1:]),
+        dry_run, (*more, *options), tuple(sys.argv[1:]), unchecked,
     )  # fmt: skip
     for line in submitted(asked):
         click.echo(line)

@@ -95,6 +95,7 @@ def prepared(asked: Asked) -> Plan:
     ]
     options = _named(asked, options, out, found, left)
     arguments = [asked.job, out, *(word for change in asked.changes for word in ("--set", change))]
+    arguments += ["--no-check"] if asked.unchecked else []
     kind = "gpu" if asked.gpus else "sweep" if asked.array else "train"
     before, more = _path()
     text = script.filled(script.read_script(kind), options, arguments, before)

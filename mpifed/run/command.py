@@ -27,6 +27,7 @@ class How(NamedTuple):
     resume: bool = False
     max_hours: float | None = None
     progress: str = "auto"
+    check: bool = True
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
@@ -115,7 +116,10 @@ def _end(folder: Path, found: list[Point], tell: bool) -> None:
 def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:
     shown = reporter(transport.rank, how.progress)
     try:
-        run(point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf)
+        run(
+            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf,
+            check=how.check,
+        )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:
             print(run_text(folder), flush=True)

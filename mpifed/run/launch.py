@@ -29,9 +29,11 @@ def launch(
     *,
     resume: bool = False,
     max_hours: float | None = None,
+    check: bool = True,
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
+    Own objectives, terms and regularizers are tried before, unless `check` is False, which run.json tells.
     An error on any rank ends all of them with its exit code. In one process alone errors are raised.
     """
     transport = connect()
@@ -43,7 +45,7 @@ def launch(
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
         folder,
-        lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown),
+        lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check),
         checked.released_only,
     )
     return result

@@ -24,6 +24,7 @@ from mpifed.run.ledger import Ledger, write_header
 from mpifed.run.ledger_file import Header
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
+from mpifed.run.own_classes import not_checked
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_job
@@ -52,6 +53,7 @@ def run(
     max_hours: float | None = None,
     reporter: Reporter | None = None,
     shelf: Shelf | None = None,
+    check: bool = True,
 ) -> Result | None:
     """Run a job to its end, or on from its checkpoint. Collective.
 
@@ -60,6 +62,7 @@ def run(
     out : the run's folder; must not hold a run already unless `resume`
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     shelf : where the data of an earlier run in this process may still be, and this run's stay
+    check : try the user's own objective, terms and regularizer before; without, run.json has a warning
 
     Raises
     ------
@@ -75,7 +78,7 @@ def run(
         if resume and not saved and transport.rank == 0:
             reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
         try:
-            return _Run(job, transport, out, reporter, request, shelf, header).play(saved, max_hours)
+            return _Run(job, transport, out, reporter, request, shelf, header, check).play(saved, max_hours)
         finally:
             reporter.end()
 
@@ -92,11 +95,14 @@ class _Run:
         request: Request,
         shelf: Shelf | None,
         header: Header | None,
+        check: bool,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
         self.transcript.channel = job.channel
-        self.ready: Ready = prepare(job, transport, shelf, header, self.transcript if job.record.transcript else None)
+        recorder = self.transcript if job.record.transcript else None
+        self.ready: Ready = prepare(job, transport, shelf, header, recorder, check)
+        self.notes = list(self.ready.notes) if check else not_checked(job, self.ready.algorithm.problem)
         self.ready.federation.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
@@ -320,7 +326,7 @@ class _Run:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger)
-        results.device = self.ready.federation.device
+        results.device, results.notes = self.ready.federation.device, self.notes
         if resumed:
             self.row = results.resume(self.progress.round)
         results.open(self.transport, self.progress, resumed)

@@ -97,6 +97,7 @@ class Results:
         self.history: History | None = None  # there once rounds are measured
         self.about: dict[str, Any] = {}  # what run.json says from the start
         self.device: Device = Host()  # of rank 0
+        self.notes: list[str] = []  # what was not tried of the user's classes
         self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: int) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class Results:
         }
 
     def _warnings(self) -> list[str]:
-        found: list[str] = getattr(self.algorithm, "warnings", lambda: [])()
+        found: list[str] = [*self.notes, *getattr(self.algorithm, "warnings", lambda: [])()]
         for name in () if self.job.record.every else self.job.stop.certificates:
             found.append(f"[stop] {name}: with [record] every = 0 it is measured at the end, and ends no run earlier")
         return found + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)

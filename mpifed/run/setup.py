@@ -25,6 +25,7 @@ from mpifed.run.calibration import settle, settled_before
 from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
 from mpifed.run.ledger_file import Header
+from mpifed.run.own_classes import check_own_classes
 from mpifed.run.participation import is_secret, is_secure, most_summed
 from mpifed.run.shelf import Shelf
 from mpifed.run.staged import staged
@@ -45,6 +46,7 @@ class Ready(NamedTuple):
     clients: ClientStates
     test: Block | None  # on rank 0
     key: int | None = None  # of who takes part and leaves, where nobody may know it; on all ranks, new in each process
+    notes: tuple[str, ...] = ()  # what could not be tried of the user's classes; on all ranks
 
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
@@ -72,17 +74,19 @@ def prepare(
     shelf: Shelf | None = None,
     header: Header | None = None,
     recorder: Recorder | None = None,
+    check: bool = False,
 ) -> Ready:
     """Open the data, place the clients, and begin every state. Collective.
 
     What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
     multiplier is that in the `header` of the ledger of an earlier part of the same run, if there is one, or computed on
-    rank 0. A `recorder` takes down every message, those about keys first.
+    rank 0. A `recorder` takes down every message, those about keys first. With `check`, the user's own classes
+    are tried.
 
     Raises
     ------
     UsageError, DataError
-        on every rank, when job and data do not fit or a shard is damaged.
+        on every rank, when job and data do not fit, a class is wrong or a shard is damaged.
     """
     shelf = shelf or Shelf()
     shelf.keep((job.data, job.compute, job.dedicated, transport.rank, transport.size))
@@ -96,6 +100,7 @@ def prepare(
     data = shelf.take("staged", lambda: staged(job.data, data, placement, transport))
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
     compute = together(transport, lambda: shelf.take("device", lambda: device_of(job, transport)))
+    notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
     federation = together(transport, lambda: _federation(job, algorithm, transport, blocks, compute))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
     together(transport, lambda: federation.record(recorder))
@@ -109,7 +114,7 @@ def prepare(
     tests = federation.serves and job.record.every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
-    return Ready(algorithm, federation, server, clients, test, key)
+    return Ready(algorithm, federation, server, clients, test, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:

@@ -38,6 +38,7 @@ def numbers(text: str, option: str) -> list[int]:
     "--launcher", help="What starts ranks.  [default: srun in an allocation, else $MPIEXEC or mpiexec, -n {ranks}]"
 )
 @click.option("--oversubscribe", is_flag=True, help="Run more ranks than there are cores; the report says so.")
+@click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
 @click.option("--predict/--no-predict", default=True, help="The prediction beside, and beyond.  [default: with it]")
 @click.option("--latency", type=click.FloatRange(min=0), help="Of the prediction; see mpifed show --scale.")
 @click.option("--bandwidth", type=click.FloatRange(min=0, min_open=True), help="Of the prediction.")
@@ -54,6 +55,7 @@ def scale(
     out: Path | None,
     launcher: str | None,
     oversubscribe: bool,
+    unchecked: bool,
     predict: bool,
     latency: float | None,
     bandwidth: float | None,
@@ -70,7 +72,7 @@ def scale(
         numbers(clients, "--clients") if clients else [],
         numbers(sizes, "--model-size") if sizes else [],
         kinds.split(","), rounds, repeat, launcher, oversubscribe, predict,
-        latency_s=latency, bytes_per_s=bandwidth, ranks_per_node=ranks_per_node,
+        latency_s=latency, bytes_per_s=bandwidth, ranks_per_node=ranks_per_node, check=not unchecked,
     )  # fmt: skip
     path = study_command(job, changes, out or Path("scaling") / job.stem, asked, click.echo)
     click.echo(path.read_text(encoding="utf-8"))

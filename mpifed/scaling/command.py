@@ -37,6 +37,7 @@ class Asked(NamedTuple):
     latency_s: float | None = None
     bytes_per_s: float | None = None
     ranks_per_node: int | None = None
+    check: bool = True  # own classes, before each run
 
 
 def study_command(path: Path, changes: tuple[str, ...], out: Path, asked: Asked, say: Callable[[str], None]) -> Path:
@@ -55,7 +56,7 @@ def study_command(path: Path, changes: tuple[str, ...], out: Path, asked: Asked,
         raise UsageError(f'--model-size: is that of [objective] hidden, which "{name}" has not; leave it out')
     data = store.open_federation(table["data"]["path"])
     points = plan(asked.kinds, ranks, asked.clients, asked.sizes, data.clients)
-    study = Study(table, tuple(points), rounds, asked.repeat, launcher(asked.launcher), out)
+    study = Study(table, tuple(points), rounds, asked.repeat, launcher(asked.launcher), out, asked.check)
     before = load()
     study.play(say)
     series = measured(study, room)

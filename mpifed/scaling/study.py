@@ -36,6 +36,7 @@ class Study:
     repeat: int
     launcher: str
     out: Path
+    check: bool = True  # own classes, before each run
 
     def play(self, say: Callable[[str], None]) -> None:
         """Run what is not done yet.
@@ -131,9 +132,8 @@ class Study:
         folder.parent.mkdir(parents=True, exist_ok=True)
         path, log = folder.parent / "job.toml", folder.parent / f"{turn:02d}.log"
         path.write_text(tomli_w.dumps(self.job_of(point)), encoding="utf-8")
-        code = start(
-            self.launcher, point.ranks, ["run", str(path), "--out", str(folder), "--progress", "none"], log
-        )
+        command = ["run", str(path), "--out", str(folder), "--progress", "none"]
+        code = start(self.launcher, point.ranks, [*command, *([] if self.check else ["--no-check"])], log)
         if code not in _DONE or not self.done(point, turn):
             said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
             hint = ""

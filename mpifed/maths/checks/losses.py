@@ -1,0 +1,254 @@
+"""What a loss and its slope promise, of an objective or of a term: tried at a few points.
+
+See `mpifed.maths.objectives.form` for the promises. Each law raises `Broken` where it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.maths.checks.differences import Derivative, compare, derivative
+from mpifed.maths.checks.examined import (
+    ROUNDING,
+    Broken,
+    Examined,
+    belongs_to_mpifed,
+    defines,
+    must_be_array,
+    must_be_record,
+    near,
+)
+from mpifed.maths.checks.points import Point, nudged
+from mpifed.maths.objectives import Slope
+
+_SCORES = 8  # of each point, by which derivatives are compared
+_OF_LEAF = 4  # numbers of each leaf of the head by which they are
+_SEGMENTS = 10  # random ones between each two points, along which a loss is to be convex
+_MODERATE = 10.0  # scores beyond that may overflow
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss and slope of an objective, or of a term with its objective."""
+
+    examined: Examined
+    before: Mapping[str, Any]  # the arguments before the head: a term's objective
+
+    def loss(self, point: Point, twice: bool = False) -> Array:
+        """[..., s] float64."""
+        call = self.examined.call_twice if twice else self.examined.call
+        found = call("loss", **self.before, head=point.head, scores=point.scores, y=point.y)
+        return must_be_array(found, point.y.shape, "what loss() gives", "loss").astype(np.float64)
+
+    def slope(self, point: Point, weights: Array, twice: bool = False, own_heads: bool = False) -> Slope:
+        """The slope, in the dtype of the scores; `own_heads`: each client has a head of its own."""
+        call = self.examined.call_twice if twice else self.examined.call
+        given = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
+        found = call("slope", **self.before, **given)
+        if not all(hasattr(found, name) for name in Slope._fields):
+            raise Broken(f"slope() gives a {type(found).__name__}; a Slope(loss, head, scores) is expected", "slope")
+        must_be_array(found.loss, point.y.shape, "slope.loss", "slope")
+        must_be_array(found.scores, point.scores.shape, "slope.scores", "slope", point.scores.dtype)
+        like = map_leaves(lambda leaf: leaf[0], point.head) if own_heads else point.head
+        must_be_record(found.head, like, point.y.shape[:-1], "slope.head", "slope", point.scores.dtype)
+        return Slope(found.loss, found.head, found.scores)
+
+
+def finite(losses: Losses, points: Sequence[Point]) -> list[Point]:
+    """The points without samples whose loss is not finite, as of an exponential that overflows; Broken where all are.
+
+    What is left out depends on where random scores lie, and says nothing against a class.
+    """
+    found = []
+    for point in points:
+        known = np.isfinite(losses.loss(point, twice=True)).reshape(-1, point.y.shape[-1]).all(axis=0)
+        if known.any():
+            found.append(point if known.all() else point.rows(known))
+    if not found:
+        raise Broken(f"loss() is finite at none of {len(points)} points with scores of a few units", "loss")
+    return found
+
+
+def dtypes(losses: Losses, point: Point, dtype: str) -> None:
+    """In the job's dtype, the slope is of that too: in float32, shapes and memory would double else."""
+    head, scores = map_leaves(lambda leaf: leaf.astype(dtype), point.head), point.scores.astype(dtype)
+    losses.slope(Point(head, scores, point.y), np.ones(point.y.shape))
+
+
+def weights(losses: Losses, point: Point, rng: Generator) -> None:
+    """The slope is linear in the weights, which may be negative and zero, sample by sample; its loss has none in it."""
+    ones, count = np.ones(point.y.shape), point.y.shape[-1]
+    plain = losses.slope(point, ones, twice=True)
+    loss = losses.loss(point)
+    _agree(plain.loss, loss, "slope.loss", "loss() gives", "slope", "loss")
+    each = rng.uniform(0.5, 2.0, count) * np.where(np.arange(count) % 3 == 1, -1.0, 1.0) * (np.arange(count) != 2)
+    weighted = losses.slope(point, np.broadcast_to(each, point.y.shape).copy())
+    _agree(weighted.loss, loss, "slope.loss with weights other than 1", "loss() gives", "slope")
+    expected = each[..., None] * plain.scores
+    _agree(weighted.scores, expected, "with weights other than 1, slope.scores", "weights times that of 1 are", "slope")
+    alone = [losses.slope(point, ones * row).head for row in np.eye(count)]
+    total = map_leaves(lambda *parts: sum(w * part for w, part in zip(each, parts, strict=True)), *alone)
+    names = [name for name, _ in leaves(point.head)]
+    for name, came, summed in zip(names, bare_leaves(weighted.head), bare_leaves(total), strict=True):
+        _agree(came, summed, f"slope.head.{name}", "the weighted sum of those of single samples is", "slope")
+
+
+def samples_apart(losses: Losses, point: Point) -> None:
+    """A sample's loss and slope do not depend on which others there are."""
+    count = point.y.shape[-1]
+    loss, slope = losses.loss(point), losses.slope(point, np.ones(point.y.shape))
+    for which in (slice(0, 1), slice(1, count)) if count > 1 else ():
+        part = point.rows(which)
+        _agree(losses.loss(part), loss[..., which], "with other samples beside it, loss()", "expected as before is",
+               "loss")  # fmt: skip
+        came = losses.slope(part, np.ones(part.y.shape)).scores
+        _agree(came, slope.scores[..., which, :], "with other samples beside it, slope.scores", "expected as before is",
+               "slope")  # fmt: skip
+
+
+def derivatives(losses: Losses, points: Sequence[Point], rng: Generator) -> int:
+    """The slope is the derivative of the sum of losses; how many finite differences could tell."""
+    known = sum(_by_scores(losses, point, rng) for point in points)
+    known += sum(_by_head(losses, point, rng) for point in points if any(leaves(point.head)))
+    return known
+
+
+def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
+    """All samples are moved at a time, since they are apart."""
+    width = point.scores.shape[-1]
+    chosen = np.sort(rng.permutation(width)[:_SCORES]).tolist()
+
+    def moved(step: float, at: int) -> Array:
+        scores = point.scores.copy()
+        scores[..., at] += step
+        return losses.loss(point._replace(scores=scores))
+
+    slope = losses.slope(point, np.ones(point.y.shape)).scores
+    found = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
+    claims = [slope[..., at] for at in chosen]
+    far = np.abs(point.scores).max(axis=-1) > _MODERATE
+    for claim, one in zip(claims, found, strict=True):
+        np.copyto(claim, one.value, where=far & ~np.isfinite(claim))
+    compared = compare(claims, found, own_scales=True)
+    if compared.worst is not None:
+        which, where = compared.worst
+        place = ", ".join(map(str, (*where[point.y.ndim - 1 :], chosen[which])))
+        count = sum(claim.size for claim in claims)
+        raise _mismatch(f"scores[{place}]", claims[which][where], found[which].value[where], count)
+    return compared.known
+
+
+def _by_head(losses: Losses, point: Point, rng: Generator) -> int:
+    """Numbers of each leaf, and a random direction through all of it."""
+    slope = losses.slope(point, np.ones(point.y.shape)).head
+    names, claims, found = [], [], []
+    parts = zip(leaves(point.head), bare_leaves(slope), strict=True)
+    for number, ((name, leaf), claim) in enumerate(parts):
+        directions = [(f", along a random direction of all {leaf.size} numbers", rng.standard_normal(leaf.shape))]
+        for at in np.sort(rng.permutation(leaf.size)[:_OF_LEAF]).tolist():
+            place = np.unravel_index(at, leaf.shape)
+            axis = np.zeros(leaf.shape)
+            axis[place] = 1.0
+            directions.append((f"[{', '.join(str(int(i)) for i in place)}]", axis))
+        for label, direction in reversed(directions):
+            names.append(f"head.{name}{label}" if name else f"head{label}")
+            claims.append(np.sum(claim * direction))
+            found.append(_along(losses, point, number, direction))
+    compared = compare(claims, found, own_scales=False)
+    if compared.worst is not None:
+        which = compared.worst[0]
+        raise _mismatch(names[which], claims[which], found[which].value, len(claims))
+    return compared.known
+
+
+def _along(losses: Losses, point: Point, number: int, direction: Array) -> Derivative:
+    """The derivative of the sum of losses along a direction of one leaf of the head."""
+
+    def moved(step: float) -> Array:
+        return np.sum(losses.loss(point._replace(head=_moved(point.head, number, step * direction))))
+
+    return derivative(moved)
+
+
+def _moved(record: Record, number: int, by: Array) -> Record:
+    """The record with the leaf of that number moved."""
+    left = iter(range(len(bare_leaves(record))))
+    return map_leaves(lambda leaf: leaf + by if next(left) == number else leaf, record)
+
+
+def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
+    return Broken(
+        f"slope at {place} is {float(claim):.6g}, finite differences of loss give {float(value):.6g} (worst of {count} "
+        "coordinates)", "slope",
+    )  # fmt: skip
+
+
+def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+    """Answers for several clients at once are those for each, with one head for all or one for each."""
+    lead, count = points[0].y.shape[:-1], len(points)
+    flat = [(p.scores.reshape(p.scores.shape[-2:]), p.y.reshape(-1)) for p in points]
+    scores, y = (np.stack(part) for part in zip(*flat, strict=True))
+    w = rng.uniform(0.5, 2.0, y.shape)
+    own = [nudged(points[0].head, rng) for _ in points]
+    stacked = map_leaves(lambda *parts: np.stack(parts), *own)
+    for head, heads in ((points[0].head, None), (stacked, own)) if any(leaves(points[0].head)) else (((), None),):
+        many, kind = Point(head, scores, y), "with a head for each client" if heads else "for several clients at once"
+        loss, slope = losses.loss(many), losses.slope(many, w, own_heads=heads is not None)
+        for i in range(count):
+            one = points[i]._replace(head=heads[i] if heads else head)
+            alone = losses.slope(one, w[i].reshape(*lead, -1))
+            pairs = [(loss[i], losses.loss(one), "loss()", "loss")]
+            pairs += [(slope.scores[i], alone.scores, "slope.scores", "slope")]
+            names = [f"slope.head.{name}" for name, _ in leaves(alone.head)]
+            pairs += [(part[i], leaf, name, "slope") for name, part, leaf in
+                      zip(names, bare_leaves(slope.head), bare_leaves(alone.head), strict=True)]  # fmt: skip
+            for came, expected, name, method in pairs:
+                _agree(came, np.reshape(expected, came.shape), f"{kind}, {name}", "one by one it is", method)
+
+
+def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+    """`nonnegative` where the user's class says so itself, and `convex`."""
+    kind = type(losses.examined.target)
+    says = defines(kind, "nonnegative")
+    if getattr(losses.examined.target, "nonnegative", False) and says is not None and not belongs_to_mpifed(says):
+        for point in points:
+            loss = losses.loss(point)
+            if loss.min() < -ROUNDING * np.abs(loss).max():
+                raise Broken(f"nonnegative = True, and a sample's loss is {loss.min():.6g}; say False", "loss")
+    if getattr(losses.examined.target, "convex", False):
+        _convex(losses, points, rng)
+
+
+def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+    """In the middle of a segment, of scores and head together, a convex loss is at most the mean of its ends."""
+    for point in points:
+        for number in range(_SEGMENTS):
+            by = (0.3, 1.0, 5.0)[number % 3]
+            scores = point.scores + by * rng.standard_normal(point.scores.shape)
+            to = Point(nudged(point.head, rng, by), scores, point.y)
+            middle = point._replace(
+                head=map_leaves(lambda a, b: (a + b) / 2, point.head, to.head), scores=(point.scores + scores) / 2
+            )
+            ends, between = (losses.loss(point) + losses.loss(to)) / 2, losses.loss(middle)
+            with np.errstate(all="ignore"):
+                above = between - ends > ROUNDING * (np.abs(ends) + np.abs(between))
+            if above.any():
+                at = tuple(np.argwhere(above)[0])
+                raise Broken(
+                    f"convex = True, and between two points where a sample's loss is {ends[at]:.6g} on average it is "
+                    f"{between[at]:.6g}; say False", "loss",
+                )  # fmt: skip
+
+
+def _agree(came: Array, expected: Array, what: str, where: str, *methods: str) -> None:
+    """Raise Broken where two arrays differ by more than rounding in float32."""
+    wrong = ~near(came, expected, ROUNDING)
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        raise Broken(f"{what} is {float(came[at]):.6g} where {where} {float(expected[at]):.6g}", *methods)

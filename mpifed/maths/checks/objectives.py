@@ -1,0 +1,221 @@
+"""What an objective promises beside its loss and slope; the whole examination of an objective, and of a term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from mpifed.core.record import Array, bare_leaves, leaves, map_leaves
+from mpifed.maths.checks import losses as laws
+from mpifed.maths.checks.differences import compare, derivative
+from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, defines, must_be_array, must_be_record, near
+from mpifed.maths.checks.losses import Losses
+from mpifed.maths.checks.points import Origin, Point, nudged, points, wide
+from mpifed.maths.objectives import Linear, Parameters
+
+_DRAWN_TWICE = 2**21  # numbers of a model: of a larger one, the start is drawn once
+_PREDICTED = 64  # samples whose classes are predicted: cheap, and more of them reach all classes
+_FOLLOWED = 2**20  # numbers of a model, of which a term's own part is compared with differences
+
+
+class Task(NamedTuple):
+    """What the job and its data say, and random numbers that nothing else draws."""
+
+    features: int
+    outputs: int
+    dtype: str
+    classifies: bool
+    X: Any  # [1, s, p], or a tuple of one CSR matrix [s, p]; in float64
+    targets: Array  # [s] as in the shards
+    lead: tuple[int, ...]  # see `Origin`
+    rng: Callable[[], Generator]  # the same generator, from its beginning, each time
+
+
+def origin(examined: Examined, model: Parameters, task: Task) -> Origin:
+    """Where the points of an objective, or of a term on it, come from: the start of the objective."""
+    scores = np.asarray(examined.call("scores", first=model.first, X=task.X))[0]
+    classes = task.outputs if task.classifies else 0
+    return Origin(wide(model.head), scores.astype(np.float64), task.targets, classes, task.lead)
+
+
+def examine_objective(examined: Examined, task: Task) -> int:
+    """How many derivatives could be compared; raises Broken with the first promise that the objective does not keep."""
+    objective, rng = examined.target, task.rng()
+    model = _start(examined, task)
+    _scores(examined, model, task, rng)
+    of_rows, chosen = Losses(examined, {}), points(origin(examined, model, task), rng)
+    known = _examine_losses(of_rows, chosen, task, rng)
+    for point in laws.finite(of_rows, chosen):
+        _predict(examined, point, task.outputs if objective.classifies else 0, rng)
+        _head_squares(of_rows, point)
+    return known
+
+
+def examine_term(examined: Examined, objective: Examined, model: Parameters, task: Task) -> int:
+    """The same of a term, with the job's objective and its start."""
+    rng = task.rng()
+    chosen = points(origin(objective, model, task), rng)
+    of_rows = Losses(examined, {"objective": objective.target})
+    known = _examine_losses(of_rows, chosen, task, rng)
+    for point in chosen:
+        _counted(examined, point.y)
+    _server(examined, model, rng)
+    return known
+
+
+def _examine_losses(losses: Losses, chosen: Sequence[Point], task: Task, rng: Generator) -> int:
+    usable = laws.finite(losses, chosen)
+    laws.dtypes(losses, usable[0], task.dtype)
+    laws.samples_apart(losses, usable[0])
+    laws.weights(losses, usable[0], rng)
+    known = laws.derivatives(losses, usable, rng)
+    laws.weights(losses, usable[-1], rng)
+    laws.clients_apart(losses, chosen, rng)
+    laws.claims(losses, usable, rng)
+    return known
+
+
+def _start(examined: Examined, task: Task) -> Parameters:
+    """The model to begin with, in memory; a function of what start() is given alone."""
+
+    def drawn() -> Any:
+        return examined.target.start(task.features, task.outputs, task.rng(), task.dtype)
+
+    model = drawn()
+    if not (hasattr(model, "first") and hasattr(model, "head")):
+        raise Broken(f"start() gives a {type(model).__name__}; Parameters(first, head) are expected", "start")
+    first = model.first
+    width = first.shape[-1] if isinstance(first, np.ndarray) and first.ndim == 2 else 1
+    must_be_array(first, (task.features, width), "first of what start() gives", "start", task.dtype)
+    must_be_record(model.head, model.head, (), "head", "start", task.dtype)
+    for name, leaf in (("first", first), *leaves(model.head, "head")):
+        if not np.isfinite(leaf).all():
+            raise Broken(f"{name} of what start() gives is not finite", "start")
+    if sum(leaf.size for leaf in (first, *bare_leaves(model.head))) <= _DRAWN_TWICE:
+        again = bare_leaves(drawn())
+        if not all(map(np.array_equal, bare_leaves(model), again)):
+            raise Broken("start() gives two models for equal generators; draw from its `rng` alone", "start")
+    return Parameters(first, model.head)
+
+
+def _called_scores(examined: Examined, first: Array, X: Any) -> Array:
+    return np.asarray(examined.call("scores", first=first, X=X))
+
+
+def _scores(examined: Examined, model: Parameters, task: Task, rng: Generator) -> None:
+    """Scores of a class's own are linear in weights and features, and pull() is their adjoint."""
+    kind = type(examined.target)
+    if all(getattr(kind, name, None) is getattr(Linear, name) for name in ("scores", "pull")):
+        return
+    X, sparse = task.X, isinstance(task.X, tuple)
+    count, (features, width) = X[0].shape[0], model.first.shape
+    # of rank one: as good as any other, and quickly made of 100,000 features
+    one, other = (rng.standard_normal((features, 1)) * rng.standard_normal(width) for _ in range(2))
+    shape = (1, count, width)
+    scores = must_be_array(_called_scores(examined, one, X), shape, "what scores() gives", "scores")
+    negative = tuple(-3.0 * x for x in X) if sparse else -3.0 * X
+    _linear(_called_scores(examined, one, negative), -3.0 * scores, "features")
+    beside = _called_scores(examined, other, X)
+    _linear(_called_scores(examined, 2.0 * one - other, X), 2.0 * scores - beside, "weights")
+    if features > 1:
+        half = features // 2
+        sides = slice(half), slice(half, None)
+        parts = [tuple(x[:, p] for x in X) if sparse else X[..., p].copy() for p in sides]
+        added = _called_scores(examined, one[:half], parts[0]) + _called_scores(examined, one[half:], parts[1])
+        _linear(added, scores, "columns")
+    slopes = rng.standard_normal(shape)
+    pulled = examined.call("pull", X=X, slopes=slopes)
+    must_be_array(pulled, (1, features, width), "what pull() gives", "pull")
+    left, right = float(np.sum(scores * slopes)), float(np.sum(one * pulled[0]))
+    if abs(left - right) > ROUNDING * (np.linalg.norm(scores) * np.linalg.norm(slopes) + abs(left)):
+        raise Broken(
+            f"<scores(w, X), d> is {left:.6g} and <w, pull(X, d)> is {right:.6g}; pull() is to be the adjoint of "
+            "scores(), X' @ d where they are X @ w", "pull", "scores",
+        )  # fmt: skip
+
+
+def _linear(came: Array, expected: Array, what: str) -> None:
+    if came.shape != expected.shape or not near(came, expected, ROUNDING).all():
+        raise Broken(f"scores() are not linear in the {what}, over which clients add them up", "scores")
+
+
+def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> None:
+    """[..., s] a class, or a number."""
+    if not examined.has("predict"):
+        return
+    scores = 3.0 * rng.standard_normal((*point.scores.shape[:-2], _PREDICTED, point.scores.shape[-1]))
+    for by in (0.0, 1.0, 3.0, 3.0, 3.0):
+        found = examined.call_twice("predict", head=nudged(point.head, rng, by), scores=scores)
+        must_be_array(found, scores.shape[:-1], "what predict() gives", "predict")
+        wrong = outputs and ~np.isin(found, np.arange(outputs))
+        if np.any(wrong):
+            raise Broken(f"predict() gives {found[wrong][0]}; there are the classes 0 to {outputs - 1}", "predict")
+
+
+def _head_squares(losses: Losses, point: Point) -> None:
+    """What clipping goes by: squared norms of samples' derivatives by the head, and sums made from those by scores.
+
+    Either is used only where it belongs to the slope, and is not of an ancestor whose slope was another.
+    """
+    kind, examined = type(losses.examined.target), losses.examined
+    place = {name: kind.__mro__.index(one) for name in ("slope", "head_squares", "head_sum")
+             if (one := defines(kind, name)) is not None}  # fmt: skip
+    ones, last = np.ones(point.y.shape), len(kind.__mro__)
+    slopes = losses.slope(point, ones)
+    own = getattr(kind, "head_squares", Linear.head_squares) is not Linear.head_squares
+    if own and place["head_squares"] <= place["slope"]:
+        given = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
+        found = examined.call_twice("head_squares", **given)
+        must_be_array(found, point.y.shape, "what head_squares() gives", "head_squares")
+        alone = [losses.slope(point, ones * row).head for row in np.eye(point.y.shape[-1])]
+        true = np.array([sum(float(np.sum(leaf**2)) for leaf in bare_leaves(one)) for one in alone])
+        if not near(found.reshape(-1), true, ROUNDING).all():
+            at = int(np.argmax(np.abs(found.reshape(-1) - true)))
+            raise Broken(
+                f"head_squares() gives {found.reshape(-1)[at]:.6g} for sample {at}, whose derivative by the head has "
+                f"the squared norm {true[at]:.6g}", "head_squares",
+            )  # fmt: skip
+    if any(leaves(point.head)) and place.get("head_sum", last) <= place["slope"]:
+        summed = examined.call("head_sum", slopes=slopes.scores)
+        must_be_record(summed, point.head, point.y.shape[:-1], "what head_sum() gives", "head_sum")
+        pairs = zip(bare_leaves(summed), bare_leaves(slopes.head), strict=True)
+        if not all(near(a, b, ROUNDING).all() for a, b in pairs):
+            raise Broken("head_sum() of slope.scores is not slope.head", "head_sum")
+
+
+def _counted(examined: Examined, y: Array) -> None:
+    """[..., s] bool, sample by sample; None: all."""
+    mask = examined.call_twice("counted", y=y)
+    if mask is None:
+        return
+    must_be_array(mask, y.shape, "what counted() gives", "counted", np.bool_)
+    for i in range(y.shape[-1]):
+        if not np.array_equal(examined.call("counted", y=y[..., i : i + 1]), mask[..., i : i + 1]):
+            raise Broken("counted() depends on which other samples there are", "counted")
+
+
+def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
+    """The part that needs no samples: its gradient is its derivative."""
+    if sum(leaf.size for leaf in bare_leaves(start)) > _FOLLOWED:
+        return
+    examined = examined.in_memory  # as the server computes it
+    model, direction = (nudged(wide(start), rng, by) for by in (0.3, 1.0))
+    part = examined.call("server", model=model)
+    if part is None:
+        return
+    _, slope = part
+    must_be_record(slope, model, (), "the gradient that server() gives", "server")
+    found = derivative(
+        lambda step: np.float64(
+            examined.call("server", model=map_leaves(lambda w, d: w + step * d, model, direction))[0]
+        )
+    )
+    claim = sum(np.sum(a * b) for a, b in zip(bare_leaves(slope), bare_leaves(direction), strict=True))
+    if compare([np.float64(claim)], [found], own_scales=False).worst is not None:
+        raise Broken(
+            f"along a random direction the gradient that server() gives is {float(claim):.6g}, finite differences of "
+            f"its value give {float(found.value):.6g}", "server",
+        )  # fmt: skip

@@ -1,0 +1,159 @@
+"""What a regularizer promises: that p = prox(u, c) is the minimizer of h(x) + ||x - u||^2 / (2 c).
+
+So no other x may lie lower. Tried are points near p, between p and u and beyond, multiples of p, and what prox gives
+for other steps: these are allowed where h is infinite elsewhere. The inequality holds for minimizers of any h, convex
+or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.random import Generator
+
+from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
+from mpifed.maths.checks.examined import Broken, Examined, must_be_record
+from mpifed.maths.checks.points import nudged, wide
+from mpifed.maths.objectives import Parameters
+
+# of the size of what is compared: an iterative prox may stop a hair away from the minimizer
+_EXACT = 1e-5
+_STEPS = (0.1, 1.0, 10.0)
+_WIDE = 10.0 ** np.arange(-6, 7)  # among which is a step that moves a good part of the model
+_ALONG = (-0.3, -0.1, -0.03, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
+_TIMES = (0.0, 0.5, 0.9, 0.97, 1.03, 1.1, 1.5)
+_NEAR = (1e-3, 1e-2, 0.1)
+_FEW = 2**13  # numbers of a model on which all is tried; of a larger one it is on as many features as make up for it
+_MANY = 2**17  # numbers of a model that cannot be cut, on which less is tried; of a larger one nothing
+_SHAPED = 2**20  # numbers of a model on which shapes and dtypes are looked at
+_EDGE = 1e-6  # by so much a point may lie outside of the set where h is finite, by rounding
+
+
+def examine_regularizer(examined: Examined, start: Parameters, rng: Generator) -> int:
+    """How many points were compared, for models of the shapes of `start` or, of large ones, of fewer features.
+
+    Raises Broken with the first promise that the regularizer does not keep.
+    """
+    examined = examined.in_memory  # as the server computes it
+    size = sum(leaf.size for leaf in bare_leaves(start))
+    if size <= _SHAPED:
+        _kind(examined, map_leaves(lambda leaf, like: leaf.astype(like.dtype), nudged(wide(start), rng), start))
+    if size <= _FEW:
+        return _minimizes(examined, wide(start), rng, small=True)
+    features = max(1, _FEW // start.first.shape[-1])
+    fewer = Parameters(start.first[:features], start.head)
+    try:
+        examined.call("value", model=wide(fewer))
+        examined.call("prox", model=wide(fewer), step=1.0)
+    except Broken:
+        raise
+    except Exception:  # it knows its features, as those of a picture: what it says of fewer is no matter
+        return _minimizes(examined, wide(start), rng, small=False) if size <= _MANY else 0
+    return _minimizes(examined, wide(fewer), rng, small=sum(leaf.size for leaf in bare_leaves(fewer)) <= 2 * _FEW)
+
+
+def _minimizes(examined: Examined, start: Record, rng: Generator, small: bool) -> int:
+    """The inequality, for several models and steps; for one that is not small, one model and two steps."""
+    compared = 0
+    for number, u in enumerate(_models(start, rng, small)):
+        moving = _moving_step(examined, u)
+        steps = [*_STEPS, moving / 3, moving] if small and number == 0 else [1.0, moving]
+        proxes = {step: _prox(examined, u, step) for step in dict.fromkeys(steps)}
+        for step, p in proxes.items():
+            others = [other for at, other in proxes.items() if at != step]
+            compared += _lowest(examined, u, step, p, [*others, *_around(u, p, rng, small)])
+    return compared
+
+
+def _models(start: Record, rng: Generator, small: bool) -> Iterator[Record]:
+    """Models of a size of 1; of the start's; and those where the numbers of one leaf alone are not tiny, by leaves."""
+    normal = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), start)
+    yield normal
+    count = len(bare_leaves(start))
+    if not small:
+        return
+    yield nudged(start, rng)
+    for chosen in range(count) if count > 1 else ():
+        numbers = iter(range(count))
+        yield map_leaves(lambda leaf, own=chosen, at=numbers: leaf * (1.0 if next(at) == own else 1e-4), normal)
+
+
+def _kind(examined: Examined, model: Record) -> None:
+    """Shapes, dtypes and what kind of number h is, in the job's dtype; the same answer every time."""
+    h = examined.call_twice("value", model=model)
+    if isinstance(h, (bool, str)) or h is None or np.ndim(h) != 0 or not np.isrealobj(h) or np.isnan(float(h)):
+        raise Broken(f"value() gives {h!r}; a number is expected, infinite where the model is forbidden", "value")
+    p = examined.call_twice("prox", model=model, step=0.5)
+    if not (hasattr(p, "first") and hasattr(p, "head")):
+        raise Broken(f"prox() gives a {type(p).__name__}; Parameters(first, head) are expected", "prox")
+    must_be_record(p, model, (), "what prox() gives", "prox")
+    for (name, leaf), like in zip(leaves(p), bare_leaves(model), strict=True):
+        if leaf.dtype != like.dtype:
+            raise Broken(f"{name} of what prox() gives is of {leaf.dtype} where the model is of {like.dtype}", "prox")
+        if not np.isfinite(leaf).all():
+            raise Broken(f"{name} of what prox() gives is not finite", "prox")
+
+
+def _moving_step(examined: Examined, u: Record) -> float:
+    """The least step at which prox moves u by a tenth of its length; the largest where none does."""
+    length = float(np.linalg.norm(flat(u)))
+    for step in _WIDE.tolist():
+        moved = float(np.linalg.norm(flat(_prox(examined, u, step)) - flat(u)))
+        if 0.1 * length <= moved:
+            break
+    return float(step)
+
+
+def _prox(examined: Examined, u: Record, step: float) -> Record:
+    p = examined.call("prox", model=u, step=step)
+    must_be_record(p, u, (), "what prox() gives", "prox")
+    return p
+
+
+def _around(u: Record, p: Record, rng: Generator, small: bool) -> Iterator[Record]:
+    """What could lie lower than p."""
+    yield u
+    for t in _ALONG if small else _ALONG[1:-2:3]:
+        yield map_leaves(lambda a, b, t=t: b + t * (b - a), u, p)
+    for times in _TIMES if small else _TIMES[2:-1:3]:
+        yield map_leaves(lambda b, times=times: times * b, p)
+        yield map_leaves(lambda a, times=times: times * a, u)
+    for by in _NEAR:
+        yield nudged(p, rng, by)
+
+
+def _lowest(examined: Examined, u: Record, step: float, p: Record, others: list[Record]) -> int:
+    """Nothing lies lower than p; with how much it was compared."""
+    own = _value(examined, p)
+    if not np.isfinite(own):
+        own = _value(examined, map_leaves(lambda leaf: (1 - _EDGE) * leaf, p))
+    from_u, compared = flat(u), 0
+    far = _distance(flat(p), from_u, step)
+    for x in others:
+        h = _value(examined, x)
+        if not np.isfinite(h):
+            continue
+        compared, there = compared + 1, _distance(flat(x), from_u, step)
+        if not np.isfinite(own):
+            raise Broken(
+                f"value() is {own} at what prox() gives with step {step:.6g}, and finite elsewhere: it is to be the "
+                "minimizer of value(x) + ||x - model||^2 / (2 step)", "prox", "value",
+            )  # fmt: skip
+        if h + there < own + far - _EXACT * (abs(own) + far):
+            raise Broken(
+                f"prox() with step {step:.6g} gives a point where value(x) + ||x - model||^2 / (2 step) is "
+                f"{own + far:.6g}, and at another it is {h + there:.6g}: it is no minimizer", "prox", "value",
+            )  # fmt: skip
+    return compared
+
+
+def _value(examined: Examined, x: Record) -> float:
+    h = float(examined.call("value", model=x))
+    if np.isnan(h):
+        raise Broken("value() gives nan; a number is expected, infinite where the model is forbidden", "value")
+    return h
+
+
+def _distance(x: Array, u: Array, step: float) -> float:
+    return float(np.sum((x - u) ** 2)) / (2 * step)

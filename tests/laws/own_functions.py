@@ -1,0 +1,489 @@
+"""Objectives, terms and regularizers as a user may write them: right ones, and such as are wrong on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mpifed.core.record import map_leaves
+from mpifed.maths import objectives, regularizers
+from mpifed.maths.objectives import Linear, Parameters, Slope
+from mpifed.maths.terms import Sampled
+
+# --- right ones ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Network(objectives.Network):
+    """As mpifed's, but the user's."""
+
+
+@dataclass(frozen=True)
+class Softmax(objectives.Softmax):
+    """As mpifed's, but the user's."""
+
+
+@dataclass(frozen=True)
+class InSingle(objectives.Softmax):
+    """Computes in float32, whatever it is given."""
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(_single(head), scores.astype("f4"), y)
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        found = super().slope(_single(head), scores.astype("f4"), y, weights)
+        return map_leaves(lambda leaf: leaf.astype(scores.dtype), found)
+
+
+def _single(head: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.astype("f4"), head)
+
+
+@dataclass(frozen=True)
+class Absolute(Linear):
+    """|z - y|, with a kink."""
+
+    classifies: ClassVar[bool] = False
+    convex: ClassVar[bool] = True
+    penalty: float = 0.0
+
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        return Parameters(np.zeros((features, 1), dtype), ())
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return np.abs(scores[..., 0] - y)
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        down = np.sign(scores - y[..., None]) * weights[..., None]
+        return Slope(self.loss(head, scores, y), (), down.astype(scores.dtype))
+
+    def predict(self, head: Any, scores: Any) -> Any:
+        return scores[..., 0]
+
+
+@dataclass(frozen=True)
+class Exponential(Absolute):
+    """exp(z) - y z, which may be below zero, and explodes."""
+
+    nonnegative: ClassVar[bool] = False
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return np.exp(scores[..., 0]) - y * scores[..., 0]
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        down = (np.exp(scores) - y[..., None]) * weights[..., None]
+        return Slope(self.loss(head, scores, y), (), down.astype(scores.dtype))
+
+
+@dataclass(frozen=True)
+class Zero:
+    """h = 0."""
+
+    def value(self, model: Parameters) -> float:
+        return 0.0
+
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return model
+
+
+@dataclass(frozen=True)
+class Ball:
+    """||w|| <= 1, told without any room for rounding."""
+
+    def value(self, model: Parameters) -> float:
+        return 0.0 if objectives.squares(model) <= 1.0 else np.inf
+
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        longer = max(1.0, float(np.sqrt(objectives.squares(model))))
+        return map_leaves(lambda leaf: leaf / leaf.dtype.type(longer), model)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Neighbouring features of an 8 x 8 picture are alike: the sum of squared differences, by its own 64 features."""
+
+    def value(self, model: Parameters) -> float:
+        rows = model.first.reshape(8, 8, -1).astype("f8")
+        return float(np.sum(np.diff(rows, axis=0) ** 2) + np.sum(np.diff(rows, axis=1) ** 2))
+
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        D = np.diff(np.eye(8), axis=0)
+        L = np.kron(D.T @ D, np.eye(8)) + np.kron(np.eye(8), D.T @ D)
+        first = np.linalg.solve(np.eye(64) + 2 * step * L, model.first.reshape(64, -1))
+        return model._replace(first=first.astype(model.first.dtype))
+
+
+# --- wrong objectives ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wrong(objectives.Network):
+    """What the wrong ones share: the right slope, by parts."""
+
+    hidden: int = 6
+    bias: bool = True
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return self.spoiled(super().slope(head, scores, y, weights), head, scores, y, weights)
+
+    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+        return super().head_squares(head, scores, y, slopes)
+
+    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return slope
+
+
+def _all(slope: Slope, function: Any) -> Slope:
+    return slope._replace(head=map_leaves(function, slope.head), scores=function(slope.scores))
+
+
+class ZeroSlope(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return _all(slope, np.zeros_like)
+
+
+class WrongSign(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return _all(slope, np.negative)
+
+
+class Doubled(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return _all(slope, lambda leaf: 2 * leaf)
+
+
+class OnePercent(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return slope._replace(scores=slope.scores * slope.scores.dtype.type(1.01))
+
+
+class NoWeights(Wrong):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return super().slope(head, scores, y, np.ones_like(weights))
+
+
+class PositiveWeights(Wrong):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return super().slope(head, scores, y, np.abs(weights))
+
+
+class MeanOfSamples(Wrong):
+    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return _all(slope, lambda leaf: leaf / leaf.dtype.type(y.shape[-1]))
+
+
+class MeanOfLosses(Wrong):
+    """Consistent, but a mean where each sample's loss was asked for."""
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores, y) / y.shape[-1]
+
+    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return map_leaves(lambda leaf: leaf / leaf.dtype.type(y.shape[-1]), slope)
+
+
+class WrongAxis(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return slope._replace(scores=slope.scores[..., ::-1])
+
+
+class NoHiddenBias(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return slope._replace(head=slope.head._replace(hidden_bias=np.zeros_like(slope.head.hidden_bias)))
+
+
+class OneBiasMissing(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        bias = slope.head.output_bias.copy()
+        bias[..., 7] = 0
+        return slope._replace(head=slope.head._replace(output_bias=bias))
+
+
+class NextClass(Wrong):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        found = super().slope(head, scores, (y + 1) % 10, weights)
+        return found._replace(loss=self.loss(head, scores, y))
+
+
+class OtherLoss(Wrong):
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return slope._replace(loss=slope.loss + 1)
+
+
+class WeightedLoss(Wrong):
+    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return slope._replace(loss=slope.loss * weights)
+
+
+class InPlace(Wrong):
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        scores -= scores.max(axis=-1, keepdims=True)
+        return super().loss(head, scores, y)
+
+
+class Random(Wrong):
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores, y) * np.random.uniform(0.9, 1.1)  # noqa: NPY002
+
+
+class RandomStart(Wrong):
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        return super().start(features, outputs, np.random.default_rng(), dtype)
+
+
+class WideStart(Wrong):
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        return super().start(features, outputs, rng, "float64")
+
+
+class TooManyFeatures(Softmax):
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        return Parameters(np.zeros((outputs, features), dtype), ())
+
+
+class WrongHeadSquares(Wrong):
+    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+        return super().head_squares(head, scores, y, slopes) / 2
+
+
+class WrongHeadSum(Softmax):
+    def head_sum(self, slopes: Any) -> Any:
+        return objectives.Bias(slopes.mean(axis=-2))
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        loss, slopes = self.slope_of_scores(scores + head.bias[..., None, :], y, weights)
+        return Slope(loss, objectives.Bias(slopes.sum(axis=-2)), slopes)
+
+    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+        return np.sum(slopes**2, axis=-1, dtype="f8")
+
+
+class FromOne(Wrong):
+    def predict(self, head: Any, scores: Any) -> Any:
+        return super().predict(head, scores) + 1
+
+
+class FalselyConvex(Wrong):
+    convex: ClassVar[bool] = True
+
+
+class FalselyPositive(Wrong):
+    nonnegative: ClassVar[bool] = True
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores, y) - 2
+
+    def spoiled(self, slope: Slope, *given: Any) -> Slope:
+        return slope._replace(loss=slope.loss - 2)
+
+
+class BatchNormalized(Softmax):
+    """Scores are centered over the samples, as normalization of batches does."""
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores - scores.mean(axis=-2, keepdims=True), y)
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return super().slope(head, scores - scores.mean(axis=-2, keepdims=True), y, weights)
+
+
+class OneHeadForAll(Wrong):
+    """Right for one client; of several, all get the head of the first."""
+
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(_first(head), scores, y)
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return super().slope(_first(head), scores, y, weights)
+
+
+def _first(head: Any) -> Any:
+    return map_leaves(lambda leaf: leaf[0], head) if head.second.ndim == 3 else head
+
+
+class SumOverClients(Wrong):
+    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        def summed(leaf: Any) -> Any:
+            return np.broadcast_to(leaf.sum(axis=0), leaf.shape) if y.ndim == 2 else leaf
+
+        return slope._replace(head=map_leaves(summed, slope.head))
+
+
+class Widened(Softmax):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return map_leaves(lambda leaf: leaf.astype("f8"), super().slope(head, scores, y, weights))
+
+
+class WrongShape(Softmax):
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores, y)[..., None]
+
+
+class PlainTuple(Softmax):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        return tuple(super().slope(head, scores, y, weights))
+
+
+class NeverFinite(Softmax):
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        return super().loss(head, scores, y) * np.nan
+
+
+class NotAdjoint(Softmax):
+    def pull(self, X: Any, slopes: Any) -> Any:
+        return super().pull(X, slopes) / X.shape[-2]
+
+
+class NotLinear(Softmax):
+    def scores(self, first: Any, X: Any) -> Any:
+        return super().scores(first, X) + 1
+
+
+class KinkDoubled(Absolute):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        found = super().slope(head, scores, y, weights)
+        return found._replace(scores=2 * found.scores)
+
+
+class Raises(Softmax):
+    def loss(self, head: Any, scores: Any, y: Any) -> Any:
+        raise RuntimeError("trouble in a loss")
+
+
+# --- terms --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rate(Sampled):
+    """The probability of class 0, by a softmax; right."""
+
+    nonnegative: ClassVar[bool] = True
+
+    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
+        return _probabilities(scores)[..., 0]
+
+    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        p = _probabilities(scores)
+        down = -p[..., :1] * p
+        down[..., 0] += p[..., 0]
+        nothing = objective.slope(head, scores, y, np.zeros_like(weights)).head
+        return Slope(p[..., 0], nothing, (down * weights[..., None]).astype(scores.dtype))
+
+
+def _probabilities(scores: Any) -> Any:
+    power = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return power / power.sum(axis=-1, keepdims=True)
+
+
+class RateWithoutWeights(Rate):
+    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return super().slope(objective, head, scores, y, np.ones_like(weights))
+
+
+class RateOfAnother(Rate):
+    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        found = super().slope(objective, head, scores, y, weights)
+        return found._replace(scores=np.roll(found.scores, 1, axis=-1))
+
+
+class FalselyConvexRate(Rate):
+    convex: ClassVar[bool] = True
+
+
+class NegativeRate(Rate):
+    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
+        return -super().loss(objective, head, scores, y)
+
+    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
+        return map_leaves(np.negative, super().slope(objective, head, scores, y, weights))
+
+
+class CountedAsNumbers(Rate):
+    def counted(self, y: Any) -> Any:
+        return (y == 0).astype("f4")
+
+
+class CountedAtOnce(Rate):
+    def counted(self, y: Any) -> Any:
+        return np.isin(0, y)
+
+
+class CountedByOthers(Rate):
+    def counted(self, y: Any) -> Any:
+        return y == y.max(axis=-1, keepdims=True)
+
+
+class WrongServer(Rate):
+    def server(self, model: Parameters) -> Any:
+        return objectives.squares(model), map_leaves(np.copy, model)
+
+
+# --- regularizers -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class L1(regularizers.L1):
+    weight: float = 0.01
+
+    def at(self, model: Parameters, threshold: float) -> Parameters:
+        return regularizers.L1(threshold, self.biases).prox(model, 1.0)
+
+
+class InverseStep(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return self.at(model, self.weight / step)
+
+
+class NoStep(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return self.at(model, self.weight)
+
+
+class HalfStep(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return self.at(model, self.weight * step / 2)
+
+
+class BiasesToo(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return regularizers.L1(self.weight, biases=True).prox(model, step)
+
+
+class OfSquares(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return map_leaves(lambda leaf: leaf / leaf.dtype.type(1 + 2 * step * self.weight), model)
+
+
+class NoProx(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return model
+
+
+class WideProx(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return map_leaves(lambda leaf: leaf.astype("f8"), super().prox(model, step))
+
+
+class ProxInPlace(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        np.copyto(model.first, super().prox(model, step).first)
+        return model
+
+
+class RandomProx(L1):
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return self.at(model, self.weight * step * np.random.uniform(0.5, 1.5))  # noqa: NPY002
+
+
+class ValueIsNone(L1):
+    def value(self, model: Parameters) -> Any:
+        return None
+
+
+class OutOfTheBox(regularizers.Box):
+    """Projects on a box of twice the size."""
+
+    def prox(self, model: Parameters, step: float) -> Parameters:
+        return map_leaves(lambda leaf: np.clip(leaf, 2 * self.low, 2 * self.high).astype(leaf.dtype), model)

@@ -1,0 +1,322 @@
+"""Wrong classes of a user end a run before it begins, and right ones do not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_functions
+import pytest
+from click.testing import CliRunner
+from registry import table
+
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.record import leaves
+from mpifed.run.config import Job
+from mpifed.run.history import model_sha256, read_json
+from mpifed.run.launch import launch as launch_here
+from mpifed.run.loop import run
+
+ROOT = Path(__file__).resolve().parents[2]
+AVG = {"name": "fedavg", "batch": 5, "step": [0.1]}
+SSCA = {"name": "ssca-horizontal", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 9.0}
+
+
+def job(folder: Path, algorithm: dict[str, Any] = AVG, **changes: Any) -> Job:
+    return Job.check(table(folder, algorithm, **({"rounds": 1} | changes)))
+
+
+def begin(task: Job, out: Path, **how: Any) -> Any:
+    return run(task, Alone(), out, **how)
+
+
+def refused(task: Job, out: Path) -> str:
+    with pytest.raises(UsageError) as error:
+        begin(task, out)
+    assert error.value.exit_code == 2
+    assert not (out / "run.json").exists()
+    assert not (out / "history.csv").exists()
+    return str(error.value)
+
+
+# --- wrong objectives, what is said of them, and what to correct ----------------------------------------------------
+
+OBJECTIVES = {
+    "ZeroSlope": ("slope at scores[", "slope()"),
+    "WrongSign": ("slope at scores[", "slope()"),
+    "Doubled": ("slope at scores[", "slope()"),
+    "OnePercent": ("slope at scores[", "slope()"),
+    "NoWeights": ("with weights other than 1, slope.scores", "slope()"),
+    "PositiveWeights": ("with weights other than 1, slope.scores", "slope()"),
+    "MeanOfSamples": ("with other samples beside it, slope.scores", "slope()"),
+    "MeanOfLosses": ("with other samples beside it, loss()", "loss()"),
+    "WrongAxis": ("slope at scores[", "slope()"),
+    "NoHiddenBias": ("slope at head.hidden_bias", "slope()"),
+    "OneBiasMissing": ("slope at head.output_bias", "slope()"),
+    "NextClass": ("slope at scores[", "slope()"),
+    "OtherLoss": ("slope.loss is", "slope() or loss()"),
+    "WeightedLoss": ("slope.loss with weights other than 1", "slope()"),
+    "InPlace": ("loss() changes its argument `scores` in place", "loss()"),
+    "Random": ("loss() answers twice in two ways", "loss()"),
+    "RandomStart": ("start() gives two models for equal generators", "start()"),
+    "WideStart": ("is of float64 where the arguments are of float32", "start()"),
+    "TooManyFeatures": ("first of what start() gives has shape (10, 64); (64, 64) is expected", "start()"),
+    "WrongHeadSquares": ("head_squares() gives", "head_squares()"),
+    "WrongHeadSum": ("head_sum() of slope.scores is not slope.head", "head_sum()"),
+    "FromOne": ("predict() gives 10; there are the classes 0 to 9", "predict()"),
+    "FalselyConvex": ("convex = True", "loss()"),
+    "FalselyPositive": ("nonnegative = True", "loss()"),
+    "BatchNormalized": ("with other samples beside it, loss()", "loss()"),
+    "OneHeadForAll": ("with a head for each client, loss()", "loss()"),
+    "SumOverClients": ("for several clients at once, slope.head.second", "slope()"),
+    "Widened": ("slope.scores is of float64 where the arguments are of float32", "slope()"),
+    "WrongShape": ("what loss() gives has shape (1, 6, 1); (1, 6) is expected", "loss()"),
+    "PlainTuple": ("slope() gives a tuple; a Slope(loss, head, scores) is expected", "slope()"),
+    "NeverFinite": ("loss() is finite at none of 3 points", "loss()"),
+    "NotAdjoint": ("pull() is to be the adjoint of scores()", "pull() or scores()"),
+    "NotLinear": ("scores() are not linear in the features", "scores()"),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_wrong_objective(digits: Path, tmp_path: Path, name: str) -> None:
+    said, methods = OBJECTIVES[name]
+    bias = {"bias": True} if name == "WrongHeadSum" else {}
+    text = refused(job(digits, objective={"name": f"own_functions:{name}", **bias}), tmp_path / "run")
+    assert text.startswith(f'[objective] name = "own_functions:{name}": '), text
+    assert said in text, text
+    assert text.endswith(f"; correct {methods}, or run with --no-check"), text
+    assert "\n" not in text
+
+
+def test_a_wrong_slope_at_kinks(regression: Path, tmp_path: Path) -> None:
+    text = refused(job(regression, objective={"name": "own_functions:KinkDoubled"}), tmp_path / "run")
+    assert "slope at scores[" in text
+    assert "finite differences of loss give" in text
+
+
+TERMS = {
+    "RateWithoutWeights": ("with weights other than 1, slope.scores", "slope()"),
+    "RateOfAnother": ("slope at scores[", "slope()"),
+    "FalselyConvexRate": ("convex = True", "loss()"),
+    "NegativeRate": ("nonnegative = True", "loss()"),
+    "CountedAsNumbers": ("what counted() gives is of float32", "counted()"),
+    "CountedAtOnce": ("what counted() gives has shape (); (1, 6) is expected", "counted()"),
+    "CountedByOthers": ("counted() depends on which other samples there are", "counted()"),
+    "WrongServer": ("the gradient that server() gives is", "server()"),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("table", ["minimize", "constraint"])
+def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> None:
+    term = {"name": f"own_functions:{name}"}
+    right = [{"name": "loss", "limit": 2.0}, {"name": "own_functions:Rate", "limit": 0.3}]
+    changes = {"minimize": term} if table == "minimize" else {"constraint": [*right, term | {"limit": 1.0}]}
+    text = refused(job(digits, SSCA, **changes), tmp_path / "run")
+    place = "minimize" if table == "minimize" else "constraint 3"
+    assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text
+    assert TERMS[name][0] in text, text
+    assert text.endswith(f"; correct {TERMS[name][1]}, or run with --no-check"), text
+
+
+REGULARIZERS = {
+    "InverseStep": "it is no minimizer",
+    "NoStep": "it is no minimizer",
+    "HalfStep": "it is no minimizer",
+    "BiasesToo": "it is no minimizer",
+    "OfSquares": "it is no minimizer",
+    "NoProx": "it is no minimizer",
+    "WideProx": "first of what prox() gives is of float64 where the model is of float32",
+    "ProxInPlace": "prox() changes its argument `model` in place",
+    "RandomProx": "prox() answers twice in two ways",
+    "ValueIsNone": "value() gives None; a number is expected",
+    "OutOfTheBox": "value() is inf at what prox() gives",
+}
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("weight", [1e-4, 1.0])
+def test_a_wrong_regularizer(digits: Path, tmp_path: Path, name: str, weight: float) -> None:
+    settings = {"low": -weight, "high": weight} if name == "OutOfTheBox" else {"weight": weight}
+    objective = {"name": "softmax", "bias": True}
+    task = job(digits, objective=objective, regularizer={"name": f"own_functions:{name}", **settings})
+    text = refused(task, tmp_path / "run")
+    assert text.startswith(f'[regularizer] name = "own_functions:{name}": '), text
+    assert REGULARIZERS[name] in text, text
+
+
+def test_all_that_is_wrong_is_said_at_once(digits: Path, tmp_path: Path) -> None:
+    limits = [{"name": f"own_functions:{name}", "limit": 1.0} for name in ("NegativeRate", "Rate", "RateOfAnother")]
+    text = refused(job(digits, SSCA, constraint=limits), tmp_path / "run")
+    first, second = text.splitlines()
+    assert first.startswith("[constraint 1]")
+    assert second.startswith("[constraint 3]")
+
+
+# --- right ones: the shipped examples, mpifed's own as a user's, with kinks, in float32, exploding -----------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "data"),
+    [
+        ({"name": "own_functions:Network", "hidden": 6}, "digits"),
+        ({"name": "own_functions:Network", "hidden": 6, "bias": True}, "sides"),
+        ({"name": "own_functions:Softmax"}, "digits"),
+        ({"name": "own_functions:Softmax", "bias": True}, "classes"),
+        ({"name": "own_functions:InSingle", "bias": True}, "digits"),
+        ({"name": "own_functions:Absolute"}, "regression"),
+        ({"name": "own_functions:Exponential"}, "regression"),
+        ({"name": "jobs.examples.own_objective:Huber", "delta": 0.01}, "regression"),
+        ({"name": "jobs.examples.own_objective:Huber"}, "columns"),
+    ],
+)
+def test_a_right_objective(
+    objective: dict[str, Any],
+    data: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    vertical = {"name": "vertical-sgd", "batch": 5, "step": [1e-3]}
+    algorithm = vertical if data in ("sides", "columns") else AVG | {"step": [1e-3]}
+    begin(job(request.getfixturevalue(data), algorithm, objective=objective), tmp_path / "run")
+    assert _said(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    "regularizer",
+    [{"name": "own_functions:Zero"}, {"name": "own_functions:Ball"}, {"name": "own_functions:Picture"},
+     {"name": "own_functions:L1", "weight": 1e-3}],
+)  # fmt: skip
+def test_a_right_regularizer(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
+    begin(job(digits, objective={"name": "softmax", "bias": True}, regularizer=regularizer), tmp_path / "run")
+    assert _said(tmp_path / "run") == []
+
+
+def test_right_terms(digits: Path, halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    begin(job(digits, SSCA, minimize={"name": "own_functions:Rate", "classes": [1, 2]}), tmp_path / "one")
+    limit = {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0], "limit": 0.3}
+    begin(job(halves, SSCA, objective={"name": "logistic"}, constraint=[limit]), tmp_path / "two")
+    assert _said(tmp_path / "one") == _said(tmp_path / "two") == []
+
+
+def _said(out: Path) -> list[str]:
+    """Warnings about own classes."""
+    return [line for line in read_json(out / "run.json")["warnings"] if "own_" in line]
+
+
+# --- what a run is without and with it -------------------------------------------------------------------------------
+
+
+def test_without_it_a_wrong_class_runs_and_run_json_says_so(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:ZeroSlope"}, rounds=1))
+    command = ["run", str(path), "--progress", "none", "--out"]
+    ended = CliRunner().invoke(main, [*command, str(tmp_path / "checked")])
+    assert ended.exit_code == 2, ended.output
+    assert ended.output.count("mpifed: error: [objective]") == 1, ended.output
+    ended = CliRunner().invoke(main, [*command, str(tmp_path / "run"), "--no-check"])
+    assert ended.exit_code == 0, ended.output
+    (said,) = _said(tmp_path / "run")
+    assert said.startswith('--no-check: [objective] name = "own_functions:ZeroSlope" was not tried')
+    assert said in ended.output
+
+
+def test_a_sweep_and_python_pass_it_on(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    wrong = table(digits, AVG, objective={"name": "own_functions:ZeroSlope"}, rounds=1)
+    path = write_job(tmp_path / "job.toml", wrong | {"sweep": {"seeds": 2}})
+    for more, code in (([], 2), (["--no-check"], 0)):
+        out = str(tmp_path / f"sweep{code}")
+        ended = CliRunner().invoke(main, ["run", str(path), "--progress", "none", "--out", out, *more])
+        assert ended.exit_code == code, ended.output
+    assert _said(tmp_path / "sweep0" / "point-0001")
+    with pytest.raises(UsageError):
+        launch_here(wrong, tmp_path / "one")
+    assert launch_here(wrong, tmp_path / "two", check=False) is not None
+
+
+def test_no_check_says_nothing_where_all_is_of_mpifed(digits: Path, tmp_path: Path) -> None:
+    begin(job(digits), tmp_path / "run", check=False)
+    assert not any("--no-check" in line for line in read_json(tmp_path / "run" / "run.json")["warnings"])
+
+
+@pytest.mark.parametrize("regularizer", [{}, {"regularizer": {"name": "own_functions:L1"}}])
+def test_it_changes_no_bit(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
+    task = job(digits, objective={"name": "own_functions:Network", "hidden": 6}, rounds=2, **regularizer)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    found, drawn = [], []
+    for check in (True, False):
+        state = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+        result = begin(task, tmp_path / str(check), check=check)
+        drawn.append(state == (random.getstate(), np.random.get_state()[1].tolist()))  # type: ignore[index]  # noqa: NPY002
+        found.append(model_sha256(dict(leaves(result.model))))
+    assert found[0] == found[1]
+    assert drawn == [True, True]
+
+
+@pytest.mark.parametrize("data", ["digits", "regression"])
+def test_of_a_private_run_no_record_decides_or_is_told(
+    data: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other rows give the same words, and none is read."""
+    from mpifed.core.block import Block
+
+    monkeypatch.setattr(Block, "take", lambda *given: pytest.fail("a row is read"))
+    kind = "Doubled" if data == "digits" else "KinkDoubled"
+    private = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "noise": "test"}
+    objective = {"name": f"own_functions:{kind}"}
+    text = refused(job(request.getfixturevalue(data), objective=objective, privacy=private), tmp_path / "run")
+    assert "slope at" in text or "head_squares" in text
+
+
+def test_what_is_said_of_a_masked_run_is_of_no_record(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpifed.core.block import Block
+
+    monkeypatch.setattr(Block, "take", lambda *given: pytest.fail("a row is read"))
+    task = job(digits, objective={"name": "own_functions:Doubled"}, sum={"channel": "masked"})
+    assert "slope at" in refused(task, tmp_path / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("dedicated", ["false", "true"])
+def test_all_ranks_end_alike(
+    launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, dedicated: str
+) -> None:
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:Doubled"}))
+    texts = []
+    for ranks in (0, 2):
+        out = tmp_path / str(ranks)
+        ended = launch(ranks, "run", path, "--set", f"server.dedicated={dedicated}", "--out", out, limit_s=30.0)
+        assert ended.code == 2, ended.text
+        assert ended.text.count("mpifed: error: [objective]") == 1, ended.text
+        assert "Traceback" not in ended.text
+        texts.append(ended.err.strip().splitlines()[-1])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_an_exception_in_the_class_stays_one(
+    launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, ranks: int
+) -> None:
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:Raises"}))
+    ended = launch(ranks, "run", path, "--out", tmp_path / "run", limit_s=30.0)
+    assert ended.code == 1, ended.text
+    assert ended.text.count("RuntimeError: trouble in a loss") == 1, ended.text
+
+
+def test_every_wrong_class_here_is_tried() -> None:
+    """None is forgotten above."""
+    wrong = {one.__name__ for one in vars(own_functions).values() if isinstance(one, type) and
+             issubclass(one, own_functions.Wrong) and one is not own_functions.Wrong}  # fmt: skip
+    assert wrong <= set(OBJECTIVES)
