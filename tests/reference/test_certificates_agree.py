@@ -23,7 +23,8 @@ def of_the_package(at: Point) -> dict[str, float | None]:
     nu = certificates.best_multipliers(now, first)
     found: dict[str, float | None] = dict(certificates.certificate(now, first, nu)._asdict())
     found |= {f"multiplier_{m}": float(value) for m, value in enumerate(nu, 1)}
-    found["feasible_direction"] = certificates.feasible_direction(now, at.curvature, certificates.length_scale(at.length, first))
+    unit = certificates.length_scale(at.length, first)
+    found["feasible_direction"] = certificates.feasible_direction(now, at.curvature, unit)
     bound = certificates.lower_bound(now, nu, at.curvature) if at.convex else -np.inf
     found["lower_bound"] = None if bound == -np.inf else bound
     return found

@@ -320,8 +320,8 @@ def test_measurements_and_time_of_the_whole_run(job: Path) -> None:
     seconds = forecast(job, (), ranks=1)["seconds"]
     assert seconds["measurements"] == 4  # after rounds 0, 3, 6 and 7
     assert seconds["elapsed"] == pytest.approx(7 * seconds["round"])
-    assert seconds["certificates"] == 1  # of the last
-    measured_s = 4 * seconds["measurement"] + seconds["certificate"]
+    assert seconds["certificates"] == 2  # of the first and the last
+    measured_s = 4 * seconds["measurement"] + 2 * seconds["certificate"]
     assert seconds["run"] == pytest.approx(seconds["elapsed"] + measured_s)
     assert forecast(job, ("rounds=1000000", "stop.seconds=0.5"), ranks=1)["seconds"]["elapsed"] == 0.5
 
@@ -387,7 +387,7 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
         found: dict[str, Any] = forecast(path, (), 1)["seconds"]
         return found
 
-    assert seconds()["certificates"] == 1
+    assert seconds()["certificates"] == 2
     assert seconds(record={"every": 5, "certify_every": 10})["certificates"] == 5
     assert seconds(stop={"kkt_residual": 1e-3})["certificates"] == 5
     assert seconds(record={"every": 0})["certificates"] == 0
