@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
 from mpifed.run import loop
@@ -18,3 +19,9 @@ def run(job: Job, transport: Transport, out: Path, **how: Any) -> loop.Result | 
     except NotCertified as error:
         result: loop.Result | None = error.result
         return result
+
+
+def of_certificate(column: str) -> bool:
+    """Whether a column of the history is filled in certified rounds alone."""
+    bounds = ("lower_bound", "duality_gap", "feasible_direction", "optimality")
+    return column in (*CERTIFICATE, *bounds) or column.startswith("multiplier_")

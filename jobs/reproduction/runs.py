@@ -17,6 +17,7 @@ from mpifed.run.best import FAILED
 from mpifed.run.command import How, run_command
 from mpifed.run.config import read_table
 from mpifed.run.history import read_json
+from mpifed.run.sweep import FINISHED
 
 GRID_SEED = 1001  # of every search, and of nothing that is reported
 
@@ -48,7 +49,7 @@ class Plan:
         print(f"{folder}  ({rounds} rounds)", flush=True)
         with open(log, "w", encoding="utf-8") as file:
             code = self.launch(job, (*settings, *self.changes, *changes), folder, file)
-        if code not in (0, FAILED):  # large steps of a grid fail numerically
+        if code not in (*FINISHED, FAILED):  # large steps of a grid fail numerically; limits need not be met
             raise SystemExit(f"{job} ended with {code}; see {log}")
 
     def launch(self, job: Path, changes: tuple[str, ...], folder: Path, log: TextIO) -> int:
@@ -82,7 +83,7 @@ class Plan:
 def done(folder: Path, points: int, rounds: int) -> bool:
     """Whether so many runs of a sweep have come so far, or have failed numerically."""
     runs = [read_json(one) for one in folder.glob("point-*/run.json")]
-    ended = [run for run in runs if run["exit"] == FAILED or (run["exit"] == 0 and run["rounds"] >= rounds)]
+    ended = [run for run in runs if run["exit"] == FAILED or (run["exit"] in FINISHED and run["rounds"] >= rounds)]
     return len(ended) >= points
 
 

@@ -21,7 +21,7 @@ MEANING = {
     2: "usage: the job or command line cannot be",
     3: "data: a file is missing or damaged",
     4: "numerical trouble: it would fail the same way again",
-    5: "the rounds ended without the certificate asked for; the result stands",
+    5: "a limit is not met, or a certificate asked for not reached; the result stands",
     6: "the privacy budget is reached; the result stands",
     75: "interrupted",
 }

@@ -35,6 +35,7 @@ from mpifed.forecast.rehearsal import (
 from mpifed.forecast.scenery import Stage, stock_like
 from mpifed.forecast.visibility import View, in_general, learns
 from mpifed.forecast.wording import forecast_text as forecast_text
+from mpifed.run import goals
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job, read_table
 from mpifed.run.costs import KEYS
@@ -75,13 +76,13 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         a_round = rehearse_round(stage, placement, now, busiest)
         most = int(np.bincount(host, data.counts).max())
         measuring, certifying = (
-            rehearse_measuring(stage, most, certify) if job.record.every else NOTHING for certify in (False, True)
+            rehearse_measuring(stage, most, certify) if goals.measured(job) else NOTHING for certify in (False, True)
         )
     view = _view(job, data, now, ranks, host, a_round.partners)
     asked = _Asked(job, stage.algorithm, view, a_round, certifying)
     everybody = asked._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
-    measures = measures_of(job, stage.algorithm) if job.record.every else ()
-    measurements = len({*range(0, job.rounds, job.record.every), job.rounds}) if job.record.every else 0
+    measures = measures_of(job, stage.algorithm) if goals.measured(job) else ()
+    measurements = len(_measured(job))
     certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
     keys = _keys(job, data, now, a_round)
@@ -155,13 +156,20 @@ def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str,
     return described(network, simulate(network, accounts, played_once(stage.algorithm), stage.data.clients))
 
 
+def _measured(job: Job) -> set[int]:
+    """The rounds that are measured."""
+    if not goals.measured(job):
+        return set()
+    return {0, job.rounds, *(range(0, job.rounds, job.record.every) if job.record.every else ())}
+
+
 def _certificates(job: Job, measurements: int) -> int:
     """How many of the measured rounds are certified."""
     every, record = job.record.certify_every, job.record
     if job.stop.certificates:
         return measurements
     found = {0, job.rounds}
-    if every:
+    if every and record.every:
         found |= {index for index in range(0, job.rounds, record.every) if index % every == 0}
     return len(found)
 
@@ -172,7 +180,7 @@ def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> in
     whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
     room = job.data.memory_gib * 2**30
     values = np.where(whole <= room, whole, room + np.minimum(labels, STREAMED_NBYTES))
-    if job.record.every:
+    if goals.measured(job):
         values[0] += data.test_samples * (data.nbytes.sum() / data.counts.sum() + 16)
     return int(values.max())
 

@@ -15,6 +15,11 @@ def asked(job: Job) -> bool:
     return bool(job.constraint or job.stop.certificates)
 
 
+def measured(job: Job) -> bool:
+    """Whether anything is measured over training data."""
+    return bool(job.record.every or asked(job))
+
+
 def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
     """What the job asks for and the model does not have, one text each; nothing where all is there.
 

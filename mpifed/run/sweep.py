@@ -15,7 +15,7 @@ from mpifed.core.errors import Interrupted, UsageError
 from mpifed.run.config import Job, put_key
 from mpifed.run.history import SUMMARY, aside, read_json, summary
 
-FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, without the certificate asked for, budget spent
+FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
 
 
 class Point(NamedTuple):

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from ended import run
+from ended import of_certificate, run
 from registry import BARE, CASES, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
@@ -27,7 +26,6 @@ from mpifed.run.participation import returning, round_of
 from mpifed.run.setup import Ready, prepare
 from mpifed.shards.store import open_federation
 
-CERTIFICATES = (*CERTIFICATE, "optimality")
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
@@ -231,7 +229,7 @@ def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     one, other = read_history(whole), read_history(parts)
     assert list(one) == list(other)
     for name in one.keys() - {"elapsed_s"}:
-        at = [0, 1, 2, 4, 5] if name in CERTIFICATES else slice(None)
+        at = [0, 1, 2, 4, 5] if of_certificate(name) else slice(None)
         np.testing.assert_array_equal(one[name][at], other[name][at], err_msg=name)
 
 

@@ -67,7 +67,7 @@ def made(job: Write) -> Job:
     ("code", "state", "why"),
     [
         (0, "done", "done"),
-        (5, "done", "the rounds ended without the certificate asked for; the result stands"),
+        (5, "done", "a limit is not met, or a certificate asked for not reached; the result stands"),
         (6, "done", "the privacy budget is reached; the result stands"),
         (75, "resumable", "interrupted; checkpoint at round 20"),
         (1, "failed", "exit 1, error"),
