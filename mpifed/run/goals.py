@@ -32,20 +32,20 @@ def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
     """
     if job.stop.feasibility is None:
         for m, one in enumerate(job.constraint, 1):
-            value = _known(columns, f"constraint_{m}")
+            value = known(columns, f"constraint_{m}")
             if value is None:
                 yield f"constraint {m}: its value is not known"
             elif value > one["limit"]:
                 yield f"constraint {m}: {value:.6g} is above its limit {one['limit']:g} by {value - one['limit']:.2g}"
     for name, most in job.stop.certificates.items():
-        value = _known(columns, name)
+        value = known(columns, name)
         if value is None or value > most:
             yield f"[stop] {name} = {most:g} (it is {'not known' if value is None else format(value, '.3g')})"
 
 
 def contradiction(columns: Mapping[str, float | None]) -> str | None:
     """A sentence where the limits that are not met contradict each other at the model; see `feasible_direction`."""
-    direction = _known(columns, "feasible_direction")
+    direction = known(columns, "feasible_direction")
     if direction is None or direction >= CONTRADICT:
         return None
     return (
@@ -55,6 +55,7 @@ def contradiction(columns: Mapping[str, float | None]) -> str | None:
     )
 
 
-def _known(columns: Mapping[str, float | None], name: str) -> float | None:
+def known(columns: Mapping[str, float | None], name: str) -> float | None:
+    """A column, None where it is absent, in whatever way."""
     value = columns.get(name)
     return None if value is None or math.isnan(value) else value

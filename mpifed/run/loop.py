@@ -283,7 +283,7 @@ class _Run:
         certificates = [one for one in measures if one.certificate]
         if record.every and self.row.get("round") != self.progress.round:
             self._measure(certify=True)
-        elif record.every and self.transport.share(certificates and self.row.get("kkt_residual") is None):
+        elif record.every and self.transport.share(certificates and goals.known(self.row, "kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
         if goals.asked(self.job) and (record.rows or not record.every):
             self.late = self._columns([*measures_of_all_rows(self.job, self.ready.algorithm)], certify=True)
