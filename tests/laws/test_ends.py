@@ -340,6 +340,8 @@ def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -
     assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
     ended_with(job | {"stop": {}, "rounds": 1}, tmp_path / "other")
     assert summary(tmp_path / "other")["kkt_residual"] == told["kkt_residual"]
+    assert ended_with(job, tmp_path / "run", resume=True) == 5  # of a history that is read again
+    assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
     # and no longer when the run has gone on
     ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "run", resume=True)
     ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "whole")
