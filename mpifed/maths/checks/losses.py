@@ -31,6 +31,7 @@ _SCORES = 8  # of each point, by which derivatives are compared
 _OF_LEAF = 4  # numbers of each leaf of the head by which they are
 _SEGMENTS = 10  # random ones between each two points, along which a loss is to be convex
 _MODERATE = 10.0  # scores beyond that may overflow
+_COARSE = 1e3  # where scores or targets beyond that are rounded to float32, no step need show
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,11 @@ def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
     slope = losses.slope(point, np.ones(point.y.shape)).scores
     found = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
     claims = [slope[..., at] for at in chosen]
-    far = np.abs(point.scores).max(axis=-1) > _MODERATE
+    most = np.abs(point.scores).max(axis=-1)
+    coarse = np.maximum(most, np.abs(point.y)) > _COARSE
     for claim, one in zip(claims, found, strict=True):
-        np.copyto(claim, one.value, where=far & ~np.isfinite(claim))
+        np.copyto(claim, one.value, where=(most > _MODERATE) & ~np.isfinite(claim))
+        np.copyto(one.counts, False, where=coarse & (one.value == 0))
     compared = compare(claims, found, own_scales=True)
     if compared.worst is not None:
         which, where = compared.worst
