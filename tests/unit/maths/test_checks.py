@@ -222,6 +222,31 @@ def test_mpifeds_own_regularizers_are_right(regularizer: Any) -> None:
         assert examine_regularizer(Examined(regularizer, here), start, np.random.default_rng(seed)) > 0
 
 
+def test_what_a_term_inherits_is_said_with_convex_objectives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inherited from an objective it is a claim all the same: its loss may be another."""
+    monkeypatch.setattr(terms.Loss, "convex", True, raising=False)
+    monkeypatch.setattr(OBJECTIVES["softmax"], "convex", True, raising=False)
+
+    class Mine(terms.Loss):
+        pass
+
+    class Saturating(OBJECTIVES["softmax"]):  # type: ignore[misc]
+        def of_scores(self, scores: Any, y: Any) -> Any:
+            return -np.expm1(-super().of_scores(scores, y))
+
+        def slope_of_scores(self, scores: Any, y: Any, weights: Any) -> Any:
+            factor = np.exp(-super().of_scores(scores, y))
+            return self.of_scores(scores, y), super().slope_of_scores(scores, y, weights * factor)[1]
+
+    some = task(0, 3, 4)
+    for name in ("network", "softmax"):
+        objective = OBJECTIVES[name]()
+        start = objective.start(4, 3, some.rng(), "float32")
+        assert examine_term(Examined(Mine(), here), Examined(objective, here), start, some) > 0
+    with pytest.raises(Broken, match="convex = True"):
+        examine_objective(Examined(Saturating(), here), some)
+
+
 def test_derivatives_and_where_they_are_not_to_be_trusted() -> None:
     z = np.array([0.7, 0.0, 3.0, -2.0])
     smooth = derivative(lambda step: np.sin(z + step))
