@@ -187,7 +187,7 @@ def _moved(record: Record, number: int, by: Array) -> Record:
 
 def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
     return Broken(
-        f"slope at {place} is {float(claim):.6g}, finite differences of loss give {float(value):.6g} (worst of {count} "
+        f"slope at {place} is {float(claim) + 0.0:.6g}, finite differences of loss give {float(value):.6g} (worst of {count} "
         "coordinates)", "slope",
     )  # fmt: skip
 
