@@ -188,9 +188,9 @@ def _moved(record: Record, number: int, by: Array) -> Record:
 def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
     came, expected = float(claim) + 0.0, float(value) + 0.0  # zeros without a sign
     return Broken(
-        f"slope at {place} is {came:.6g}, finite differences of loss give {expected:.6g} (worst of {count} coordinates)",
-        "slope",
-    )
+        f"slope at {place} is {came:.6g}, finite differences of loss give {expected:.6g} (worst of {count} "
+        "coordinates)", "slope",
+    )  # fmt: skip
 
 
 def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
