@@ -96,7 +96,7 @@ def _tries(blocks: Roster) -> bool:
 def _tried(own: list[Own], objective: Objective, task: Task, device: Device) -> list[str]:
     """What could not be told; raises UsageError with all that are wrong."""
     wrong, notes, placed = [], [], _placed(device)
-    with _as_it_was(), warnings.catch_warnings():
+    with _as_it_was(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one in own:
             examined = Examined(one.part, placed)
@@ -157,12 +157,13 @@ def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
     rng = now.rng(f"{_PURPOSE}, rows")
     block = blocks.visit(0, keep=False).only(np.array([0]))
     sparse, kind = block.sparse, block.shards[0].y.dtype
-    count = SAMPLES if secret else min(SAMPLES, block.shards[0].samples)
+    secret |= block.shards[0].samples == 0
+    rows = np.arange(SAMPLES) % max(1, block.shards[0].samples)  # again and again where there are fewer
     if secret or problem.split != "rows":
-        X = _made_up(count, problem.features, sparse, rng)
-        targets = rng.uniform(0.05, 0.95, count).astype(kind) if secret else block.shards[0].y[:count].copy()
+        X = _made_up(SAMPLES, problem.features, sparse, rng)
+        targets = rng.uniform(0.05, 0.95, SAMPLES).astype(kind) if secret else block.shards[0].y[rows]
     else:
-        batch = block.take(np.arange(count)[None])
+        batch = block.take(rows[None])
         X, targets = batch.X, batch.y[0]
         X = tuple(x.astype("f8") for x in X) if sparse else X.astype("f8")
     lead = (1,) if problem.split == "rows" else ()

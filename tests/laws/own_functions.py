@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.core.record import map_leaves
+from mpifed.core.record import map_leaves, namespace
 from mpifed.maths import objectives, regularizers
 from mpifed.maths.objectives import Linear, Parameters, Slope
 from mpifed.maths.terms import Sampled
@@ -23,6 +23,25 @@ class Network(objectives.Network):
 @dataclass(frozen=True)
 class Softmax(objectives.Softmax):
     """As mpifed's, but the user's."""
+
+
+@dataclass(frozen=True)
+class OnTheDevice(Softmax):
+    """Works with what it gets, and sees to it that this is on the device."""
+
+    def scores(self, first: Any, X: Any) -> Any:
+        _there(X[0].data if isinstance(X, tuple) else X)
+        return super().scores(first, X)
+
+    def of_scores(self, scores: Any, y: Any) -> Any:
+        _there(scores)
+        _there(y)
+        return super().of_scores(scores, y)
+
+
+def _there(array: Any) -> None:
+    if namespace(array) is np and array.size:
+        raise TypeError("an array in memory")
 
 
 @dataclass(frozen=True)

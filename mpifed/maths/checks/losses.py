@@ -31,6 +31,7 @@ _SCORES = 8  # of each point, by which derivatives are compared
 _OF_LEAF = 4  # numbers of each leaf of the head by which they are
 _SEGMENTS = 10  # random ones between each two points, along which a loss is to be convex
 _MODERATE = 10.0  # scores beyond that may overflow
+_COARSE = 1e3  # where scores or targets beyond that are rounded to float32, no step need show
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,11 @@ def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
     slope = losses.slope(point, np.ones(point.y.shape)).scores
     found = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
     claims = [slope[..., at] for at in chosen]
-    far = np.abs(point.scores).max(axis=-1) > _MODERATE
+    most = np.abs(point.scores).max(axis=-1)
+    coarse = np.maximum(most, np.abs(point.y)) > _COARSE
     for claim, one in zip(claims, found, strict=True):
-        np.copyto(claim, one.value, where=far & ~np.isfinite(claim))
+        np.copyto(claim, one.value, where=(most > _MODERATE) & ~np.isfinite(claim))
+        np.copyto(one.counts, False, where=coarse & (one.value == 0))
     compared = compare(claims, found, own_scales=True)
     if compared.worst is not None:
         which, where = compared.worst
@@ -183,8 +186,9 @@ def _moved(record: Record, number: int, by: Array) -> Record:
 
 
 def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
+    came, expected = float(claim) + 0.0, float(value) + 0.0  # zeros without a sign
     return Broken(
-        f"slope at {place} is {float(claim):.6g}, finite differences of loss give {float(value):.6g} (worst of {count} "
+        f"slope at {place} is {came:.6g}, finite differences of loss give {expected:.6g} (worst of {count} "
         "coordinates)", "slope",
     )  # fmt: skip
 
@@ -213,7 +217,10 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
 
 
 def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
-    """`nonnegative` where the user's class says so itself, and `convex`."""
+    """`nonnegative` where the user's class says so itself, and `convex`.
+
+    What a term inherits from one of mpifed is said of it with objectives of which it is true.
+    """
     kind = type(losses.examined.target)
     says = defines(kind, "nonnegative")
     if getattr(losses.examined.target, "nonnegative", False) and says is not None and not belongs_to_mpifed(says):
@@ -221,6 +228,10 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
             loss = losses.loss(point)
             if loss.min() < -ROUNDING * np.abs(loss).max():
                 raise Broken(f"nonnegative = True, and a sample's loss is {loss.min():.6g}; say False", "loss")
+    says, objective = defines(kind, "convex"), losses.before.get("objective")
+    inherited = says is not None and belongs_to_mpifed(says)
+    if objective is not None and inherited and not getattr(objective, "convex", False):
+        return
     if getattr(losses.examined.target, "convex", False):
         _convex(losses, points, rng)
 

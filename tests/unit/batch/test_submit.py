@@ -89,6 +89,11 @@ def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     assert (one.id, one.script, one.log, one.points) == ("123", "runs/a.sbatch", "runs/a-%j.log", None)
 
 
+def test_runs_that_are_not_to_try_own_classes(slurm: Slurm, job: Write, tmp_path: Path) -> None:
+    ok(job(), "--time", 30, "--no-check", "--out", "runs/a")
+    assert f"set -- {tmp_path}/job.toml runs/a --no-check\n" in (tmp_path / "runs/a.sbatch").read_text()
+
+
 def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
     ok(job(), "--time", 30)
     assert Path("runs/tried.sbatch").exists() and Path("runs/tried.submitted.json").exists()

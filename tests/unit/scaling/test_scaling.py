@@ -168,3 +168,20 @@ def test_a_run_that_fails_is_told(job: Path, tmp_path: Path, monkeypatch: pytest
     assert found.exit_code == 1
     assert "weak-r0001-c8 ended with 4" in found.output and "outside the bound" in found.output
     assert "are synthetic, which the job's step sizes need not suit" in found.output and "--strong" in found.output
+
+
+def test_own_classes_that_are_not_to_be_tried(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "cores", lambda: 1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_of_scaling.py").write_text(
+        "from mpifed.maths import objectives\n\n\nclass Wrong(objectives.Softmax):\n"
+        "    def slope(self, head, scores, y, weights):\n"
+        "        found = super().slope(head, scores, y, weights)\n"
+        "        return found._replace(scores=0 * found.scores)\n"
+    )
+    own = "--set", "objective={name = 'mine_of_scaling:Wrong'}", "--ranks", "1", "--strong", "--repeat", "1"
+    found = scaled(job, tmp_path / "study", *own)
+    assert found.exit_code == 1
+    assert "strong-r0001 ended with 2" in found.output and "slope at scores" in found.output
+    found = scaled(job, tmp_path / "study", *own, "--no-check", "--no-predict")
+    assert found.exit_code == 0, found.output
