@@ -159,7 +159,7 @@ def result(job: dict[str, Any], out: Path, **changes: Any) -> tuple[Job, dict[st
 
 
 def multipliers(history: dict[str, Any], constraints: int) -> Floats:
-    return np.array([history[f"multiplier_{m}"][-1] for m in range(1, constraints + 1)])
+    return np.array([history[f"subproblem_multiplier_{m}"][-1] for m in range(1, constraints + 1)])
 
 
 @pytest.mark.parametrize("rounds", [1, 7])
@@ -270,6 +270,6 @@ def test_at_a_solution_known_otherwise_the_residual_is_small(classes: Path, tmp_
     np.testing.assert_allclose(model["first"].ravel(), solved.x, rtol=0, atol=1e-5)
     gradient = slope(functions(task, data)[0], {"first": solved.x.reshape(6, 3)})
     nu = -gradient @ solved.x / (2 * limit)  # grad F_0 + nu 2 w = 0
-    assert history["multiplier_1"][-1] == pytest.approx(nu, rel=1e-4)
+    assert history["subproblem_multiplier_1"][-1] == pytest.approx(nu, rel=1e-4)
     assert nu > 0.01
     assert history["slack"][-1] < 1e-9
