@@ -7,6 +7,7 @@ SSCA" (ICC 2021, arXiv:2103.09506). Equation numbers are those of the first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
@@ -15,17 +16,19 @@ import numpy as np
 from annotated_types import Gt, MinLen
 
 from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled
+from mpifed.algorithms.margins import start_margins, steer
+from mpifed.algorithms.slack_costs import after_round, largest, next_costs, start_costs
+from mpifed.algorithms.ssca_remarks import against_noise, courses_of, remark
+from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, map_leaves
-from mpifed.maths.dual import lemma_1, levels, multipliers
+from mpifed.core.record import Array, Record, map_leaves, on_host
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
+    Floats,
+    Forms,
     Start,
     Surrogate,
-    curvature_of,
-    forms,
-    gram,
     move,
     start_again,
     start_surrogate,
@@ -47,14 +50,8 @@ class Server(NamedTuple):
     stage: Array  # [] int64, the number of the penalty c_j
     multipliers: Array  # [M] of the last convex problem
     slack: Array  # [M] s of the last convex problem
-
-
-class Solution(NamedTuple):
-    """Of a convex problem (2, 5, 7 or 10)."""
-
-    factors: tuple[float, ...]  # [K]: w-bar = - sum_k factors[k] l_k
-    multipliers: Array  # [M]
-    slack: Array  # [M]
+    slack_costs: Record  # SlackCosts
+    margins: Record  # Margins; () where they are "off"
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,10 @@ class SSCA:
     """What Algorithms 1-4 have in common: hyper-parameters, and everything that the server does.
 
     In the paper B = `batch`, c = `slack_cost`; `rho` and `gamma` are the step sizes a1/t^alpha and a2/t^(alpha + 0.05).
-    A list of slack costs is the paper's sequence c_j: after every `stage_rounds` rounds the next is taken if ||s|| is
-    above `slack_tolerance`; the surrogates and step sizes then start again and the model stays.
+    `slack_cost = "auto"` finds one for each constraint, see `mpifed.algorithms.slack_costs`; `margins = "auto"` aims so
+    far below the limits that they are met in spite of noise, see `mpifed.algorithms.margins`. A list of slack costs is
+    the paper's sequence c_j: after every `stage_rounds` rounds the next is taken if ||s|| is above `slack_tolerance`;
+    the surrogates and step sizes then start again and the model stays.
 
     `variance_reduction = "recursive"`: the estimates d_t = g(w_t) + (1 - rho_t) (d_{t-1} - g(w_{t-1})), both gradients
     from one minibatch (STORM: A. Cutkosky, F. Orabona, NeurIPS 2019, arXiv:1905.10018), and alike for the values of
@@ -77,17 +76,20 @@ class SSCA:
     gamma: StepSize
     tau: Positive = 0.1
     start: Start = "exact"
-    slack_cost: Positive | Annotated[tuple[Positive, ...], MinLen(1)] = 1e5
+    slack_cost: Literal["auto"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)] = "auto"
     stage_rounds: Annotated[int, Gt(0)] | None = None
     slack_tolerance: Positive = 1e-3
     variance_reduction: Literal["none", "recursive"] = "none"
+    margins: Literal["off", "auto"] = "off"
 
     # takes `minimize` and constraints
     constrained = True
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The penalty sequence c_j."""
+        """The penalty sequence c_j; none where the costs are found."""
+        if self.slack_cost == "auto":
+            return ()
         return self.slack_cost if isinstance(self.slack_cost, tuple) else (self.slack_cost,)
 
     @cached_property
@@ -149,6 +151,8 @@ class SSCA:
             stage=np.int64(0),
             multipliers=np.zeros(constraints),
             slack=np.zeros(constraints),
+            slack_costs=start_costs(constraints),
+            margins=start_margins(constraints) if self.margins == "auto" and constraints else (),
         )
 
     def keep(self, server: Server) -> Array:
@@ -163,43 +167,57 @@ class SSCA:
         found : of `weight` times the means at w_t, leaves [K, ...]; variance-reduced differences of them if `recursive`
         """
         t = int(server.steps) + 1
-        surrogate, estimate = self._track(server, found, weight, self.rho.at(t))
-        return self.after(server._replace(estimate=estimate), None, surrogate)
+        rho, kept = self.rho.at(t), float(self.keep(server)) if self.recursive else 0.0
+        estimate: Record = ()
+        surrogate, at = server.surrogate, server.model
+        if self.recursive:
+            estimate = _renewed(server.estimate, found, weight, kept)
+            surrogate, found, weight = start_again(surrogate), estimate, 1.0
+        gradient, level = self.with_server_parts(at, found, weight)
+        penalties = [one.penalty for one in self.functions]
+        surrogate = track(surrogate, 1.0 if self.recursive else rho, gradient, level, at, self.tau, penalties, weight)
+        margins = server.margins
+        if margins:
+            margins = steer(margins, t, self._excess(on_host(level) / weight), rho, kept)
+        return self.after(server._replace(estimate=estimate, margins=margins), None, surrogate)
+
+    def _excess(self, level: Array) -> Floats:
+        """[M] F - aim from the values [K] of the functions that need samples; 0 where a constraint needs none."""
+        needs = np.array([one.term.sampled for one in self.problem.constraints])
+        excess = np.zeros(len(needs))
+        excess[needs] = level[len(level) - int(needs.sum()) :]
+        return excess
 
     def after(self, server: Server, model: Parameters | None, surrogate: Surrogate) -> Server:
         """The state after round t, of which the surrogates are known; the model too, or it follows from them."""
         t = int(server.steps) + 1
-        solution = self.solve(surrogate, self.costs[int(server.stage)])
+        form = self.quadratics(surrogate)
+        cost = self.cost(server, form.curvatures)
+        solution = solve(surrogate, form, cost, server.margins.margin if server.margins else 0.0)
         if model is None:
             model = move(surrogate, solution.factors, self.gamma.at(t), server.model)
+        nu, slack = solution.multipliers, solution.slack
+        cap = cost if self.costs else largest(form.curvatures)
         new = server._replace(
             model=model,
             previous=server.model if self.recursive else (),
             surrogate=surrogate,
             steps=np.int64(t),
-            multipliers=solution.multipliers,
-            slack=solution.slack,
+            multipliers=nu,
+            slack=slack,
+            slack_costs=after_round(server.slack_costs, t, cost, cap, nu, solution.total, slack),
         )
         return self._next_stage(new)
 
-    def _track(self, server: Server, found: Statistics, weight: float, rho: float) -> tuple[Surrogate, Record]:
-        """The surrogates of round t, and the estimates where they are variance-reduced."""
-        at, penalties = server.model, [one.penalty for one in self.functions]
-        if not self.recursive:
-            gradient, level = self.with_server_parts(at, found, weight)
-            return track(server.surrogate, rho, gradient, level, at, self.tau, penalties, weight), ()
-        keep = float(self.keep(server))
+    def quadratics(self, surrogate: Surrogate) -> Forms:
+        """Of the convex problem after a round."""
+        return quadratics(self.problem, surrogate, self.tau, self.start)
 
-        def renewed(old: Array, new: Array) -> Array:
-            fresh = old * old.dtype.type(keep)
-            fresh += new * old.dtype.type(1 / weight)
-            return fresh
-
-        slope = map_leaves(renewed, server.estimate.gradient, found.gradient)
-        value = keep * server.estimate.level + found.level / weight if len(found.level) else ()
-        estimate = Statistics(slope, value)
-        gradient, level = self.with_server_parts(at, estimate, 1.0)
-        return track(start_again(server.surrogate), 1.0, gradient, level, at, self.tau, penalties), estimate
+    def cost(self, server: Server, curvatures: Floats) -> Floats:
+        """[M] c of the convex problem whose surrogates have these curvatures."""
+        if self.costs:
+            return np.full(len(curvatures) - 1, self.costs[int(server.stage)])
+        return next_costs(server.slack_costs, curvatures)
 
     def with_server_parts(self, model: Parameters, found: Statistics, weight: float) -> Statistics:
         """`weight` times the means, plus what the functions have without samples."""
@@ -219,26 +237,9 @@ class SSCA:
             found = Statistics(map_leaves(added, found.gradient, part[1]), level if len(level) else ())
         return found
 
-    def solve(self, surrogate: Surrogate, cost: float) -> Solution:
-        """The convex problem in the closed forms (9), (19) and Lemma 1, or by its dual in M numbers."""
-        problem = self.problem
-        if not problem.constraints:  # (9), (19)
-            return Solution((1 / (2 * curvature_of(surrogate, self.tau, self.start)),), np.zeros(0), np.zeros(0))
-        tracked = [objective_term(problem).sampled, *(one.term.sampled for one in problem.constraints)]
-        aims = [0.0, *(one.aim for one in problem.constraints)]
-        constants, curvatures, rows = forms(surrogate, aims, tracked, self.tau, self.start)
-        products = gram(surrogate, rows)
-        if rows == (None, 0):  # (38)
-            nu = np.array([lemma_1(float(constants[0]), float(products[1, 1]), float(curvatures[1]), cost)])
-        else:
-            nu = multipliers(constants, products, curvatures, cost)
-        total = float(curvatures[0] + nu @ curvatures[1:])
-        factors = [one / (2 * total) for one, row in zip([1.0, *nu.tolist()], rows, strict=True) if row is not None]
-        return Solution(tuple(factors), nu, np.maximum(levels(nu, constants, products, curvatures), 0))
-
     def _next_stage(self, server: Server) -> Server:
         """At the end of a stage: the next penalty c_j, or another stage with the same if ||s|| is small."""
-        last = int(server.stage) == len(self.costs) - 1
+        last = int(server.stage) >= len(self.costs) - 1
         if last or int(server.steps) % (self.stage_rounds or 1):
             return server
         if float(np.linalg.norm(server.slack)) <= self.slack_tolerance:
@@ -248,6 +249,8 @@ class SSCA:
             estimate=map_leaves(np.zeros_like, server.estimate),
             steps=np.int64(0),
             stage=server.stage + 1,
+            slack_costs=start_costs(len(server.slack)),
+            margins=start_margins(len(server.slack)) if server.margins else (),
         )
 
     # --- what is told of the state ----------------------------------------------------------------------------------
@@ -260,17 +263,36 @@ class SSCA:
         """Columns of the history: multipliers, and ||s|| of the last convex problem."""
         if not self.problem.constraints:
             return {}
-        columns = {f"multiplier_{m}": float(nu) for m, nu in enumerate(server.multipliers, 1)}
+        columns = {f"subproblem_multiplier_{m}": float(nu) for m, nu in enumerate(server.multipliers, 1)}
+        if not self.costs:
+            columns |= {f"slack_cost_{m}": float(cost) for m, cost in enumerate(server.slack_costs.cost, 1)}
         return columns | {"slack": float(np.linalg.norm(server.slack))}
 
-    def remarks(self, server: Server) -> list[str]:
-        """Which constraints' multipliers have reached the largest slack cost without ending the slack."""
-        cost = self.costs[-1]
-        if int(server.stage) < len(self.costs) - 1:
+    def remarks(self, server: Server, measured: Mapping[str, float | None]) -> list[str]:
+        """Which limits are not met, which caps of multipliers were reached, and why: at most one for a constraint.
+
+        Parameters
+        ----------
+        measured : columns of the history, of the last model
+        """
+        if not self.problem.constraints or not server.steps:
             return []
-        return [
-            f"constraint {m}: its multiplier has reached slack_cost = {cost:g} and its surrogate is still "
-            f"{slack:.3g} above the limit; raise slack_cost, or the limit cannot be reached"
-            for m, (nu, slack) in enumerate(zip(server.multipliers, server.slack, strict=True), 1)
-            if nu >= 0.999 * cost and slack > self.slack_tolerance
-        ]
+        costs = server.slack_costs
+        caps = costs.cost if self.costs else largest(self.quadratics(server.surrogate).curvatures)
+        if int(server.stage) < len(self.costs) - 1:  # the next cost is due, if there are rounds for it
+            costs = costs._replace(capped=np.zeros_like(caps), short=np.ones_like(caps))
+        limits, remedies = [one.limit for one in self.problem.constraints], against_noise(self.margins, self.recursive)
+        courses = courses_of(limits, costs, caps, bool(self.costs), int(server.steps))
+        return [said for course in courses if (said := remark(course, measured, remedies))]
+
+
+def _renewed(old: Record, found: Statistics, weight: float, keep: float) -> Statistics:
+    """d_t and v_t from those of the last round and `weight` times what the round brought."""
+
+    def renewed(old: Array, new: Array) -> Array:
+        fresh = old * old.dtype.type(keep)
+        fresh += new * old.dtype.type(1 / weight)
+        return fresh
+
+    slope = map_leaves(renewed, old.gradient, found.gradient)
+    return Statistics(slope, keep * old.level + found.level / weight if len(found.level) else ())

@@ -22,6 +22,7 @@ from mpifed.algorithms.horizontal import (
     weighted_fields,
 )
 from mpifed.algorithms.ssca import SSCA, Server
+from mpifed.algorithms.ssca_subproblem import solve
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, Record, added, beside, in_memory, map_leaves, namespace, on_host
@@ -40,7 +41,7 @@ class Question(NamedTuple):
     keep: Array  # [] float64, 1 - rho_t, where gradients are variance-reduced; else ()
 
 
-@in_memory("shares")
+@in_memory("shares", "cost")
 class LocalQuestion(NamedTuple):
     """What the server sends when clients take several steps."""
 
@@ -48,7 +49,7 @@ class LocalQuestion(NamedTuple):
     surrogate: Surrogate  # of round t - 1
     shares: Array  # [K], or ()
     step: Array  # [] int64, t
-    cost: Array  # [] float64, c
+    cost: Array  # [M] float64, c
 
 
 class LocalAnswer(NamedTuple):
@@ -111,6 +112,11 @@ class SSCAHorizontal(SSCA, Rows):
                 '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs; '
                 "choose one of the two"
             )
+        if self.local_steps > 1 and self.margins == "auto":
+            wrong.append(
+                '[algorithm] margins = "auto" needs the values of the constraints at the model of the round, which '
+                "clients with local_steps > 1 do not send; give each [[constraint]] a margin, or set local_steps = 1"
+            )
         return wrong
 
     def start_server(self, now: Round) -> Server:
@@ -165,7 +171,7 @@ class SSCAHorizontal(SSCA, Rows):
 
     def ask_local(self, server: Server, now: Round) -> LocalQuestion:
         """w_t and the surrogates, whose solution every client can find by itself."""
-        cost = np.float64(self.costs[int(server.stage)])
+        cost = self.cost(server, self.quadratics(server.surrogate).curvatures) if server.steps else server.slack
         return LocalQuestion(server.model, server.surrogate, server.shares, server.steps + 1, cost)
 
     def answer_local(
@@ -186,7 +192,7 @@ class SSCAHorizontal(SSCA, Rows):
     def _local(self, question: LocalQuestion, batches: Iterable[Batch]) -> tuple[Parameters, Surrogate]:
         """The model of one client after its steps, and its surrogates of its own functions."""
         t, anchor, model = int(question.step), question.model, question.model
-        rho, gamma, cost = self.rho.at(t), self.gamma.at(t), float(question.cost)
+        rho, gamma = self.rho.at(t), self.gamma.at(t)
         own = moving = question.surrogate
         still = not moving.weight  # nothing is known yet: gather, and stay
         slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
@@ -201,7 +207,7 @@ class SSCAHorizontal(SSCA, Rows):
                 level + here.level - there.level if len(level) else (),
             )
             moving = self._tracked(moving, rho, corrected, model)
-            model = move(moving, self.solve(moving, cost).factors, gamma, model)
+            model = move(moving, solve(moving, self.quadratics(moving), question.cost).factors, gamma, model)
         return model, own
 
     def _tracked(self, surrogate: Surrogate, rho: float, found: Statistics, at: Parameters) -> Surrogate:

@@ -3,11 +3,11 @@
 Ye and Cui, "Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex Optimization
 via Mini-batch SSCA", Problem 5 and Lemma 1. The surrogates are a_m + <f_m, w> + tau_m ||w||^2, and the problem is
 
-    min over w, s of  <f_0, w> + tau_0 ||w||^2 + c sum_m s_m  subject to  surrogate_m(w) <= s_m,  s_m >= 0.
+    min over w, s of  <f_0, w> + tau_0 ||w||^2 + sum_m c_m s_m  subject to  surrogate_m(w) <= s_m,  s_m >= 0.
 
 Given multipliers nu, T = tau_0 + sum_m nu_m tau_m, the best w is w(nu) = -(f_0 + sum_m nu_m f_m) / (2 T), and the dual,
 
-    max over nu in [0, c]^M of  <a, nu> - ||f_0 + sum_m nu_m f_m||^2 / (4 T),
+    max over 0 <= nu <= c of  <a, nu> - ||f_0 + sum_m nu_m f_m||^2 / (4 T),
 
 is concave; its gradient are the surrogates' values at w(nu). It knows the f through their inner products alone.
 # differs from the paper: which leaves Problem 5 to any solver of convex problems, in all parameters.
@@ -53,7 +53,7 @@ class _Problem(NamedTuple):
     f: Floats  # [M + 1, r] the linear parts
     norms: Floats  # [M + 1] of the linear parts
     tau: Floats  # [M + 1]
-    c: float
+    c: Floats  # [M]
 
     def at(self, nu: Floats, w: Floats | None = None) -> _Point:
         """The surrogates at `w`, or else at w(nu)."""
@@ -68,7 +68,7 @@ class _Problem(NamedTuple):
         return _Point(w, T, levels, slopes, sizes)
 
 
-def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: float) -> Floats:
+def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> Floats:
     """The multipliers nu [M] of the surrogates' constraints, each in [0, cost]: the dual of Problem 5.
 
     Where constraints depend on each other nu is not unique, but w(nu) and the levels are.
@@ -78,7 +78,7 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: float
     constants : [M] a_m, limits already taken off
     gram : [M + 1, M + 1] inner products of f_0 (the objective's) and f_1 to f_M
     curvatures : [M + 1] tau_0 > 0, and tau_1 to tau_M >= 0
-    cost : c > 0, the price of a violation
+    cost : c > 0, the price of a violation; [M] for one of each constraint
 
     Returns
     -------
@@ -107,7 +107,8 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: float
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
             f"numbers (constants up to {np.abs(constants).max():.3g}, squared gradients up to {np.max(gram):.3g}, "
-            f"curvatures from {np.min(curvatures):.3g}, cost {cost:.3g}); scale the objective and the constraints alike"
+            f"curvatures from {np.min(curvatures):.3g}, cost up to {np.max(cost):.3g}); scale the objective and the "
+            "constraints alike"
         )
     return nu
 
@@ -155,7 +156,7 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
         return _problem(constants, gram, curvatures, 1.0).at(np.asarray(nu, dtype=np.float64)).levels
 
 
-def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: float) -> _Problem:
+def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> _Problem:
     """The problem, its inputs checked; gram = f f' with f as accurate as each function's own size allows."""
     a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, gram, curvatures))
     assert gram.shape == (len(a) + 1,) * 2 and tau.shape == (len(a) + 1,)
@@ -167,15 +168,16 @@ def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: float) -
                 f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
                 f"{numbers[tuple(bad[0])]}: expected finite numbers; lower the step size gamma, or raise tau"
             )
-    if not (tau[0] > 0 and (tau >= 0).all() and 0 < cost < np.inf):
+    c = np.broadcast_to(np.asarray(cost, dtype=np.float64), a.shape)
+    if not (tau[0] > 0 and (tau >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
         raise NumericalError(
-            f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {cost}: expected a positive "
+            f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {c.tolist()}: expected a positive "
             "curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise tau"
         )
     norms = np.sqrt(np.maximum(gram.diagonal(), 0))
     units = np.where(norms > 0, norms, 1)
     values, vectors = np.linalg.eigh(gram / units[:, None] / units)
-    return _Problem(a, norms[:, None] * vectors * np.sqrt(np.maximum(values, 0)), norms, tau, cost)
+    return _Problem(a, norms[:, None] * vectors * np.sqrt(np.maximum(values, 0)), norms, tau, c)
 
 
 def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
@@ -284,5 +286,5 @@ def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
         # the shortest of the solutions: dependent constraints share
         move = np.linalg.lstsq(slopes @ slopes.T, 2 * at.T * units * at.levels[free], rcond=1e-13)[0] * units
         nu = nu.copy()
-        nu[free] = np.clip(nu[free] + move, 0, problem.c)
+        nu[free] = np.clip(nu[free] + move, 0, problem.c[free])
     return best, least

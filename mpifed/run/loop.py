@@ -335,7 +335,8 @@ class _Run:
     def _close_results(self, cpu_s: float, code: int) -> None:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))
         if gathered is not None and self.results is not None:
-            self.results.close(self.server, self.late)
+            last = self.row if self.row.get("round") == self.progress.round else {}
+            self.results.close(self.server, {**last, **self.late}, self.late)
             seconds, peaks = zip(*gathered, strict=True)
             self.results.about["reductions"] = self.transport.ways()
             self.results.write(self.progress, ends.exit_code(code), self.round_s, sum(seconds), peaks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -186,13 +186,19 @@ class Results:
             return {}
         return {"simulated_s": found.total_s, "simulated": described(self.job.network, found)}
 
-    def close(self, server: Record, late: dict[str, float | None]) -> None:
-        """Model, history, the table of privacy, and what the algorithm has to say about its end."""
+    def close(self, server: Record, last: Mapping[str, Any], late: dict[str, float | None]) -> None:
+        """Model, history, the table of privacy, and what the algorithm has to say about its end.
+
+        Parameters
+        ----------
+        last : what is measured of the last model, by column
+        late : what of that is not in the history
+        """
         attributes = self.ledger.sync().attributes() if self.ledger else {}
         write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), attributes)
         if self.history is not None:
             self.history.close()
-        remarks: list[str] = getattr(self.algorithm, "remarks", lambda server: [])(server)
+        remarks: list[str] = getattr(self.algorithm, "remarks", lambda server, measured: [])(server, last)
         for remark in remarks:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may tell what the server keeps beside its model

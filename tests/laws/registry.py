@@ -85,6 +85,8 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         (SIZES | {"local_steps": 3, "tau": 0.3}, {}),
         (SIZES | {"local_steps": 3, "start": "paper", "slack_cost": 20.0}, GROUPS),
         (SIZES | {"variance_reduction": "recursive", "slack_cost": 20.0}, GROUPS),
+        (SIZES | {"slack_cost": "auto", "margins": "auto"}, GROUPS),
+        (SIZES | {"slack_cost": "auto", "local_steps": 2}, GROUPS),
     ],
     "ssca-vertical": [
         (SIZES, {}),
@@ -92,6 +94,7 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         (SIZES | {"start": "paper", "slack_cost": 50.0, "head_client": 1}, NORM),
         (SIZES | {"slack_cost": 20.0, "label_holder": 2, "variance_reduction": "recursive"}, GROUPS),
         (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, SMALL),
+        (SIZES | {"slack_cost": "auto", "margins": "auto", "variance_reduction": "recursive"}, NORM),
     ],
     "fedavg": [
         ({"batch": 7, "step": STEP}, {}),

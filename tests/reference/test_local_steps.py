@@ -192,7 +192,7 @@ def compare(
     if len(functions) > 1:
         assert result.columns["slack"] == pytest.approx(np.linalg.norm(expected.slack[-1]), abs=10 * atol)
     if len(functions) == 2:
-        assert result.columns["multiplier_1"] == pytest.approx(expected.nu[-1, 0], rel=1e-6, abs=1e-8)
+        assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1, 0], rel=1e-6, abs=1e-8)
     return expected
 
 
@@ -429,7 +429,7 @@ def test_it_ends_at_the_constrained_optimum_of_all(sorted_rows: Path, tmp_path: 
     w, row = reached(sorted_rows, tmp_path / "run", STEEP | SIZES[sizes], 25, functions, penalty)
     assert away(w, best) < 1e-6
     for m, one in enumerate(functions[1:]):
-        assert row[f"multiplier_{m + 1}"] == pytest.approx(best.nu[m], rel=1e-6)
+        assert row[f"subproblem_multiplier_{m + 1}"] == pytest.approx(best.nu[m], rel=1e-6)
         assert whole(data, one, w)[0] < 1e-8
     assert row["slack"] < 1e-12
     assert row["kkt_residual"] < 1e-6
@@ -446,7 +446,7 @@ def test_at_an_optimum_with_exact_surrogates_nothing_moves(
     """Whatever the steps and the clients' data: with any minibatches in one round, with all rows in all of them."""
     functions, penalty = BOUND.get(problem, ([Function("loss")], 1e-2))
     data = read(sorted_rows)
-    best, large = optimum(data, functions, penalty), {"rho": [0.9], "gamma": [1.0], "local_steps": 7}
+    best, large = optimum(data, functions, penalty), {"rho": [0.9], "gamma": [1.0], "local_steps": 7, "slack_cost": 1e5}
     task = job(
         sorted_rows, STEEP | large | {"batch": batch, "start": start}, {"name": "softmax", "penalty": penalty}, 4,
         minimize=as_table(functions[0]),

@@ -168,7 +168,7 @@ def test_algorithm_2(
         check_case(case, expected, c)
     assert len(expected.w) == (4 if bias else 2)
     close(result.model, expected.w)
-    assert result.columns["multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6, abs=1e-9)
+    assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6, abs=1e-9)
     assert result.columns["slack"] == pytest.approx(expected.slack[-1], abs=1e-8)
     costs = np.array([of_one(expected.w, data, n).cost for n in range(len(data.y))])
     assert result.columns["constraint_1"] == pytest.approx(costs.mean(), abs=1e-8)
@@ -201,7 +201,7 @@ def test_a_penalty_sequence_begins_again(skewed: Path, tmp_path: Path) -> None:
     assert all(expected.slack[t - 1] > 1e-3 for t in (rounds, 2 * rounds))
     result = play(task, tmp_path / "run")
     close(result.model, expected.w)
-    assert result.columns["multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6)
+    assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6)
 
 
 @pytest.mark.parametrize("start", ["exact", "paper"])

@@ -75,7 +75,7 @@ def test_algorithm_4(
     assert {2.2: (nu > 0) & (nu < c), 1.4: nu == c, 6.0: nu == 0}[limit][1:].any()
     result = play(task, tmp_path / "run")
     close(result.model, expected.w)
-    assert result.columns["multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6, abs=1e-9)
+    assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6, abs=1e-9)
     assert result.columns["slack"] == pytest.approx(expected.slack[-1], abs=1e-8)
 
 
@@ -118,8 +118,8 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(
     assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-8)
     assert two.columns["objective"] == pytest.approx(one.columns["objective"], rel=1e-8)
     if constrains:
-        assert one.columns["multiplier_1"] > 0
-        for name in ("constraint_1", "margin_1", "multiplier_1", "slack"):
+        assert one.columns["subproblem_multiplier_1"] > 0
+        for name in ("constraint_1", "margin_1", "subproblem_multiplier_1", "slack"):
             assert two.columns[name] == pytest.approx(one.columns[name], rel=1e-6, abs=1e-9)
 
 
@@ -181,7 +181,7 @@ def test_columns_that_do_not_lie_side_by_side(
 ) -> None:
     """Clients with 1, 8, 19 and 36 columns."""
     objective = {"name": "network", "hidden": HIDDEN, "bias": True} if more else NETWORK
-    task, data = job(scattered, {**VERTICAL, **holder}, objective, ROUNDS, **more), read(scattered)
+    task, data = job(scattered, {**VERTICAL, **holder, "slack_cost": 1e5}, objective, ROUNDS, **more), read(scattered)
     assert any((np.diff(columns) > 1).any() for columns in data.columns)
     expected = constrained(task, data, 2.1, lambda t: 1e5).w if more else unconstrained(task, data)
     close(play(task, tmp_path / "run").model, expected)

@@ -103,7 +103,7 @@ def test_with_a_constraint(split_digits: Path, tmp_path: Path, limit: float, c: 
     assert {2.2: max(nu) > 0, 1.7: max(nu) == c, 9.0: max(nu) == 0}[limit]
     result = play(task, tmp_path / "run")
     close(result.model, w)
-    assert result.columns["multiplier_1"] == pytest.approx(nu[-1], rel=1e-6, abs=1e-9)
+    assert result.columns["subproblem_multiplier_1"] == pytest.approx(nu[-1], rel=1e-6, abs=1e-9)
 
 
 def test_a_penalty_sequence_begins_again(split_digits: Path, tmp_path: Path) -> None:

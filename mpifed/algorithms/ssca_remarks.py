@@ -1,0 +1,121 @@
+"""What a run of constrained SSCA has to say at its end: which limit is not met, or which cap was reached, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mpifed.algorithms.slack_costs import SlackCosts, typical
+from mpifed.maths.surrogate import Floats
+
+OFTEN = 0.25  # the share of recent rounds at the cap from which on there is something to say
+NEAR = 0.9  # of the cap: where a multiplier is above that, the cap may be what decides
+ALWAYS = 0.9  # the share of recent rounds from which on a limit was out of reach in all of them
+FEW = 50  # rounds that tell nothing of noise yet
+FALLING = 0.99  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
+ROUNDING = 1e-6  # an excess relative to the limit that has nothing to do with noise
+CONTRADICTING = 0.1  # a feasible direction below that is none
+
+
+class Course(NamedTuple):
+    """How the rounds went for one constraint, as the server knows it."""
+
+    number: int  # m, from 1
+    limit: float
+    cap: float  # of the multiplier
+    given: bool  # whether the cap is the job's slack_cost, rather than the bound of "auto"
+    rounds: int  # of this stage
+    capped: float  # share of recent rounds in which the multiplier was at the cap
+    typical: float  # multiplier of recent rounds
+    slack: float  # mean over recent rounds
+    fresh: float  # mean over fewer
+    short: float  # share of recent rounds in which the limit was out of reach
+
+
+def courses_of(limits: Sequence[float], costs: SlackCosts, caps: Floats, given: bool, rounds: int) -> list[Course]:
+    """[M] of all constraints."""
+    nu = typical(costs)
+    return [
+        Course(
+            m + 1, limit, float(caps[m]), given, rounds, float(costs.capped[m]), float(nu[m]), float(costs.slack[m]),
+            float(costs.fresh[m]), float(costs.short[m]),
+        )
+        for m, limit in enumerate(limits)
+    ]  # fmt: skip
+
+
+def against_noise(margins: str, recursive: bool) -> list[str]:
+    """What these settings leave to do about noise in the estimates."""
+    remedies = ["take a larger batch", "let rho and gamma fall faster"]
+    remedies += ['set margins = "auto"'] if margins == "off" else []
+    return remedies + ([] if recursive else ['set variance_reduction = "recursive"'])
+
+
+def remark(course: Course, measured: Mapping[str, float | None], remedies: Sequence[str]) -> str | None:
+    """The one warning about a constraint, if there is reason for any.
+
+    Parameters
+    ----------
+    measured : columns of the history, of the last model; what was not measured is None or missing
+    remedies : what can be done about noise
+    """
+    m = course.number
+    value, direction, multiplier = (
+        _known(measured.get(name)) for name in (f"constraint_{m}", "feasible_direction", f"multiplier_{m}")
+    )
+    unmet = course.slack > 0 if value is None else value > course.limit
+    often = course.capped >= OFTEN
+    if not often and (value is None or not unmet):
+        return None
+    said = _seen(course, value if unmet else None, often)
+    if value is not None and unmet and not often and value - course.limit <= ROUNDING * abs(course.limit):
+        return f"constraint {m}: {said}: it ends at the limit itself, or so little above; give it a margin"
+    return f"constraint {m}: {said}; {_cause(course, unmet, often, direction, multiplier, remedies)}"
+
+
+def _seen(course: Course, above: float | None, often: bool) -> str:
+    """What was observed."""
+    found = []
+    if above is not None:
+        found.append(f"its limit {course.limit:g} is not met ({above:.6g})")
+    if often:
+        what = "slack_cost" if course.given else 'the largest that slack_cost = "auto" may become'
+        found.append(f"its multiplier was at its cap {course.cap:g} ({what}) in {course.capped:.0%} of recent rounds")
+    return ", and ".join(found)
+
+
+def _cause(
+    course: Course, unmet: bool, often: bool, direction: float | None, multiplier: float | None, remedies: Sequence[str]
+) -> str:
+    """Why, and what to do."""
+    if unmet and direction is not None and direction < CONTRADICTING:
+        return (
+            f"the unmet limits contradict each other, or no model can meet them: no direction lowers all of them "
+            f"(feasible_direction = {direction:.2g}); raise limits"
+        )
+    nu = course.typical if multiplier is None else multiplier
+    falling = unmet and course.fresh < FALLING * course.slack
+    if often and course.given and nu >= NEAR * course.cap and (multiplier is not None or not falling):
+        return (
+            f"the cap is the cause, since the problem's own multiplier is near or above it ({nu:.4g} found): raise "
+            f'slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'
+        )
+    if unmet and (course.short >= ALWAYS or course.rounds < FEW):
+        reached = f", since it was out of reach in {course.short:.0%} of recent ones" if course.short >= ALWAYS else ""
+        return (
+            f"too few rounds are the cause{reached}: play more, or let steps be longer (tau smaller, or gamma falling "
+            "more slowly)"
+        )
+    not_cap = f", not the cap (the problem's own multiplier is about {nu:.4g})" if often else ""
+    return f"noise in the estimates is the cause{not_cap}: {' or '.join(remedies)}"
+
+
+def _known(value: float | None) -> float | None:
+    """What the history has as NaN is not known."""
+    return None if value is None or math.isnan(value) else value
+
+
+def _round(number: float) -> float:
+    """To one significant digit."""
+    return float(f"{number:.0e}")

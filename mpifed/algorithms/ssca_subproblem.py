@@ -1,0 +1,52 @@
+"""The convex problem of a round of SSCA, from the surrogates to the next step: (2), (5), (7) or (10) of Ye and Cui."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.functions import objective_term
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array
+from mpifed.maths.dual import lemma_1, levels, multipliers
+from mpifed.maths.surrogate import Floats, Forms, Start, Surrogate, forms, gram
+
+
+class Solution(NamedTuple):
+    """Of a convex problem."""
+
+    factors: tuple[float, ...]  # [K]: w-bar = - sum_k factors[k] l_k
+    multipliers: Array  # [M]
+    slack: Array  # [M]
+    total: float  # T, the curvature of the Lagrangian
+
+
+def quadratics(problem: Problem, surrogate: Surrogate, tau: float, start: Start) -> Forms:
+    """What it consists of."""
+    terms = [objective_term(problem), *(one.term for one in problem.constraints)]
+    aims = [0.0, *(one.aim for one in problem.constraints)]
+    return forms(surrogate, aims, [term.sampled for term in terms], tau, start)
+
+
+def solve(surrogate: Surrogate, form: Forms, cost: Floats, margin: Floats | float = 0.0) -> Solution:
+    """Its solution in the closed forms (9), (19) and Lemma 1, or by its dual in M numbers.
+
+    Parameters
+    ----------
+    form : the surrogate's, from `quadratics`
+    cost : [M] c
+    margin : [M] how far below its aim each constraint is to be
+    """
+    constants, curvatures, rows = form
+    if not len(constants):  # (9), (19)
+        return Solution((1 / (2 * curvatures[0]),), np.zeros(0), np.zeros(0), float(curvatures[0]))
+    constants = constants + margin
+    products = gram(surrogate, rows)
+    if rows == (None, 0):  # (38)
+        nu = np.array([lemma_1(float(constants[0]), float(products[1, 1]), float(curvatures[1]), float(cost[0]))])
+    else:
+        nu = multipliers(constants, products, curvatures, cost)
+    total = float(curvatures[0] + nu @ curvatures[1:])
+    factors = [one / (2 * total) for one, row in zip([1.0, *nu.tolist()], rows, strict=True) if row is not None]
+    return Solution(tuple(factors), nu, np.maximum(levels(nu, constants, products, curvatures), 0), total)

@@ -1,0 +1,202 @@
+"""SSCA with costs of slack and margins that are found: against a loop, against a known optimum, whatever the scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper import (
+    all_digits,
+    close,
+    combine,
+    draw,
+    estimate,
+    first_model,
+    inner,
+    job,
+    lemma_1,
+    omega,
+    play,
+    read,
+    step_size,
+)
+from scipy.optimize import minimize
+
+from mpifed.core.errors import UsageError
+from mpifed.maths.terms import Loss
+from mpifed.run.config import Job
+
+ROUNDS = 30
+RULE: dict[str, Any] = {"batch": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}
+NETWORK = {"name": "network", "hidden": 4}
+
+
+def window(t: int) -> float:
+    return max(1 / t, min(1 / 20, 10 / t))
+
+
+def found_by_a_loop(task: Job, data: Any, limit: float, margins: bool) -> tuple[Any, float, list[float]]:
+    """(w, the last cost, all margins) for ||w||^2 under a limit on the loss, by Lemma 1."""
+    rule, w, tau = task.algorithm, omega(first_model(task)), task.algorithm["tau"]
+    A, BC, missing, inverse, ratio, nu_cap = 0.0, combine((0.0, w)), 1.0, 0.0, 0.0, 0.0
+    margin, variance, before, all_margins = 0.0, 0.0, 0.0, []
+    for t in range(1, task.rounds + 1):
+        rho, gamma, b = step_size(rule["rho"], t), step_size(rule["gamma"], t), window(t)
+        cost, bar = estimate(w, data, draw(task, data, t))
+        A = (1 - rho) * A + rho * (cost + tau * inner(w, w) - inner(bar, w))
+        BC = combine((1 - rho, BC), (rho, bar), (-2 * rho * tau, w))
+        missing *= 1 - rho
+        curvature = tau * (1 - missing)
+        if margins:
+            if t > 1:
+                c = max(b, 1 / (t - 1))
+                variance = (1 - c) * variance + c * (cost - limit - before) ** 2 / 2
+            margin += b * (cost - limit + 3 * sqrt(rho / (2 - rho) * variance))
+            margin, before = min(max(margin, 0.0), 1.5 * sqrt(variance)), cost - limit
+            all_margins.append(margin)
+        nu_cap = min(max(1.5 * ratio / inverse if t > 1 else 0.0, 1 / curvature), 1e6 / curvature)
+        w_bar, nu = lemma_1(BC, A + margin, limit * (1 - missing), curvature, nu_cap)
+        T = 1 + nu * curvature
+        inverse, ratio = (1 - b) * inverse + b / T, (1 - b) * ratio + b * nu / T
+        w = combine((1 - gamma, w), (gamma, w_bar))
+    return w, nu_cap, all_margins
+
+
+@pytest.mark.parametrize("margins", ["off", "auto"])
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_against_a_loop(split: str, margins: str, skewed: Path, shared_path: Path, tmp_path: Path) -> None:
+    folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
+    name = "ssca-horizontal" if split == "rows" else "ssca-vertical"
+    task = job(
+        folder, {**RULE, "name": name, "margins": margins}, NETWORK, ROUNDS, minimize={"name": "norm"},
+        constraint=[{"name": "loss", "limit": 2.2}],
+    )  # fmt: skip
+    w, cost, steered = found_by_a_loop(task, read(folder), 2.2, margins == "auto")
+    result = play(task, tmp_path / "run")
+    close(result.model, w)
+    assert result.columns["slack_cost_1"] == pytest.approx(cost, rel=1e-6)
+    if margins == "auto":
+        assert max(steered) > 0.01
+
+
+# --- a known optimum ----------------------------------------------------------------------------------------------
+
+
+def groups_optimum(data: Any, limits: dict[tuple[int, ...], float]) -> tuple[Any, Any]:
+    """(w, multipliers) of min ||w||^2 of softmax regression subject to limits on groups' mean losses, by scipy."""
+    d, L = data.X.shape[1], int(data.y.max()) + 1
+
+    def value(w: Any, group: tuple[int, ...]) -> tuple[float, Any]:
+        some = np.isin(data.y, group)
+        X, y = data.X[some], data.y[some]
+        z = X @ w.reshape(d, L)
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        loss = -np.log(p[np.arange(len(y)), y]).mean()
+        p[np.arange(len(y)), y] -= 1
+        return loss, (X.T @ p / len(y)).ravel()
+
+    constraints = [
+        {"type": "ineq", "fun": lambda w, g=g, u=u: u - value(w, g)[0], "jac": lambda w, g=g: -value(w, g)[1]}
+        for g, u in limits.items()
+    ]
+    solved = minimize(
+        lambda w: (w @ w, 2 * w), np.zeros(d * L), jac=True, constraints=constraints, method="SLSQP",
+        options={"ftol": 1e-13, "maxiter": 500},
+    )  # fmt: skip
+    slopes = np.array([value(solved.x, g)[1] for g in limits])
+    return solved.x, np.linalg.lstsq(slopes.T, -2 * solved.x, rcond=None)[0]
+
+
+@pytest.mark.parametrize("batch", [60, 20])
+def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path, batch: int) -> None:
+    """With all rows, and with minibatches of a third of them; nothing is tuned."""
+    limits = {(0,): 0.7, (1, 2): 0.6}
+    w, nu = groups_optimum(read(classes), limits)
+    assert nu.min() > 1
+    task = job(
+        classes,
+        {"name": "ssca-horizontal", "batch": batch, "rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1},
+        {"name": "softmax"}, 600, minimize={"name": "norm"},
+        constraint=[{"name": "loss", "classes": list(group), "limit": limit} for group, limit in limits.items()],
+    )  # fmt: skip
+    row = play(task, tmp_path / "run").columns
+    costs = np.array([row["slack_cost_1"], row["slack_cost_2"]])
+    away = 0.02 if batch == 60 else 0.2
+    np.testing.assert_allclose(costs, np.maximum(1.5 * nu, 1 / 0.1), rtol=away)  # no less than tau_0 / tau_m
+    assert row["objective"] == pytest.approx(w @ w, rel=away)
+
+
+# --- scale --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scaled(Loss):
+    """The loss times a factor."""
+
+    factor: float = 1.0
+
+    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
+        return self.factor * super().loss(objective, head, scores, y)
+
+    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        slope = super().slope(objective, head, scores, y, self.factor * weights)
+        return slope._replace(loss=self.factor * slope.loss)
+
+
+SCALED = f"{__name__}:Scaled"
+
+
+@pytest.mark.parametrize("scaled", ["constraints", "objective"])
+def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_path: Path) -> None:
+    """With its limit and its curvature: all constraints under the norm, or the objective over a limit on the norm."""
+
+    def played(factor: float) -> Any:
+        term = {"name": SCALED, "factor": factor}
+        tables: dict[str, Any] = {"minimize": term, "constraint": [{"name": "norm", "limit": 2.0}]}
+        if scaled == "constraints":
+            groups = [({"classes": [0]}, 0.7), ({"classes": [1, 2]}, 0.6)]
+            tables = {"constraint": [term | group | {"limit": factor * limit} for group, limit in groups]}
+            tables["minimize"] = {"name": "norm"}
+        rule = {"name": "ssca-horizontal", "batch": 10, "rho": [0.9, 0.4], "gamma": [0.9, 0.45], "margins": "auto"}
+        task = job(
+            classes, {**rule, "tau": 0.1 * factor}, {"name": "softmax"}, 80, sum={"numbers": "float"}, **tables
+        )
+        return play(task, tmp_path / f"run-{factor}")
+
+    one, other = played(1.0), played(1000.0)
+    np.testing.assert_allclose(other.model.first, one.model.first, rtol=0, atol=1e-6)
+    unit = 1000 if scaled == "objective" else 1e-3
+    columns = ["slack_cost_1", "subproblem_multiplier_1"] + ["slack_cost_2"] * (scaled == "constraints")
+    for name in columns:
+        assert other.columns[name] == pytest.approx(unit * one.columns[name], rel=1e-4)
+        assert one.columns[name] > 0
+
+
+# --- limits that contradict each other, and what is refused ----------------------------------------------------------
+
+
+def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp_path: Path) -> None:
+    task = job(
+        classes, {"name": "ssca-horizontal", "batch": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},
+        {"name": "softmax"}, 1000, minimize={"name": "norm"},
+        constraint=[{"name": "loss", "classes": [k], "limit": 0.01} for k in range(3)],
+    )  # fmt: skip
+    result = play(task, tmp_path / "run")
+    costs = np.array([result.columns[f"slack_cost_{m}"] for m in (1, 2, 3)])
+    assert (costs > 1e4).all() and (costs <= 1e6 / 0.5).all()  # the bound, tau_0 = 1
+    assert np.isfinite(result.model.first).all()
+
+
+def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
+    from mpifed.comm.transport import Alone
+    from mpifed.run.setup import prepare
+
+    rule = {**RULE, "name": "ssca-horizontal", "local_steps": 2, "margins": "auto"}
+    task = job(classes, rule, {"name": "softmax"}, 2, constraint=[{"name": "norm", "limit": 1.0}])
+    with pytest.raises(UsageError, match=r'margins = "auto" needs .* set local_steps = 1'):
+        prepare(task, Alone())
