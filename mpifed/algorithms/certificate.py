@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,13 @@ from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squar
 from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields
+CONTRADICTION = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
+
+
+def known(columns: Mapping[str, float | None], name: str) -> float | None:
+    """A column of the history, None where it is absent, in whatever way."""
+    value = columns.get(name)
+    return None if value is None or math.isnan(value) else value
 
 
 def certificate_columns(problem: Problem) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mpifed.algorithms.certificate import CONTRADICTION, known
 from mpifed.algorithms.slack_costs import SlackCosts, typical
 from mpifed.maths.surrogate import Floats
 
@@ -15,7 +15,6 @@ ALWAYS = 0.9  # the share of recent rounds from which on a limit was out of reac
 FEW = 50  # rounds that tell nothing of noise yet
 FALLING = 0.99  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
 ROUNDING = 1e-6  # an excess relative to the limit that has nothing to do with noise
-CONTRADICTING = 0.1  # a feasible direction below that is none
 
 
 class Course(NamedTuple):
@@ -62,7 +61,7 @@ def remark(course: Course, measured: Mapping[str, float | None], remedies: Seque
     """
     m = course.number
     value, direction, multiplier = (
-        _known(measured.get(name)) for name in (f"constraint_{m}", "feasible_direction", f"multiplier_{m}")
+        known(measured, name) for name in (f"constraint_{m}", "feasible_direction", f"multiplier_{m}")
     )
     unmet = course.slack > 0 if value is None else value > course.limit
     often = course.capped >= OFTEN
@@ -89,7 +88,7 @@ def _cause(
     course: Course, unmet: bool, often: bool, direction: float | None, multiplier: float | None, remedies: Sequence[str]
 ) -> str:
     """Why, and what to do."""
-    if unmet and direction is not None and direction < CONTRADICTING:
+    if unmet and direction is not None and direction < CONTRADICTION:
         return (
             f"the unmet limits contradict each other, or no model can meet them: no direction lowers all of them "
             f"(feasible_direction = {direction:.2g}); raise limits"
@@ -109,11 +108,6 @@ def _cause(
         )
     not_cap = f", not the cap (the problem's own multiplier is about {nu:.4g})" if often else ""
     return f"noise in the estimates is the cause{not_cap}: {' or '.join(remedies)}"
-
-
-def _known(value: float | None) -> float | None:
-    """What the history has as NaN is not known."""
-    return None if value is None or math.isnan(value) else value
 
 
 def _round(number: float) -> float:

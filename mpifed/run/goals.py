@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from mpifed.algorithms.certificate import CONTRADICTION, known
 from mpifed.run.config import Job
-
-CONTRADICT = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
 
 
 def asked(job: Job) -> bool:
@@ -46,16 +45,10 @@ def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
 def contradiction(columns: Mapping[str, float | None]) -> str | None:
     """A sentence where the limits that are not met contradict each other at the model; see `feasible_direction`."""
     direction = known(columns, "feasible_direction")
-    if direction is None or direction >= CONTRADICT:
+    if direction is None or direction >= CONTRADICTION:
         return None
     return (
         "the limits contradict each other here, or the data: by the gradients no model within "
         f"{1 / direction if direction else math.inf:.3g} times the length of this one meets them all "
         f"(feasible_direction = {direction:.2g}); raise a limit"
     )
-
-
-def known(columns: Mapping[str, float | None], name: str) -> float | None:
-    """A column, None where it is absent, in whatever way."""
-    value = columns.get(name)
-    return None if value is None or math.isnan(value) else value

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpifed.algorithms.certificate import known
 from mpifed.comm.federation import Request
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
@@ -283,7 +284,7 @@ class _Run:
         certificates = [one for one in measures if one.certificate]
         if record.every and self.row.get("round") != self.progress.round:
             self._measure(certify=True)
-        elif record.every and self.transport.share(certificates and goals.known(self.row, "kkt_residual") is None):
+        elif record.every and self.transport.share(certificates and known(self.row, "kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
         if goals.asked(self.job) and (record.rows or not record.every):
             self.late = self._columns([*measures_of_all_rows(self.job, self.ready.algorithm)], certify=True)
