@@ -8,7 +8,8 @@ tau_0 + sum nu_m tau_m. Where the model rests, these moves cancel over the round
 problem are the mean of nu_m / T divided by the mean of 1 / T: the mean of the multipliers, each weighted by how far its
 round moves the model (a plain mean is several times too large, since rounds with large multipliers hardly move it). The
 cost is `ROOM` times that mean over the recent rounds, between bounds that the curvatures give. So
-- where a cost is too small, the multiplier stays at it, the mean follows, and the cost grows geometrically;
+- where a cost is too small, the multiplier stays at it, the mean follows, and the cost grows geometrically: faster
+  where a limit was out of reach in nearly all recent rounds, since the mean is then over fewer of them;
 - where multipliers have once been large, the first smaller ones outweigh them, and the cost falls within a few rounds;
 - multiplying a function with its limit and its curvature by a factor divides its cost by it (the objective: multiplies
   all costs), and no model changes;
@@ -26,6 +27,7 @@ from mpifed.maths.surrogate import Floats
 
 ROOM = 1.5  # the cost relative to the multiplier: room for what noise demands, and for growth
 LEAST, MOST = 1.0, 1e6  # bounds of c_m tau_m / tau_0: at the upper, the objective has a millionth of the weight
+ALWAYS, QUICK = 0.9, 0.25  # the share of recent rounds at the cost from which on a mean is over so few, and its weight
 AT_CAP = 0.999  # of the cost, from which on a multiplier counts as having reached it
 
 
@@ -33,7 +35,7 @@ class SlackCosts(NamedTuple):
     """Server only. Means are over the recent rounds, see `recent`."""
 
     cost: Array  # [M] c of the last convex problem
-    inverse: Array  # [] mean of 1 / T
+    inverse: Array  # [M] mean of 1 / T
     ratio: Array  # [M] mean of nu / T
     capped: Array  # [M] share of the rounds in which the multiplier was at its cap, which is the largest cost if "auto"
     slack: Array  # [M] mean of s
@@ -44,7 +46,7 @@ class SlackCosts(NamedTuple):
 def start_costs(constraints: int) -> SlackCosts:
     """Of no rounds."""
     zeros = np.zeros(constraints)
-    return SlackCosts(zeros, np.float64(0), *[zeros] * 5)
+    return SlackCosts(*[zeros] * 7)
 
 
 def recent(t: int) -> float:
@@ -54,7 +56,7 @@ def recent(t: int) -> float:
 
 def typical(costs: SlackCosts) -> Floats:
     """[M] multipliers of the recent rounds, weighted by how far they moved the model."""
-    found: Floats = costs.ratio / costs.inverse if costs.inverse else np.zeros_like(costs.ratio)
+    found: Floats = costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
     return found
 
 
@@ -79,10 +81,11 @@ def after_round(
 ) -> SlackCosts:
     """What round t adds: its costs [M] and caps [M], and of its convex problem the multipliers, T and the slack."""
     weight, fast = recent(t), min(1.0, 4 * recent(t))
+    quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(
         cost=cost,
-        inverse=np.float64((1 - weight) * costs.inverse + weight / total),
-        ratio=(1 - weight) * costs.ratio + weight * multipliers / total,
+        inverse=(1 - quick) * costs.inverse + quick / total,
+        ratio=(1 - quick) * costs.ratio + quick * multipliers / total,
         capped=(1 - weight) * costs.capped + weight * (multipliers >= AT_CAP * cap),
         slack=(1 - weight) * costs.slack + weight * slack,
         fresh=(1 - fast) * costs.fresh + fast * slack,

@@ -128,7 +128,7 @@ def test_rows_with_local_steps(digits: Path, tmp_path: Path) -> None:
         sent = plain._replace(
             up=plain.up + d,  # the change of the model
             model=plain.model + K * d,  # the surrogates' linear parts
-            other=plain.other + K + 3,  # their constants and weight; step and cost
+            other=plain.other + K + 2 + len(constraints),  # their constants and weight; step, and one cost each
         )
         found = []
         for steps in (2, 5):

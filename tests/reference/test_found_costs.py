@@ -42,7 +42,7 @@ def window(t: int) -> float:
 def found_by_a_loop(task: Job, data: Any, limit: float, margins: bool) -> tuple[Any, float, list[float]]:
     """(w, the last cost, all margins) for ||w||^2 under a limit on the loss, by Lemma 1."""
     rule, w, tau = task.algorithm, omega(first_model(task)), task.algorithm["tau"]
-    A, BC, missing, inverse, ratio, nu_cap = 0.0, combine((0.0, w)), 1.0, 0.0, 0.0, 0.0
+    A, BC, missing, inverse, ratio, nu_cap, short = 0.0, combine((0.0, w)), 1.0, 0.0, 0.0, 0.0, 0.0
     margin, variance, before, all_margins = 0.0, 0.0, 0.0, []
     for t in range(1, task.rounds + 1):
         rho, gamma, b = step_size(rule["rho"], t), step_size(rule["gamma"], t), window(t)
@@ -61,7 +61,9 @@ def found_by_a_loop(task: Job, data: Any, limit: float, margins: bool) -> tuple[
         nu_cap = min(max(1.5 * ratio / inverse if t > 1 else 0.0, 1 / curvature), 1e6 / curvature)
         w_bar, nu = lemma_1(BC, A + margin, limit * (1 - missing), curvature, nu_cap)
         T = 1 + nu * curvature
-        inverse, ratio = (1 - b) * inverse + b / T, (1 - b) * ratio + b * nu / T
+        q = max(b, 1 / 4) if short >= 0.9 else b
+        inverse, ratio = (1 - q) * inverse + q / T, (1 - q) * ratio + q * nu / T
+        short = (1 - b) * short + b * (nu >= 0.999 * nu_cap)
         w = combine((1 - gamma, w), (gamma, w_bar))
     return w, nu_cap, all_margins
 

@@ -61,7 +61,7 @@ def test_it_grows_at_the_cap_to_its_bound_and_falls_at_once() -> None:
         costs = after_round(costs, t, cost, largest(curvatures), cost, total, np.ones(1))
     assert found[0] == 4  # tau_0 / tau_1
     assert (np.diff(found) >= 0).all()
-    assert found[100] > 10 * found[0] and found[300] > 300 * found[0]
+    assert found[100] > 1000 * found[0]
     assert found[-1] == MOST * 4 == largest(curvatures)[0]
     assert costs.capped[0] > 0.99
     for t in range(30_001, 30_301):
