@@ -83,9 +83,9 @@ def report_certificate(
 
     Returns
     -------
-    None throughout where a value is not finite, or was not at the first model. `lower_bound` is None where `is_convex` says no or nothing is strongly
-    convex, and where the limits contradict each other; `duality_gap`, how far the objective is above it, where a limit
-    is not met too. `feasible_direction` is None where all limits are met.
+    None throughout where a value is not finite, or was not at the first model. `lower_bound` is None where `is_convex`
+    says no or nothing is strongly convex, and where the limits contradict each other; `duality_gap`, how far the
+    objective is above it, where a limit is not met too. `feasible_direction` is None where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
     if first["objective"] is None or not _finite(point):
@@ -125,7 +125,7 @@ def is_convex(problem: Problem) -> bool:
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
         return False
-    if objective_term(problem).sampled and concave(problem.objective):
+    if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.penalty < 0):
         return False
     own = getattr(problem.objective, "convex", False)
     return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))
