@@ -43,7 +43,8 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     known, which = terms(problem), sampled(problem)
     counts = [total.count[known.index(one.term)] for one in which]
     stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
-    rows = iter(stacked / np.array(counts)[:, None])
+    with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
+        rows = iter(stacked / np.array(counts)[:, None])
     w = flat(model)
 
     def slope(term: Term, added: Array | float) -> Array:
@@ -62,8 +63,10 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
 
 
 def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> dict[str, Any]:
-    """What later certificates need to know of the first model, in words that JSON knows."""
+    """What later certificates need to know of the first model, in words that JSON knows; None where not finite."""
     point = point_at(problem, model, total, gradient)
+    if not _finite(point):
+        return dict.fromkeys(FirstIterate._fields)
     return {
         "objective": point.objective,
         "gradient": float(np.linalg.norm(point.gradient)),
@@ -88,12 +91,12 @@ def report_certificate(
 
     Returns
     -------
-    None throughout where a value is not finite. `lower_bound` is None where `is_convex` says no or nothing is strongly
-    convex, and where the limits contradict each other; `duality_gap`, how far the objective is above it, where a limit
-    is not met too. `feasible_direction` is None where all limits are met.
+    None throughout where a value is not finite, or was not at the first model. `lower_bound` is None where `is_convex`
+    says no or nothing is strongly convex, and where the limits contradict each other; `duality_gap`, how far the
+    objective is above it, where a limit is not met too. `feasible_direction` is None where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
-    if not all(np.isfinite(part).all() for part in point):
+    if first["objective"] is None or not _finite(point):
         return dict.fromkeys(certificate_columns(problem))
     start = FirstIterate(
         first["objective"], first["gradient"], np.array(first["excess"]), np.array(first["gradients"]), first["length"]
@@ -114,6 +117,10 @@ def report_certificate(
     return columns
 
 
+def _finite(point: Point) -> bool:
+    return all(np.isfinite(part).all() for part in point)
+
+
 def _all_terms(problem: Problem) -> list[Term]:
     return [objective_term(problem), *(one.term for one in problem.constraints)]
 
@@ -126,7 +133,7 @@ def is_convex(problem: Problem) -> bool:
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
         return False
-    if objective_term(problem).sampled and concave(problem.objective):
+    if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.penalty < 0):
         return False
     own = getattr(problem.objective, "convex", False)
     return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))

@@ -202,8 +202,9 @@ def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
             found.append((own, 0.0, abs(own)))
             continue
         i = known.index(one.term)
-        mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
-        error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
+        with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
+            mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
+            error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
         found.append((float(mean) + own, 1.96 * error, float(np.sqrt(square)) + abs(own)))
     return Levels(*np.array(found).reshape(-1, 3).T)
 
@@ -214,7 +215,8 @@ def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
     value = _server_value(term, model)
     if term.sampled:
         i = terms(problem).index(term)
-        value += float(total.total[i] / total.count[i]) + penalty(problem.objective, model)
+        with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
+            value += float(total.total[i] / total.count[i]) + penalty(problem.objective, model)
     return value
 
 

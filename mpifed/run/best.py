@@ -210,8 +210,9 @@ def choose(folder: Path, by: str | None = None, maximize: bool | None = None) ->
     failed = [point for setting in settings for point in setting.points if point.code == FAILED]
     there = columns_of(settings)
     columns = _default_columns(there) if by is None else [by]
-    if not columns or not set(columns) <= set(there):
-        raise UsageError(f"{folder}: no column {by or 'objective'}; there are {', '.join(there)}")
+    lacking = [name for name in columns or ["objective"] if name not in there]
+    if lacking:
+        raise UsageError(f"{folder}: no column {lacking[0]}; there are {', '.join(there)}")
     if maximize is None:
         maximize = to_be_maximized(columns[-1])
     signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]

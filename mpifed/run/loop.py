@@ -116,6 +116,7 @@ class _Run:
         self.progress = Progress(0)
         self.row: dict[str, Any] = {}
         self.late: dict[str, float | None] = {}  # of the last model, when its row in the history was written before
+        self.reached = False  # what `[stop]` asks for, by the model of this round
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # by the exchanges of an earlier part of this run
         self.started = time.monotonic()
@@ -174,6 +175,7 @@ class _Run:
         federation, record = self.ready.federation, self.job.record
         if self.progress.round == 0 and not self.row:
             self._measure_the_start()
+        self._look_whether_reached()
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
@@ -199,6 +201,7 @@ class _Run:
                 self._recorded()
             if record.every and self.progress.round % record.every == 0:
                 self._measure(self._certifies())
+                self._look_whether_reached()
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
 
@@ -209,7 +212,7 @@ class _Run:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
-        if self.job.stop.certificates and not self._lacking():
+        if self.reached:
             return LIMIT_REACHED
         if seconds is not None and self.progress.elapsed_s >= seconds:
             return LIMIT_REACHED
@@ -241,6 +244,7 @@ class _Run:
 
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
+        self.late, self.reached = {}, False
         self.progress = self.progress.after(seconds, self.ready.federation, rounds=1)
         self.reporter.advance(self.progress.round)
 
@@ -262,7 +266,7 @@ class _Run:
             self.results.row(self.row)
 
     def _columns(self, measures: Sequence[Measure], certify: bool) -> dict[str, float | None]:
-        ready, first = self.ready, self.progress.first if self.progress.round else {}
+        ready, first = self.ready, self.progress.first if self.progress.round else self.progress.first or {}
         columns, numbers = measure(
             measures, ready.algorithm, self.server, ready.federation.blocks, self.clients, self.everybody,
             ready.federation, ready.test, certify, self.job.data.state_gib * 2**30, first,
@@ -272,11 +276,21 @@ class _Run:
         return columns
 
     def _measure_the_start(self) -> None:
-        """The first row, and what certificates need to know of the first iterate."""
-        if self.job.record.every:
+        """The first row, and what certificates need to know of the first iterate: over all rows, as at the end."""
+        record = self.job.record
+        if goals.asked(self.job) and (record.rows or not record.every):
+            self._columns([one for one in self._all_rows() if one.certificate], certify=True)
+        if record.every:
             self._measure(certify=True)
-        elif goals.asked(self.job):
-            self._columns([one for one in self.measures if one.certificate], certify=True)
+
+    def _look_whether_reached(self) -> None:
+        """Whether all that `[stop]` asks for is there. Of drawn rows it may only seem so: then all are measured."""
+        if not self.job.stop.certificates or self.row.get("round") != self.progress.round:
+            return
+        self.reached = self.transport.share(self.serves and not self._lacking())
+        if self.reached and self.job.record.rows:
+            self.late = self._columns(self._all_rows(), certify=True)
+            self.reached = self.transport.share(self.serves and not self._lacking())
 
     def _measure_the_end(self) -> None:
         """The last row, and what the last model's row does not have: a certificate; limits, over all rows."""
@@ -287,7 +301,10 @@ class _Run:
         elif record.every and self.transport.share(certificates and known(self.row, "kkt_residual") is None):
             self.late = self._columns(certificates, certify=True)
         if goals.asked(self.job) and (record.rows or not record.every):
-            self.late = self._columns([*measures_of_all_rows(self.job, self.ready.algorithm)], certify=True)
+            self.late = self._columns(self._all_rows(), certify=True)
+
+    def _all_rows(self) -> list[Measure]:
+        return [*measures_of_all_rows(self.job, self.ready.algorithm)]
 
     def _recorded(self) -> None:
         """Write down the messages of the first rounds, and take down no more."""

@@ -14,7 +14,7 @@ NotNegative = Annotated[int, Field(ge=0)]
 class Table(BaseModel):
     """Its keys are the fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class DataTable(Table):

@@ -10,7 +10,7 @@ import numpy as np
 from mpifed.core.record import map_leaves, namespace
 from mpifed.maths import objectives, regularizers
 from mpifed.maths.objectives import Linear, Parameters, Slope
-from mpifed.maths.terms import Sampled
+from mpifed.maths.terms import Loss, Sampled
 
 # --- right ones ---------------------------------------------------------------------------------------------------
 
@@ -437,6 +437,13 @@ class CountedByOthers(Rate):
 class WrongServer(Rate):
     def server(self, model: Parameters) -> Any:
         return objectives.squares(model), map_leaves(np.copy, model)
+
+
+class HollowServer(Loss):
+    """A loss that is convex, and beside it a part that is not."""
+
+    def server(self, model: Parameters) -> Any:
+        return -objectives.squares(model), map_leaves(lambda leaf: -2 * leaf, model)
 
 
 # --- regularizers -------------------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ TERMS = {
     "CountedAtOnce": ("what counted() gives has shape (); (1, 6) is expected", "counted()"),
     "CountedByOthers": ("counted() depends on which other samples there are", "counted()"),
     "WrongServer": ("the gradient that server() gives is", "server()"),
+    "HollowServer": ("convex = True, and halfway between two models where what server() gives is", "server()"),
 }
 
 
@@ -123,6 +124,13 @@ def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> No
     assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text
     assert TERMS[name][0] in text, text
     assert text.endswith(f"; correct {TERMS[name][1]}, or run with --no-check"), text
+
+
+def test_a_wrong_server_whatever_the_seed(classes: Path, tmp_path: Path) -> None:
+    """The curvature of a square along a random direction does not hide that its gradient is half of the derivative."""
+    for seed in range(8):
+        task = job(classes, SSCA, minimize={"name": "own_functions:WrongServer"}, seed=seed)
+        assert "the gradient that server() gives is" in refused(task, tmp_path / f"run-{seed}")
 
 
 REGULARIZERS = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import Array, bare_leaves, leaves, map_leaves
+from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
 from mpifed.maths.checks import losses as laws
 from mpifed.maths.checks.differences import compare, derivative
 from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, defines, must_be_array, must_be_record, near
@@ -18,6 +18,7 @@ from mpifed.maths.objectives import Linear, Parameters
 
 _DRAWN_TWICE = 2**21  # numbers of a model: of a larger one, the start is drawn once
 _PREDICTED = 64  # samples whose classes are predicted: cheap, and more of them reach all classes
+_DIRECTIONS = 3  # random ones, along which it is
 _FOLLOWED = 2**20  # numbers of a model, of which a term's own part is compared with differences
 
 
@@ -202,20 +203,46 @@ def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
     if sum(leaf.size for leaf in bare_leaves(start)) > _FOLLOWED:
         return
     examined = examined.in_memory  # as the server computes it
-    model, direction = (nudged(wide(start), rng, by) for by in (0.3, 1.0))
+    model = nudged(wide(start), rng)
     part = examined.call("server", model=model)
     if part is None:
         return
     _, slope = part
     must_be_record(slope, model, (), "the gradient that server() gives", "server")
-    found = derivative(
-        lambda step: np.float64(
-            examined.call("server", model=map_leaves(lambda w, d: w + step * d, model, direction))[0]
-        )
-    )
-    claim = sum(np.sum(a * b) for a, b in zip(bare_leaves(slope), bare_leaves(direction), strict=True))
-    if compare([np.float64(claim)], [found], own_scales=False).worst is not None:
+    # of length 1, or a square's curvature would hide its derivative where parameters are many
+    others = [map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model) for _ in range(_DIRECTIONS)]
+    directions = [_of_length_1(direction) for direction in (slope, *others)]
+
+    def value(step: float, direction: Record) -> Array:
+        moved = map_leaves(lambda w, d: w + step * d, model, direction)
+        return np.float64(examined.call("server", model=moved)[0])
+
+    found = [derivative(lambda step, d=direction: value(step, d)) for direction in directions]  # type: ignore[misc]
+    claims = [np.float64(flat(slope) @ flat(direction)) for direction in directions]
+    worst = compare(claims, found, own_scales=False).worst
+    if worst is not None:
         raise Broken(
-            f"along a random direction the gradient that server() gives is {float(claim):.6g}, finite differences of "
-            f"its value give {float(found.value):.6g}", "server",
+            f"along a direction of length 1 the gradient that server() gives is {float(claims[worst[0]]):.6g}, finite "
+            f"differences of its value give {float(found[worst[0]].value):.6g}", "server",
         )  # fmt: skip
+    if getattr(examined.target, "convex", False):
+        _convex_server(examined, model, rng)
+
+
+def _of_length_1(record: Record) -> Record:
+    length = float(np.linalg.norm(flat(record)))
+    return map_leaves(lambda leaf: leaf / length if length else leaf, record)
+
+
+def _convex_server(examined: Examined, model: Parameters, rng: Generator) -> None:
+    """Halfway between two models a convex part is at most the mean of its ends."""
+    for by in (0.3, 1.0, 5.0):
+        to = nudged(model, rng, by)
+        middle = map_leaves(lambda a, b: (a + b) / 2, model, to)
+        low, high, between = (float(examined.call("server", model=one)[0]) for one in (model, to, middle))
+        ends = (low + high) / 2
+        if between - ends > ROUNDING * (abs(ends) + abs(between)):
+            raise Broken(
+                f"convex = True, and halfway between two models where what server() gives is {ends:.6g} on average it "
+                f"is {between:.6g}; say False", "server",
+            )  # fmt: skip

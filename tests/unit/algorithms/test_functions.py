@@ -22,6 +22,10 @@ X = RNG.standard_normal((SAMPLES, FEATURES))
 Y = (X @ [2.0, -1.0, 0, 0, 0.3, 0] + RNG.standard_normal(SAMPLES) > 0).astype(np.int64)
 
 
+class OwnPenalty(Logistic):
+    """An objective of a user's, which may have any penalty."""
+
+
 def problem(objective: Any, regularizer: Any, **changes: Any) -> Problem:
     settings = {"split": "rows", "counts": np.array([SAMPLES]), "samples": SAMPLES, "features": FEATURES, "outputs": 2}
     return Problem(objective, **(settings | changes), regularizer=regularizer)
@@ -85,6 +89,7 @@ def test_a_penalty_gives_a_bound() -> None:
     ):  # fmt: skip
         assert certificate(other, w)["lower_bound"] is certificate(other, w)["duality_gap"] is None
     assert not is_convex(problem(Network(hidden=2, penalty=0.1), None))
+    assert is_convex(problem(OwnPenalty(0.1), None)) and not is_convex(problem(OwnPenalty(-0.1), None))
 
 
 def lasso() -> Any:

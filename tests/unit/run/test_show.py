@@ -280,6 +280,15 @@ def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
     assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch": 2}
 
 
+def test_limits_of_an_older_version(tmp_path: Path) -> None:
+    """Runs that did not tell how far they are above their limits: what is lacking is named, not what is there."""
+    old = {name: value for name, value in constrained(1.0, 0.2).items() if name != "feasibility"}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", {"1": [old]}))
+    with pytest.raises(UsageError, match="no column feasibility; there are "):
+        select(folder)
+    assert select(folder, "objective")["points"] == ["point-0000"]
+
+
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     none = write_sweep(tmp_path / "none", grid("algorithm.batch", {"1": [{"code": 4}, None]}))
