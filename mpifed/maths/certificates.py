@@ -158,7 +158,8 @@ def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
         F_0(w') >= F_0 + sum nu_m e_m - ||grad F_0 + sum nu_m grad F_m||^2 / (2 mu)  for all w' that meet the limits,
 
     the least value of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
-    strongly convex. Up to rounding: of about 1e-12 relative to the terms that it is a sum of.
+    strongly convex. Every nu gives a bound: where mu is tiny the one found may be some percent below the best. Rounding
+    is not counted, neither here nor of the values and gradients that come.
 
     Parameters
     ----------
