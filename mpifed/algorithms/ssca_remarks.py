@@ -12,7 +12,7 @@ from mpifed.maths.surrogate import Floats
 OFTEN = 0.25  # the share of recent rounds at the cap from which on there is something to say
 NEAR = 0.9  # of the cap: where a multiplier is above that, the cap may be what decides
 FEW = 50  # rounds that tell nothing of noise yet
-FALLING = 0.99  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
+FALLING = 0.95  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
 ROUNDING = 1e-6  # an excess relative to the limit that has nothing to do with noise
 
 
