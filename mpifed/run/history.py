@@ -179,9 +179,11 @@ def write_json(path: str | os.PathLike[str], value: object) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The value of a JSON file; DataError when it is missing or not JSON."""
+    """The table of a JSON file; DataError when it is missing, not JSON, or something else."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(found := json.loads(Path(path).read_text(encoding="utf-8")), dict):
+            return found
+        raise ValueError("it holds no table")
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error}); is this the directory of a run?") from error
 
@@ -205,7 +207,8 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     run, found = Path(run_dir), dict.fromkeys(SUMMARY)
     if (run / HISTORY).exists():
         found |= History(run, FIRST).last()
-    found |= {name: value for name, value in read_json(run / "run.json").items() if value is not None}
+    told = read_json(run / "run.json")  # null where the last model, over all rows, has no such number
+    found |= {name: value for name, value in told.items() if value is not None or name not in FIRST + LEDGER}
     found = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
         numbered = [key for key in found if re.fullmatch(rf"{prefix}\d+", key)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -203,7 +204,7 @@ class Results:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may tell what the server keeps beside its model
             self.about["warnings"] += remarks
-        self.about |= late
+        self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
         if self.ledger is not None:
             self.about |= collusion(self.job, self.ledger.spending)
             self.ledger.write_table()

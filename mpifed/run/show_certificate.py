@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpifed.run.best import job_of
 from mpifed.run.goals import contradiction
 from mpifed.run.history import HISTORY, read_history, read_json
@@ -24,9 +26,10 @@ _LABELS = {
 def certificate_lines(folder: Path) -> Iterator[tuple[str, str]]:
     """(label, text) for each constraint and each number of the certificate, from run.json or the history's last row."""
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
-    last: dict[str, float] = {name: values[-1] for name, values in columns.items() if len(values)}
-    last |= {name: value for name, value in read_json(folder / "run.json").items() if isinstance(value, (int, float))}
-    last = {name: float(value) for name, value in last.items() if math.isfinite(value)}
+    last: dict[str, Any] = {name: values[-1] for name, values in columns.items() if len(values)}
+    last |= read_json(folder / "run.json")  # null where the last model, over all rows, has no such number
+    last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
+    last = {name: value for name, value in last.items() if math.isfinite(value)}
     job = job_of(folder)
     for m, one in enumerate(job.get("constraint", []), 1):
         if f"constraint_{m}" in last:

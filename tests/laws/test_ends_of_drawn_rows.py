@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from registry import table
 
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.run.config import Job
@@ -19,9 +21,18 @@ SIZES = {"batch": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slac
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]
 
 
+@dataclass(frozen=True)
+class Tells(SSCAHorizontal):
+    """What it reports has the name of what is measured, and numbers that JSON does not know."""
+
+    def report(self, server: Any) -> dict[str, float]:
+        return {"constraint_1": 0.0, "unknown": float("nan"), "large": float("inf")}
+
+
 def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **changes: Any) -> tuple[int, Any, Any]:
     """Exit code, run.json and history."""
-    algorithm = {"name": "ssca-horizontal", **SIZES} if split == "rows" else {"name": "ssca-vertical", **SIZES}
+    algorithm = {"name": f"ssca-{'horizontal' if split == 'rows' else 'vertical'}", **SIZES}
+    algorithm = changes.pop("algorithm", algorithm)
     base = {"objective": {"name": "softmax", "penalty": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0
     try:
@@ -93,3 +104,12 @@ def test_limits_are_finite_numbers(limit: float, classes: Path) -> None:
 def test_what_ends_a_run_is_a_finite_number(key: str, classes: Path) -> None:
     with pytest.raises(UsageError, match=rf"\[stop\] {key} = .*finite number"):
         Job.check(table(classes, {"name": "ssca-horizontal", **SIZES}, stop={key: float("inf")}))
+
+
+@pytest.mark.parametrize("record", [{"every": 2}, {"every": 0}, {"every": 2, "rows": 7}])
+def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classes: Path, tmp_path: Path) -> None:
+    own = {"name": "test_ends_of_drawn_rows:Tells", **SIZES}
+    code, told, _ = ends(classes, tmp_path, algorithm=own, record=record)
+    assert code == 5
+    if "constraint_1" in told:
+        assert told["constraint_1"] > 0.3 and told["unknown"] is told["large"] is None

@@ -280,6 +280,32 @@ def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
     assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch": 2}
 
 
+def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -> None:
+    """The history's last row is of some rows, by which the limit was not met; run.json is of all, by which it is."""
+    job = {"constraint": [{"name": "loss", "limit": 0.5}]}
+    drawn = {"constraint_1": 0.9, "margin_1": 0.1, "feasible_direction": 0.01, "duality_gap": 0.25, "feasibility": 0.8}
+    run = write_run(tmp_path / "run", job=job, objective=1.0, **drawn)
+    assert "the limits contradict each other" in run_text(run)
+    told = json.loads((run / "run.json").read_text())
+    late = {"constraint_1": 0.5, "margin_1": 0.0, "feasible_direction": None, "duality_gap": None, "feasibility": 0.0}
+    write_json(run / "run.json", told | late)
+    text = run_text(run)
+    assert "0.5, limit 0.5: met" in text
+    assert "contradict" not in text and "duality gap" not in text
+    assert run_summary(run)["duality_gap"] is None and run_summary(run)["constraint_values"] == [0.5]
+    write_json(run / "run.json", told | late | {"constraint_1": 0.5 + 1e-12})
+    assert "limit 0.5: NOT met, by 1e-12" in run_text(run)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "3"])
+def test_a_damaged_file(text: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", objective=1.0)
+    (run / "run.json").write_text(text)
+    for more in ([], ["--json"]):
+        ended = mpifed("show", run, *more)
+        assert ended.exit_code == 3 and "run.json: cannot be read as JSON" in ended.output
+
+
 def test_limits_of_an_older_version(tmp_path: Path) -> None:
     """Runs that did not tell how far they are above their limits: what is lacking is named, not what is there."""
     old = {name: value for name, value in constrained(1.0, 0.2).items() if name != "feasibility"}
