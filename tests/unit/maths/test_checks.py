@@ -222,13 +222,11 @@ def test_mpifeds_own_regularizers_are_right(regularizer: Any) -> None:
         assert examine_regularizer(Examined(regularizer, here), start, np.random.default_rng(seed)) > 0
 
 
-def test_what_a_term_inherits_is_said_with_convex_objectives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_term_says_of_convexity_is_said_with_convex_objectives_alone() -> None:
     """Inherited from an objective it is a claim all the same: its loss may be another."""
-    monkeypatch.setattr(terms.Loss, "convex", True, raising=False)
-    monkeypatch.setattr(OBJECTIVES["softmax"], "convex", True, raising=False)
 
     class Mine(terms.Loss):
-        pass
+        convex = True
 
     class Saturating(OBJECTIVES["softmax"]):  # type: ignore[misc]
         def of_scores(self, scores: Any, y: Any) -> Any:
