@@ -219,7 +219,7 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
 def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
     """`nonnegative` where the user's class says so itself, and `convex`.
 
-    What a term inherits from one of mpifed is said of it with objectives of which it is true.
+    A term says that it is convex where the objective's loss is; with others nothing rests on it.
     """
     kind = type(losses.examined.target)
     says = defines(kind, "nonnegative")
@@ -228,9 +228,8 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
             loss = losses.loss(point)
             if loss.min() < -ROUNDING * np.abs(loss).max():
                 raise Broken(f"nonnegative = True, and a sample's loss is {loss.min():.6g}; say False", "loss")
-    says, objective = defines(kind, "convex"), losses.before.get("objective")
-    inherited = says is not None and belongs_to_mpifed(says)
-    if objective is not None and inherited and not getattr(objective, "convex", False):
+    objective = losses.before.get("objective")
+    if objective is not None and not getattr(objective, "convex", False):
         return
     if getattr(losses.examined.target, "convex", False):
         _convex(losses, points, rng)
