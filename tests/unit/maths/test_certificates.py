@@ -275,3 +275,12 @@ def test_a_ball_and_a_half_space_that_barely_meet_or_do_not(apart: float) -> Non
         found = feasible_direction(at, np.array([0.0, 2.0, 0.0]), 1.0)
         nearest = np.array([side, np.sqrt(max(1 - side**2, 0))])
         assert found == (pytest.approx(1 / np.linalg.norm(nearest - w), rel=1e-6) if meet else 0)
+
+
+def test_what_cancels_in_the_stationarity_is_its_unit() -> None:
+    """grad F_0 = (0, 1, 0.1), constraints (+-10, -1, 0): multipliers 1/2 each, whose parts are longer than grad F_0."""
+    at = point(1.0, [0.0, 1.0, 0.1], [0.0, 0.0], [[10.0, -1.0, 0.0], [-10.0, -1.0, 0.0]])
+    start = FirstIterate(1.0, 1.0, np.zeros(2), np.ones(2), 1.0)
+    nu = best_multipliers(at, start)
+    assert nu == pytest.approx([0.5, 0.5], rel=1e-9)
+    assert certificate(at, start, nu).stationarity == pytest.approx(0.1 / (0.5 * np.sqrt(101)), rel=1e-9)
