@@ -92,9 +92,10 @@ def _cause(
             f"the unmet limits contradict each other, or no model can meet them: no direction lowers all of them "
             f"(feasible_direction = {direction:.2g}); raise limits"
         )
-    nu = course.typical if multiplier is None else multiplier
+    # above a limit the certificate's multiplier is smaller than the problem's: its complementarity pulls it down
+    nu = course.typical if multiplier is None or unmet else multiplier
     falling = unmet and course.fresh < FALLING * course.slack
-    if often and course.given and nu >= NEAR * course.cap and (multiplier is not None or not falling):
+    if often and course.given and nu >= NEAR * course.cap and not falling:
         return (
             f"the cap is the cause, since the problem's own multiplier is near or above it ({nu:.4g} found): raise "
             f'slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'

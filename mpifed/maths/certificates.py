@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 _TIE = 1e-6  # weight of ||nu|| against the residual: decides where the multipliers are not unique, and nowhere else
 _MOST = 1e8  # of a multiplier, in units of the gradients: what stands for infinity
+_PARALLEL = 1e-11  # gradients that add up to so little of their lengths do so by rounding
 
 
 class FirstIterate(NamedTuple):
@@ -205,11 +206,20 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
     if (point.excess[lengths == 0] > 0).any():
         return 0.0
-    best = _dual(step, mu)
-    if (best * lengths).max() > 0.9 * _MOST * (np.abs(point.excess[lengths > 0]) / lengths[lengths > 0]).max():
-        return 0.0  # no multipliers are the best
-    half = max(_value(step, nu, mu) for nu in (best, *alone))  # at most ||d||^2 / 2
+    tried = [_dual(step, mu, most) for most in (_MOST, _MOST**1.5, _MOST**2)]  # where gradients are nearly opposite
+    if any(_contradict(step, nu, curvatures) for nu in tried):
+        return 0.0
+    half = max(_value(step, nu, mu) for nu in (*tried, *alone))  # at most ||d||^2 / 2
     return length / max(float(np.sqrt(2 * half)), length * 1e-300)
+
+
+def _contradict(point: Point, nu: Floats, curvatures: Floats) -> bool:
+    """Whether nu >= 0 proves that no step meets all limits: the least of sum nu_m (e_m + ...) over all steps is > 0."""
+    lengths, left = np.linalg.norm(point.gradients, axis=1), float(np.linalg.norm(nu @ point.gradients))
+    gained, mu = float(nu @ point.excess), float(nu @ curvatures[1:])
+    if left <= _PARALLEL * float(nu @ lengths):
+        return gained > 0
+    return mu > 0 and gained > (1 + 1e-13) * left**2 / (2 * mu)
 
 
 def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
@@ -221,7 +231,7 @@ def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
     return float(nu @ point.excess) - square / (2 * mu)
 
 
-def _dual(point: Point, curvatures: Floats) -> Floats:
+def _dual(point: Point, curvatures: Floats, most: float = _MOST) -> Floats:
     """[M] multipliers near those that maximize `_value`: those of SSCA's convex problem with these quadratics.
 
     Constraints are first brought to gradients of length 1. Where F_0 is not strongly convex, a little is added, which
@@ -237,7 +247,7 @@ def _dual(point: Point, curvatures: Floats) -> Floats:
     if not tau[0]:
         return np.zeros(len(excess))
     try:
-        found = dual_multipliers(excess, rows @ rows.T, tau, _MOST * scale)
+        found = dual_multipliers(excess, rows @ rows.T, tau, most * scale)
     except NumericalError:  # whatever multipliers are taken, the bound holds
         return np.zeros(len(excess))
     return found / units

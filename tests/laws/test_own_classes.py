@@ -118,8 +118,9 @@ TERMS = {
 def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> None:
     term = {"name": f"own_functions:{name}"}
     right = [{"name": "loss", "limit": 2.0}, {"name": "own_functions:Rate", "limit": 0.3}]
-    changes = {"minimize": term} if table == "minimize" else {"constraint": [*right, term | {"limit": 1.0}]}
-    if name == "FalselyConvexRate":  # said of it with convex objectives
+    limits = [*right, term | {"limit": 1.0}]
+    changes: dict[str, Any] = {"minimize": term} if table == "minimize" else {"constraint": limits}
+    if name == "FalselyConvexRate":  # where the loss is not convex, the claim says nothing
         changes["objective"] = {"name": "softmax"}
     text = refused(job(digits, SSCA, **changes), tmp_path / "run")
     place = "minimize" if table == "minimize" else "constraint 3"

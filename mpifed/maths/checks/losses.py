@@ -219,7 +219,7 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
 def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
     """`nonnegative` where the user's class says so itself, and `convex`.
 
-    A term says it of what it is with a convex objective.
+    A term says that it is convex where the objective's loss is; with others nothing rests on it.
     """
     kind = type(losses.examined.target)
     says = defines(kind, "nonnegative")
@@ -229,8 +229,9 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
             if loss.min() < -ROUNDING * np.abs(loss).max():
                 raise Broken(f"nonnegative = True, and a sample's loss is {loss.min():.6g}; say False", "loss")
     objective = losses.before.get("objective")
-    promised = objective is None or getattr(objective, "convex", False)
-    if promised and getattr(losses.examined.target, "convex", False):
+    if objective is not None and not getattr(objective, "convex", False):
+        return
+    if getattr(losses.examined.target, "convex", False):
         _convex(losses, points, rng)
 
 
