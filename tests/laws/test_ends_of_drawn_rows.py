@@ -113,3 +113,12 @@ def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classe
     assert code == 5
     if "constraint_1" in told:
         assert told["constraint_1"] > 0.3 and told["unknown"] is told["large"] is None
+
+
+def test_where_limits_contradict_each_other_nothing_is_bounded(classes: Path, tmp_path: Path) -> None:
+    """No model of a norm so small has such a loss: there is no optimal value that a bound could lie below."""
+    limits = [{"name": "loss", "classes": [1], "limit": 0.1}, {"name": "norm", "limit": 0.1}]
+    code, told, _ = ends(classes, tmp_path / "none", constraint=limits, record={"every": 0}, rounds=12)
+    assert (code, told["feasible_direction"], told["lower_bound"], told["duality_gap"]) == (5, 0.0, None, None)
+    code, told, _ = ends(classes, tmp_path / "one", constraint=limits[1:], record={"every": 0}, rounds=12)
+    assert told["lower_bound"] is not None
