@@ -278,11 +278,12 @@ class SSCA:
         if not self.problem.constraints or not server.steps:
             return []
         costs = server.slack_costs
-        caps = costs.cost if self.costs else largest(self.quadratics(server.surrogate).curvatures)
+        curvatures = self.quadratics(server.surrogate).curvatures
+        caps = costs.cost if self.costs else largest(curvatures)
         if int(server.stage) < len(self.costs) - 1:  # the next cost is due, if there are rounds for it
             costs = costs._replace(capped=np.zeros_like(caps), short=np.ones_like(caps))
         limits, remedies = [one.limit for one in self.problem.constraints], against_noise(self.margins, self.recursive)
-        courses = courses_of(limits, costs, caps, bool(self.costs), int(server.steps))
+        courses = courses_of(limits, costs, caps, curvatures, bool(self.costs), int(server.steps))
         return [said for course in courses if (said := remark(course, measured, remedies))]
 
 

@@ -11,6 +11,7 @@ from mpifed.maths.surrogate import Floats
 
 OFTEN = 0.25  # the share of recent rounds at the cap from which on there is something to say
 NEAR = 0.9  # of the cap: where a multiplier is above that, the cap may be what decides
+ALONE = 1e3  # a weight of a constraint above which raising its cap changes nothing any more
 FEW = 50  # rounds that tell nothing of noise yet
 FALLING = 0.95  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
 ROUNDING = 1e-6  # an excess relative to the limit that has nothing to do with noise
@@ -22,6 +23,7 @@ class Course(NamedTuple):
     number: int  # m, from 1
     limit: float
     cap: float  # of the multiplier
+    weight: float  # at the cap, in the curvature of the convex problem, relative to the objective's
     given: bool  # whether the cap is the job's slack_cost, rather than the bound of "auto"
     rounds: int  # of this stage
     capped: float  # share of recent rounds in which the multiplier was at the cap
@@ -31,13 +33,15 @@ class Course(NamedTuple):
     short: float  # share of recent rounds in which the limit was out of reach
 
 
-def courses_of(limits: Sequence[float], costs: SlackCosts, caps: Floats, given: bool, rounds: int) -> list[Course]:
-    """[M] of all constraints."""
-    nu = typical(costs)
+def courses_of(
+    limits: Sequence[float], costs: SlackCosts, caps: Floats, curvatures: Floats, given: bool, rounds: int
+) -> list[Course]:
+    """[M] of all constraints; `curvatures` [M + 1] of the surrogates, the objective's first."""
+    nu, weights = typical(costs), caps * curvatures[1:] / curvatures[0]
     return [
         Course(
-            m + 1, limit, float(caps[m]), given, rounds, float(costs.capped[m]), float(nu[m]), float(costs.slack[m]),
-            float(costs.fresh[m]), float(costs.short[m]),
+            m + 1, limit, float(caps[m]), float(weights[m]), given, rounds, float(costs.capped[m]), float(nu[m]),
+            float(costs.slack[m]), float(costs.fresh[m]), float(costs.short[m]),
         )
         for m, limit in enumerate(limits)
     ]  # fmt: skip
@@ -95,7 +99,8 @@ def _cause(
     # above a limit the certificate's multiplier is smaller than the problem's: its complementarity pulls it down
     nu = course.typical if multiplier is None or unmet else multiplier
     falling = unmet and course.fresh < FALLING * course.slack
-    if often and course.given and nu >= NEAR * course.cap and not falling:
+    matters = course.weight <= ALONE or not unmet
+    if often and course.given and nu >= NEAR * course.cap and matters and not falling:
         return (
             f"the cap is the cause, since the problem's own multiplier is near or above it ({nu:.4g} found): raise "
             f'slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'

@@ -155,7 +155,7 @@ def test_a_run_says_so_once_and_keeps_it(classes: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, float("nan"), 0.9])
 def test_met_or_not_measured_there_is_nothing_to_say(value: float | None) -> None:
-    course = Course(1, 1.0, 100.0, True, 100, 0.1, 50.0, 0.0, 0.0, 0.0)
+    course = Course(1, 1.0, 100.0, 1.0, True, 100, 0.1, 50.0, 0.0, 0.0, 0.0)
     assert remark(course, {"constraint_1": value}, []) is None
 
 
