@@ -65,7 +65,8 @@ def certificate(at: Point) -> dict[str, float | None]:
     found |= {f"multiplier_{m}": float(value) for m, value in enumerate(nu, 1)}
     if len(nu):
         found["feasible_direction"] = feasible_direction(at)
-    found["lower_bound"] = bound = lower_bound(at)
+    bound = lower_bound(at)
+    found["lower_bound"] = bound = None if bound == np.inf else bound  # no point meets the limits: there is no optimum
     met = bound is not None and bool((excess <= 0).all())
     found["duality_gap"] = at.value[0] - bound if met and bound is not None else None
     return found

@@ -150,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--data", type=Path, help="folder of the shards, if it is not where the jobs say")
     asked, differ = parser.parse_args(arguments), False
+    if problem := next((f"{run}: {one}" for run in asked.run for one in _not_written_out(read_job(run), {})), None):
+        parser.error(problem)
     for run in asked.run:
         tolerance = TOLERANCE[read_job(run)["compute"]["dtype"]]
         print(f"{run}\n  {'':<22}{'here':>16}{'history':>16}")

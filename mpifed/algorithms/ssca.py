@@ -127,7 +127,7 @@ class SSCA:
         if missing := unmet(self.rho, self.gamma):
             found.append(
                 f"[algorithm] rho = {list(self.rho)}, gamma = {list(self.gamma)}: convergence is proven under "
-                f"{' and '.join(missing)}, which these step sizes do not fulfil; the paper's do not either, and work"
+                f"{' and '.join(missing)}, which these step sizes do not fulfil (nor do the paper's)"
             )
         return found
 

@@ -102,17 +102,18 @@ def _cause(
     matters = course.weight <= ALONE or not unmet
     if often and course.given and nu >= NEAR * course.cap and matters and not falling:
         return (
-            f"the cap is the cause, since the problem's own multiplier is near or above it ({nu:.4g} found): raise "
-            f'slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'
+            f"the cap is the likely cause, since the problem's own multiplier is near or above it ({nu:.4g} found): "
+            f'raise slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'
         )
     if unmet and (course.short >= ALWAYS or course.rounds < FEW):
-        reached = f", since it was out of reach in {course.short:.0%} of recent ones" if course.short >= ALWAYS else ""
+        far = f"; the limit was out of reach in {course.short:.0%} of recent rounds"
+        reached = far if course.short >= ALWAYS else ""
         return (
-            f"too few rounds are the cause{reached}: play more, or let steps be longer (tau smaller, or gamma falling "
-            "more slowly)"
+            f"too few rounds are the likely cause{reached}: play more, or let steps be longer (tau smaller, or gamma "
+            "falling more slowly)"
         )
     not_cap = f", not the cap (the problem's own multiplier is about {nu:.4g})" if often else ""
-    return f"noise in the estimates is the cause{not_cap}: {' or '.join(remedies)}"
+    return f"noise in the estimates is the likely cause{not_cap}: {' or '.join(remedies)}"
 
 
 def _round(number: float) -> float:

@@ -45,8 +45,9 @@ def error_of(
             agreed=True,
         )
     if end == NotCertified.exit_code:
+        more = "--set rounds=..." if done >= job.rounds else "--set stop.seconds=..."
         return NotCertified(
-            f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; give it more rounds with "
-            "--set rounds=... --resume"
+            f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; where more rounds may "
+            f"help, go on with {more} --resume"
         )
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from mpifed.algorithms.certificate import CONTRADICTION, known
@@ -47,8 +46,8 @@ def contradiction(columns: Mapping[str, float | None]) -> str | None:
     direction = known(columns, "feasible_direction")
     if direction is None or direction >= CONTRADICTION:
         return None
+    where = f"no step shorter than {1 / direction:.3g} times its norm does" if direction else "no step does"
     return (
-        "the limits contradict each other here, or the data: by the gradients no model within "
-        f"{1 / direction if direction else math.inf:.3g} times the length of this one meets them all "
-        f"(feasible_direction = {direction:.2g}); raise a limit"
+        "the limits contradict each other, or no model can meet them: to first order from this model "
+        f"{where} (feasible_direction = {direction:.2g}); raise a limit"
     )

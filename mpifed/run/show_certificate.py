@@ -18,7 +18,7 @@ _LABELS = {
     "stationarity": "  stationarity",
     "feasibility": "  feasibility",
     "complementarity": "  complementarity",
-    "lower_bound": "lower bound of the optimum",
+    "lower_bound": "lower bound, by this model",
     "duality_gap": "duality gap",
 }
 
@@ -77,5 +77,5 @@ def _constraint_text(value: float, margin: float | None, limit: float) -> str:
     if value > limit:
         return f"{text}NOT met, by {value - limit:.2g}"
     if margin and value + margin > limit:
-        return f"{text}met on the training rows; the margin leaves open whether on new samples"
+        return f"{text}met on the training rows; so near the limit that it may not be on new samples"
     return f"{text}met"

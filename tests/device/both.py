@@ -49,7 +49,7 @@ def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     for index in range(rounds):
         now = returning(job, round_of(job, federation.clients, index))
         server, clients = play(algorithm.exchanges, server, clients, now, federation)
-    columns = measure(
+    columns, _ = measure(
         algorithm.measures, algorithm, server, federation.blocks, clients, everybody, federation, None, certify
     )
     model = algorithm.model(server)

@@ -416,10 +416,10 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
 
     (remark,) = remarks(1e-3, 1.0)
     assert remark.startswith("constraint 2: its limit 1 is not met (1.09")
-    assert "its multiplier was at its cap 0.001 (slack_cost) in 100% of recent rounds; the cap is the cause" in remark
+    assert "its multiplier was at its cap 0.001 (slack_cost) in 100% of recent rounds; the cap is the" in remark
     assert "raise slack_cost" in remark
     (remark,) = remarks(1e4, 1.0)  # by 0.001 or 0.005
-    assert "too few rounds are the cause" in remark and "slack_cost" not in remark
+    assert "too few rounds are the likely cause" in remark and "slack_cost" not in remark
     assert remarks(1e-3, 3.0) == []  # nothing binds
     assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
     assert "slack_cost" not in str(remarks([1e-3, 1e4], 1.0, stage_rounds=1))

@@ -251,8 +251,8 @@ def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
             if above.any():
                 at = tuple(np.argwhere(above)[0])
                 raise Broken(
-                    f"convex = True, and between two points where a sample's loss is {ends[at]:.6g} on average it is "
-                    f"{between[at]:.6g}; say False", "loss",
+                    f"convex = True, and halfway between two points a sample's loss is {between[at]:.6g}, above the "
+                    f"mean of both, {ends[at]:.6g}; say False", "loss",
                 )  # fmt: skip
 
 

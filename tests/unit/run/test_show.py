@@ -360,7 +360,7 @@ def test_points_without_seeds_are_settings_of_their_own(tmp_path: Path) -> None:
         (0.1287, 0.0011, "0.1287 +- 0.0011, limit 0.13: met"),
         (0.13, None, "0.13, limit 0.13: met"),
         (0.1295, 0.0011,
-         "0.1295 +- 0.0011, limit 0.13: met on the training rows; the margin leaves open whether on new samples"),
+         "0.1295 +- 0.0011, limit 0.13: met on the training rows; so near the limit that it may not be on new samples"),
         (0.1304, 0.0011, "0.1304 +- 0.0011, limit 0.13: NOT met, by 0.0004"),
         (0.1304, None, "0.1304, limit 0.13: NOT met, by 0.0004"),
     ],
@@ -403,7 +403,7 @@ def test_the_duality_gap_of_a_run(tmp_path: Path) -> None:
     asked = write_run(tmp_path / "asked", job={"stop": {"duality_gap": 1e-2}}, duality_gap=0.00727388)
     assert f"{'duality gap':30} 0.00727388, asked for 0.01 or less\n" in run_text(asked)
     run = write_run(tmp_path / "run", duality_gap=0.5, objective=20.0, lower_bound=19.5)
-    assert f"{'lower bound of the optimum':30} 19.5\n{'duality gap':30} 0.5 (2.50% of the objective)\n" in run_text(run)
+    assert f"{'lower bound, by this model':30} 19.5\n{'duality gap':30} 0.5 (2.50% of the objective)\n" in run_text(run)
 
 
 def test_multipliers_and_contradictions_of_a_run(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_multipliers_and_contradictions_of_a_run(tmp_path: Path) -> None:
     shown = run_text(write_run(tmp_path / "run", code=5, job=job, **columns))
     assert "0.75, limit 0.5: NOT met, by 0.25; multiplier 96.43, in the last subproblem 300\n" in shown
     assert "0.2, limit 0.1: NOT met, by 0.1; multiplier 0\n" in shown
-    assert "the limits contradict each other here, or the data: by the gradients no model within 100 times" in shown
+    assert "to first order from this model no step shorter than 100 times its norm does" in shown
     fine = write_run(tmp_path / "fine", job=job, **columns | {"feasible_direction": 5.0})
     assert "contradict" not in run_text(fine)
 
