@@ -27,7 +27,8 @@ DATA: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 SSCA = (
-    "alg2-b1", "alg2-b10", "alg2-b100", "alg2-limit", "alg2-met", "alg4-b10", "alg4-b100", "alg4-b1000", "alg4-limit",
+    "alg2-auto", "alg2-b1", "alg2-b10", "alg2-b100", "alg2-limit", "alg2-met", "alg4-auto", "alg4-b10", "alg4-b100",
+    "alg4-b1000", "alg4-limit",
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def courses_of(
     limits: Sequence[float], costs: SlackCosts, caps: Floats, curvatures: Floats, given: bool, rounds: int
 ) -> list[Course]:
     """[M] of all constraints; `curvatures` [M + 1] of the surrogates, the objective's first."""
-    nu, weights = typical(costs), caps * curvatures[1:] / curvatures[0]
+    nu, weights = typical(costs), caps * curvatures[1:] / (curvatures[0] or 1.0)
     return [
         Course(
             m + 1, limit, float(caps[m]), float(weights[m]), given, rounds, float(costs.capped[m]), float(nu[m]),

@@ -11,9 +11,21 @@ from pathlib import Path
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.run.command import How, run_command
+from mpifed.run.sweep import FINISHED
+
+
+def ended(job: Path, out: Path) -> int:
+    """The exit code of one of them, as `mpifed run` would have it."""
+    try:
+        return run_command(job, (), out, None, How(progress="none"))
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        return end.code
+
 
 if __name__ == "__main__":
     if connect().rank % 2:
         loops.compiled = None
     folder, *jobs = map(Path, sys.argv[1:])
-    sys.exit(max([run_command(job, (), folder / job.stem, None, How(progress="none")) for job in jobs]))
+    failed = {code for job in jobs if (code := ended(job, folder / job.stem)) not in FINISHED}
+    sys.exit(max(failed, default=0))

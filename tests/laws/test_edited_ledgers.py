@@ -219,7 +219,7 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "run.json: a list": (about(ledger=[6]), r"run.json: says \[6\] of"),
     "run.json: nothing": (about(ledger=None), "run.json: says None of"),
     "run.json: no JSON": (edit(lambda text: text[:-9], "run.json"), "run.json: cannot be read"),
-    "run.json: no table": (edit(lambda text: b"[1]", "run.json"), "run.json: says None of"),
+    "run.json: no table": (edit(lambda text: b"[1]", "run.json"), "run.json: .*it holds no table"),
     "run.json: noise": (about(noise_multiplier=6.0), "run.json: noise_multiplier = 6.0, and line 1 of .* has 5.0"),
     "run.json: delta": (about(delta=1e-6), "run.json: delta = 1e-06, and line 1 of .* has 0.0001"),
     "model.h5: fewer": (attribute("ledger_lines", 3), r"line 4 has sha256 \w+, and .*model.h5 says \w+"),

@@ -109,7 +109,7 @@ def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int) -> None:
     points = sum(len(sweep.rows) for sweep in alone)
     assert points == sum(ways(case) * (1 if case.tables else 2) for case in ALL)
     for here, there in zip(sweeps(ranks), alone, strict=True):
-        assert all(len(row["model_sha256"]) == 64 and row["exit"] == "0" for row in there.rows)
+        assert all(len(row["model_sha256"]) == 64 and row["exit"] in ("0", "5") for row in there.rows)
         assert all(float(row[certificate(row)]) > 0 for row in there.rows)
         assert [promised(row) for row in here.rows] == [promised(row) for row in there.rows]
         # whole histories, as text, because a NaN is not equal to itself
