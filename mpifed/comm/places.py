@@ -144,9 +144,12 @@ def places_of(
     return places
 
 
+OF_ALL_ROWS = "-of-all-rows"  # behind the name of an exchange that measures all rows, where others measure some
+
+
 def names_field(name: str, field: str) -> bool:
-    """Whether `name` is that of the field, or of a record that it is in."""
-    return f"{field}.".startswith(f"{name}.")
+    """Whether `name` is that of the field, or of a record that it is in, whichever rows it measures."""
+    return f"{field.replace(OF_ALL_ROWS, '')}.".startswith(f"{name}.")
 
 
 def named(settings: Mapping[str, float], field: str) -> float | None:

@@ -11,6 +11,7 @@ import numpy as np
 from mpifed.comm.channel import Recorder
 from mpifed.comm.federation import Federation
 from mpifed.comm.placement import Hosted, place
+from mpifed.comm.places import OF_ALL_ROWS
 from mpifed.comm.transport import Transport, library, takes_device_arrays
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
@@ -184,10 +185,13 @@ def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
 
 def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
     """The same over all rows, where the job has only some measured; their exchanges have names of their own."""
+    if algorithm.problem.measured_rows is None:
+        yield from measures_of(job, algorithm)
+        return
     one: Any = algorithm
     whole: Algorithm = dataclasses.replace(one, problem=dataclasses.replace(one.problem, measured_rows=None))
     for measure in measures_of(job, whole):
-        renamed = tuple(dataclasses.replace(part, name=f"{part.name}-of-all-rows") for part in measure.exchanges)
+        renamed = tuple(dataclasses.replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)
         yield dataclasses.replace(measure, exchanges=renamed)
 
 

@@ -122,3 +122,11 @@ def test_where_limits_contradict_each_other_nothing_is_bounded(classes: Path, tm
     assert (code, told["feasible_direction"], told["lower_bound"], told["duality_gap"]) == (5, 0.0, None, None)
     code, told, _ = ends(classes, tmp_path / "one", constraint=limits[1:], record={"every": 0}, rounds=12)
     assert told["lower_bound"] is not None
+
+
+def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path: Path) -> None:
+    """`[sum] allow` names exchanges, whichever rows they measure."""
+    shown = ["gradients.statistics", "certificate-gradients", "all-losses.tally", "shares"]
+    masked = {"channel": "masked", "allow": shown}
+    code, told, _ = ends(by_columns, tmp_path / "run", "columns", sum=masked, record={"every": 2, "rows": 30})
+    assert code == 5 and told["kkt_residual"] is not None
