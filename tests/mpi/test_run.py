@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from ended import run
 from test_transport import worlds
 
 from mpifed.comm.federation import Federation
@@ -20,10 +21,10 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
+from mpifed.run import loop
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.history import model_sha256
-from mpifed.run.loop import run
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -103,9 +104,9 @@ def test_not_certified_is_everybodys_end(skewed: Path, shared_tmp_path: Path) ->
     for transport in worlds():
         out = shared_tmp_path / f"on-{transport.size}"
         with pytest.raises(NotCertified, match="kkt_residual = 1e-09") as caught:
-            run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
+            loop.run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
         assert caught.value.agreed
-        easy = run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
+        easy = loop.run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
         assert (easy is None) == (transport.rank != 0)
         if easy is not None:
             assert easy.rounds == 5  # it was there already
