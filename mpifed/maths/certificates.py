@@ -169,7 +169,7 @@ def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
     """
     candidates = [nu, np.zeros_like(nu)]
     if len(nu):
-        candidates.append(_dual(point, curvatures))
+        candidates.append(_dual(_scaled(point, curvatures), _MOST))
     return max(point.objective + _value(point, one, curvatures) for one in candidates)
 
 
@@ -206,7 +206,8 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
     if (point.excess[lengths == 0] > 0).any():
         return 0.0
-    tried = [_dual(step, mu, most) for most in (_MOST, _MOST**1.5, _MOST**2)]  # where gradients are nearly opposite
+    scaled = _scaled(step, mu)
+    tried = [_dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)]  # where gradients are nearly opposite
     if any(_contradict(step, nu, curvatures) for nu in tried):
         return 0.0
     half = max(_value(step, nu, mu) for nu in (*tried, *alone))  # at most ||d||^2 / 2
@@ -231,12 +232,18 @@ def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
     return float(nu @ point.excess) - square / (2 * mu)
 
 
-def _dual(point: Point, curvatures: Floats, most: float = _MOST) -> Floats:
-    """[M] multipliers near those that maximize `_value`: those of SSCA's convex problem with these quadratics.
+class _Scaled(NamedTuple):
+    """What the multipliers that maximize `_value` depend on, constraints brought to gradients of length 1."""
 
-    Constraints are first brought to gradients of length 1. Where F_0 is not strongly convex, a little is added, which
-    makes the multipliers, and not what is computed from them, a little worse.
-    """
+    units: Floats  # [M] what each constraint was divided by
+    excess: Floats  # [M]
+    gram: Floats  # [M + 1, M + 1] inner products of the gradients, that of F_0 first
+    tau: Floats  # [M + 1] halves of the curvatures
+    scale: float  # unit of the multipliers
+
+
+def _scaled(point: Point, curvatures: Floats) -> _Scaled:
+    """Where F_0 is not strongly convex, a little is added: multipliers get worse, not what is computed from them."""
     lengths = np.linalg.norm(point.gradients, axis=1)
     units = np.where(lengths > 0, lengths, np.where(point.excess == 0, 1.0, np.abs(point.excess)))
     rows = np.vstack([point.gradient, point.gradients / units[:, None]])
@@ -244,13 +251,21 @@ def _dual(point: Point, curvatures: Floats, most: float = _MOST) -> Floats:
     tau = curvatures / 2 / np.concatenate([[1.0], units])
     scale = max(float(np.linalg.norm(point.gradient)), float(curvatures[0] * np.abs(excess).max())) or 1.0
     tau[0] = tau[0] or 1e-9 * float(tau.max()) * scale
-    if not tau[0]:
-        return np.zeros(len(excess))
+    return _Scaled(units, excess, rows @ rows.T, tau, scale)
+
+
+def _dual(scaled: _Scaled, most: float) -> Floats:
+    """[M] multipliers near those that maximize `_value`: those of SSCA's convex problem with these quadratics.
+
+    None exceeds `most`, in units of the gradients; zeros where nothing is curved, and where the problem resists.
+    """
+    if not scaled.tau[0]:
+        return np.zeros(len(scaled.excess))
     try:
-        found = dual_multipliers(excess, rows @ rows.T, tau, most * scale)
+        found = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
     except NumericalError:  # whatever multipliers are taken, the bound holds
-        return np.zeros(len(excess))
-    return found / units
+        return np.zeros(len(scaled.excess))
+    return found / scaled.units
 
 
 def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:

@@ -294,14 +294,16 @@ class _Run:
 
     def _measure_the_end(self) -> None:
         """The last row, and what the last model's row does not have: a certificate; limits, over all rows."""
-        record, measures = self.job.record, self.measures
-        certificates = [one for one in measures if one.certificate]
-        if record.every and self.row.get("round") != self.progress.round:
+        record, measured = self.job.record, self.row.get("round") == self.progress.round
+        if record.every and not measured:
             self._measure(certify=True)
-        elif record.every and self.transport.share(certificates and known(self.row, "kkt_residual") is None):
-            self.late = self._columns(certificates, certify=True)
         if goals.asked(self.job) and (record.rows or not record.every):
-            self.late = self._columns(self._all_rows(), certify=True)
+            if not self.transport.share(bool(self.late)):  # else all rows were measured to see whether this is the end
+                self.late = self._columns(self._all_rows(), certify=True)
+            return
+        certificates = [one for one in self.measures if one.certificate]
+        if record.every and measured and self.transport.share(certificates and known(self.row, "kkt_residual") is None):
+            self.late = self._columns(certificates, certify=True)
 
     def _all_rows(self) -> list[Measure]:
         return [*measures_of_all_rows(self.job, self.ready.algorithm)]
