@@ -110,7 +110,7 @@ class Bundle:
     planes : how many are kept; of more the oldest is dropped that counts for nothing, or else the two of the smallest
         weights are put together as their mean, so that the bound never falls
     mix : where the next plane touches, from 0, the best point, to 1, the planes' minimizer
-    primal : X'u travels in the "clear", as w does, or "sealed" in the job's channel
+    primal : X'u travels "sealed" in the job's channel, or in the "clear", as w does
     """
 
     default_channel: ClassVar[str] = "encrypted"
@@ -121,7 +121,7 @@ class Bundle:
     problem: Problem
     planes: Annotated[int, Gt(1)] = 30
     mix: Annotated[float, Gt(0), Le(1)] = 0.1
-    primal: Literal["clear", "sealed"] = "clear"
+    primal: Literal["clear", "sealed"] = "sealed"
 
     @property
     def whole(self) -> bool:

@@ -215,6 +215,11 @@ def largest_dual(problem: Problem) -> float:
     return 2.0**4 if bend(problem) is None else 2.0**10
 
 
+def largest_loss(problem: Problem) -> float:
+    """A bound of the sum of a client's losses; what is larger counts as this, as it is far above that of w = 0."""
+    return power_of_two(float(problem.counts.max())) * 2.0**16
+
+
 def largest_pulled(problem: Problem) -> float:
     """A bound of X'alpha in one client's columns: its largest entry may be 4."""
     return power_of_two(float(problem.counts.max())) * largest_dual(problem) / 4

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
@@ -23,6 +23,7 @@ from mpifed.algorithms.hybrid import (
     check_duals,
     lambda_n,
     largest_dual,
+    largest_loss,
     largest_pulled,
     largest_score,
     on_grid,
@@ -53,12 +54,15 @@ from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import StepSize
 
+GROWTH = 8  # of the weights of the mean, which is so that of about the last ninth of all rounds
+
 
 class Server(NamedTuple):
     """Server only."""
 
     w: Array  # [p] float64 X'alpha / (lambda N), of the clients' last answers
-    mean: Array  # [p] float64 of the w so far, or () without `average`
+    returned: Array  # [p] float64 the model; () where that is w
+    least: Array  # [] float64 P of it, infinite before a loss was heard; () where no loss is
     rounds: Array  # [] int64 done
     sigma: Array  # [] float64, lambda_max(XX') or the job's sigma; 0 where nobody needs it
     part: Array  # [] float64 of the last direction, which the clients have still to go; () but for line-search
@@ -70,6 +74,7 @@ class Primal(NamedTuple):
     """What the server hears."""
 
     pulled: Any  # Placed [n, p]: X'alpha, or for line-search X'd
+    loss: Any  # [n] the sum of the losses at the w of this round, each sample counted once; () if it decides nothing
     along: Record  # Along, each sample counted once; () but for line-search
     turned: Any  # [n]; () but for accelerated
 
@@ -98,8 +103,11 @@ class HyFDCA:
     draws : "rows": the samples of a round are drawn once, and the same for all holders; "client": each client draws its
         own, as in the paper
     senders : "all" holders send their steps; "none": nobody does, as all holders of a sample compute the same step
-    primal : X'alpha, and X'Xv, travels in the "clear", as in the paper, or "sealed" in the job's channel
-    average : the model is the mean of the w of rounds 1 to t with weights that grow as t^average; 0: the last w
+    primal : X'alpha, and X'Xv, travels "sealed" in the job's channel, or in the "clear", as in the paper
+    returns : which w is the model, since rules that raise D need not lower P on the way. "best": the one of least P, by
+        losses that clients tell with X'alpha in the round that begins with it, where all take part; "mean": that of
+        rounds 1 to t with weights that grow as t^8, as losses of absent clients are those of other w; "last", as in the
+        paper. When absent the first where all take part, else the second
     """
 
     default_channel: ClassVar[str] = "encrypted"
@@ -115,8 +123,8 @@ class HyFDCA:
     gamma: StepSize | None = None
     draws: Literal["rows", "client"] = "rows"
     senders: Literal["all", "none"] = "all"
-    primal: Literal["clear", "sealed"] = "clear"
-    average: Annotated[float, Ge(0)] = 0.0
+    primal: Literal["clear", "sealed"] = "sealed"
+    returns: Literal["best", "mean", "last"] | None = None
 
     # --- who takes part, and what is played --------------------------------------------------------------------------
 
@@ -135,10 +143,16 @@ class HyFDCA:
         """P - D is a bound with every rule, but stays large where few samples move in a round."""
         return self.rule != "paper"
 
+    @property
+    def model_is(self) -> str:
+        """Which w is returned."""
+        return self.returns or ("mean" if self.some else "best")
+
     @cached_property
     def local(self) -> Local:
         """What the clients do."""
-        return Local(self.problem, self.rule, self.inner, self.draws, own=self.some and not self.whole)
+        own, losses = self.some and not self.whole, self.model_is == "best"
+        return Local(self.problem, self.rule, self.inner, self.draws, own, losses)
 
     @property
     def whole(self) -> bool:
@@ -182,9 +196,10 @@ class HyFDCA:
         if self.rule == "line-search":
             along = Along(sums, sums, ()) if self.problem.objective.dual.quadratic else Along((), (), values)
         turned = sums if self.rule == "accelerated" else ()
+        loss = on_grid(self.problem, (), largest_loss(self.problem)) if self.model_is == "best" else ()
         summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
         return ToServer(
-            name, Primal(summed, along, turned), self.ask if first else ask_nothing, self.answer_primal,
+            name, Primal(summed, loss, along, turned), self.ask if first else ask_nothing, self.answer_primal,
             self.absorb_again if returning else self.absorb, told_by_columns=("w",) if first else (),
             private=self._sealed, stale=stale, returning=returning,
         )  # fmt: skip
@@ -234,6 +249,11 @@ class HyFDCA:
             wrong.append(f"[algorithm] gamma = {self.gamma.scale:g}: step sizes above 1 leave the domain; lower it")
         if self.sigma is not None and not self._needs_sigma:
             wrong.append(f'[algorithm] sigma = {self.sigma:g}: rule "{self.rule}" has no use for it; leave it out')
+        if self.returns == "best" and self.some:
+            wrong.append(
+                '[algorithm] returns = "best": with clients absent nobody knows the loss of a w; take "mean" or '
+                '"last", or let all clients take part'
+            )
         if self.draws == "client" and self.local.count(1.0) is None:
             wrong.append(f'[algorithm] draws = "client": rule "{self.rule}" draws nothing; leave it out, or give inner')
         if self.senders == "none" and (self.some or self.draws == "client"):
@@ -250,7 +270,8 @@ class HyFDCA:
         zero = np.zeros(self.problem.features)
         return Server(
             w=zero,
-            mean=zero if self.average else (),
+            returned=() if self.model_is == "last" else zero,
+            least=np.float64(np.inf) if self.model_is == "best" else (),
             rounds=np.int64(0),
             sigma=np.float64(self.sigma or 0.0),
             part=np.float64(0.0) if self.rule == "line-search" else (),
@@ -266,15 +287,19 @@ class HyFDCA:
 
     def ask(self, server: Server, now: Round) -> Question:
         """w, or for the accelerated rule the point beyond it."""
-        w, number = server.w, server.part
-        if self.rule == "accelerated":
-            number = server.momentum.beta
-            w = w + number * (w - server.momentum.before)
+        number = server.momentum.beta if self.rule == "accelerated" else server.part
         sigma = server.sigma
         if self.rule == "damped" and self.sigma is None:  # half of the eigenvalue is enough, and twice as fast
             sigma = sigma / 2
         gamma = np.float64(1.0 if self.gamma is None else self.gamma.at(int(server.rounds) + 1))
-        return Question(w.astype(self.problem.dtype), sigma, number, gamma)
+        return Question(self._asked(server).astype(self.problem.dtype), sigma, number, gamma)
+
+    def _asked(self, server: Server) -> Array:
+        """[p] float64 the w of a round."""
+        if self.rule != "accelerated":
+            return server.w
+        beyond: Array = server.w + server.momentum.beta * (server.w - server.momentum.before)
+        return beyond
 
     def answer_products(
         self, clients: Clients, question: Question, block: Block, now: Round
@@ -286,6 +311,7 @@ class HyFDCA:
     def hear_products(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
         """x.w of the client's samples; all there is to hear where nobody sends steps."""
         scores = told_rows(total.value, block)
+        clients = self._with_losses(clients, scores, block)
         if self.senders == "none":
             return self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
         return clients._replace(scores=padded(scores, clients.alpha.shape[1]))
@@ -296,6 +322,7 @@ class HyFDCA:
         """Algorithms 3 and 5: the local steps, divided by the number of all holders."""
         if isinstance(question, Question):
             clients, scores = self.local.begun(clients, question), self.local.scores(question, block)
+            clients = self._with_losses(clients, scores, block)
         else:
             scores = unpadded(clients.scores, block)
         steps = self.local.steps(clients, scores, block, now, shared=not self.whole)
@@ -322,12 +349,13 @@ class HyFDCA:
         """Algorithm 4: X'alpha in the client's columns; for line-search X'd."""
         if isinstance(question, Question):
             clients, scores = self.local.begun(clients, question), self.local.scores(question, block)
+            clients = self._with_losses(clients, scores, block)
             clients = self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
         moved = clients.other if self.rule == "line-search" else clients.alpha
         pairs = zip(block.shards, unpadded(moved, block), strict=True)
         sums = placed_by_columns(self.problem, [pulled(shard, one, block.dtype) for shard, one in pairs], block)
         along = self.local.along(clients, block) if self.rule == "line-search" else ()
-        return clients, Primal(sums, along, clients.turned)
+        return clients, Primal(sums, clients.losses, along, clients.turned)
 
     def absorb_again(self, server: Server, total: Primal, now: Round) -> Server:
         """w, as it was before the round, but for what those who are back have missed."""
@@ -339,6 +367,8 @@ class HyFDCA:
 
     def absorb(self, server: Server, total: Primal, now: Round) -> Server:
         """w, and what the rule makes of it. (Alg. 4)"""
+        if self.model_is == "best":
+            server = self._with_loss(server, total)
         found = self._primal_of(total)
         if self.rule == "line-search":
             curve = lambda_n(self.problem) * float(found @ found)
@@ -350,14 +380,26 @@ class HyFDCA:
             theta = 1.0 if float(total.turned) > 0 else float(server.momentum.theta)
             server = server._replace(momentum=momentum(server.w, theta))
         t = int(server.rounds) + 1
-        if self.average:
-            weight = (self.average + 1) / (self.average + t)
-            server = server._replace(mean=server.mean + weight * (found - server.mean))
+        if self.model_is == "mean":
+            weight = (GROWTH + 1) / (GROWTH + t)
+            server = server._replace(returned=server.returned + weight * (found - server.returned))
         return server._replace(w=found, rounds=np.int64(t))
 
+    def _with_loss(self, server: Server, total: Primal) -> Server:
+        """With the w of this round as the model, if its losses make it the best so far."""
+        w = self._asked(server)
+        value = float(total.loss) / self.problem.samples + float(self.problem.objective.penalty) * float(w @ w)
+        return server._replace(returned=w, least=np.float64(value)) if value < server.least else server
+
+    def _with_losses(self, clients: Clients, scores: Sequence[Array], block: Block) -> Clients:
+        """The losses at the w of this round."""
+        if self.model_is != "best":
+            return clients
+        return clients._replace(losses=self.local.losses(scores, block))
+
     def model(self, server: Server) -> Parameters:
-        """The last w, or the mean."""
-        w = server.mean if self.average else server.w
+        """The best w, the mean, or the last."""
+        w = server.w if self.model_is == "last" else server.returned
         return Parameters(w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
     def shares(self, clients: Clients, part: Array, block: Block) -> Sequence[Array]:

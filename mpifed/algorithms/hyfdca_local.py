@@ -13,6 +13,7 @@ from mpifed.algorithms.hybrid import (
     bend,
     counted,
     lambda_n,
+    largest_loss,
     once_a_group,
     own_part,
     padded,
@@ -55,18 +56,20 @@ class Clients(NamedTuple):
     own: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
     other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ()
     said: Array  # [n, 2] float64 sigma and gamma, of the round's question
+    losses: Array  # [n] float64 the sum of the losses at the w of the round; () where nobody asks
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ()
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client's part of HyFDCA, whose settings these are; `own` says whether it keeps what it has sent."""
+    """A client's part of HyFDCA, whose settings these are; `own`, `losses_too`: whether steps and losses are kept."""
 
     problem: Problem
     rule: Rule
     inner: int | None
     draws: Literal["rows", "client"]
     own: bool
+    losses_too: bool
 
     def start(self, block: Block) -> Clients:
         """alpha = 0, which is feasible for all losses."""
@@ -83,6 +86,7 @@ class Local:
             own=zeros(self.own),
             other=zeros(together),
             said=np.zeros((n, 2)),
+            losses=np.zeros(n) if self.losses_too else (),
             turned=np.zeros(n) if self.rule == "accelerated" else (),
         )
 
@@ -101,6 +105,15 @@ class Local:
     def scores(self, question: Question, block: Block) -> list[Array]:
         """n arrays [s_i] x.w in the client's columns."""
         return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
+
+    def losses(self, scores: Sequence[Array], block: Block) -> Array:
+        """[n] sums of the losses at these scores, each sample counted once; no more than may travel."""
+        found, most = [], largest_loss(self.problem)
+        for one, shard in zip(scores, block.shards, strict=True):
+            once = index(one, counted(self.problem, shard.client))
+            losses = self.problem.objective.loss((), one[once][:, None], shard.y[once])
+            found.append(losses.sum(dtype=np.float64).clip(None, most))
+        return block.xp.stack(found)
 
     @property
     def alike(self) -> bool:

@@ -11,7 +11,10 @@ from click.testing import CliRunner
 from rounds import Seen, rounds_of
 
 from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
 from mpifed.run.config import Job
+from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
 PENALTY = 1e-2
@@ -53,11 +56,12 @@ def few_digits(folder: Path, split: str) -> Path:
 def course(
     folder: Path, algorithm: dict[str, Any], loss: str = "hinge", measured: int = 1, **tables: Any
 ) -> list[Seen]:
-    """12 rounds in float64 with float sums, unless the tables say otherwise."""
+    """12 rounds in float64 with float sums and the last w, unless the tables say otherwise."""
+    last = {} if algorithm.get("name") == "bundle" else {"name": "hyfdca", "returns": "last"}
     return rounds_of(
         Job.check({
             "name": "law", "rounds": 12, "seed": 5, "data": {"path": str(folder), "block": 2},
-            "algorithm": {"name": "hyfdca", **algorithm}, "objective": {"name": loss, "penalty": PENALTY},
+            "algorithm": last | algorithm, "objective": {"name": loss, "penalty": PENALTY},
             "sum": {"numbers": "float", "channel": "plain"}, "compute": {"dtype": "float64"},
             "record": {"every": 0, "checkpoint_every": 0}, **tables,
         }),
@@ -133,7 +137,7 @@ def test_the_gap_is_a_bound_though_clients_are_absent(shared_path: Path, rule: s
     """Of the model there is and of the alpha of all clients, though w is not w(alpha)."""
     folder = few_digits(shared_path, "2x3")
     X, t = all_data(folder)
-    found = course(folder, RULES[rule] | {"average": 1.0}, participation={"clients_per_round": 2})
+    found = course(folder, RULES[rule] | {"returns": "mean"}, participation={"clients_per_round": 2})
     apart = [np.abs(one.w - X.T @ one.alpha / (2 * PENALTY * len(t))).max() for one in found]
     assert max(apart) > 1e-3
     least = min(one.columns["objective"] for one in course(folder, RULES["bundle"]))
@@ -158,6 +162,52 @@ def test_no_division_of_the_data_makes_a_difference(shared_path: Path, rule: str
         found[split] = course(few_digits(shared_path, split), RULES[rule] | given, measured=0)[-1].w
     for split in splits[1:]:
         np.testing.assert_allclose(found[split], found["1x1"], rtol=0, atol=1e-8, err_msg=split)
+
+
+@pytest.mark.parametrize("split", ["2x3", "rows", "columns"])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bundle"])
+def test_the_best_of_all_w_that_were_asked_with(shared_path: Path, rule: str, split: str) -> None:
+    """By losses that travel in an exchange; they change no other number, and P of the model never rises."""
+    folder, loss = few_digits(shared_path, split), "hinge" if rule != "accelerated" else "squared-hinge"
+    X, t = all_data(folder)
+    best = course(folder, RULES[rule] | {"returns": "best"}, loss)
+    others = course(folder, RULES[rule], loss)
+    asked = [np.zeros(X.shape[1]), *(beyond(one.server) for one in others[:-1])]
+    P = [values(loss, X, t, w, np.zeros(len(t)))[1] for w in asked]
+    for number, (one, other) in enumerate(zip(best, others, strict=True)):
+        np.testing.assert_array_equal(one.w, other.w)
+        least = int(np.argmin(P[: number + 1]))
+        np.testing.assert_allclose(one.model, asked[least], rtol=0, atol=1e-10)
+        assert float(one.server.least) == pytest.approx(P[least], abs=1e-8)
+        assert one.columns["objective"] == pytest.approx(P[least], abs=1e-8)
+
+
+def beyond(server: Any) -> Any:
+    """Where the next round begins: w, or the point beyond it."""
+    if not len(server.momentum):
+        return server.w
+    return server.w + server.momentum.beta * (server.w - server.momentum.before)
+
+
+def test_with_senders_none_the_best_is_the_same(shared_path: Path) -> None:
+    for split in ("2x3", "rows"):
+        folder = few_digits(shared_path, split)
+        one, other = (course(folder, {"returns": "best", "senders": who}, measured=0)[-1] for who in ("all", "none"))
+        np.testing.assert_allclose(one.model, other.model, rtol=0, atol=1e-9)
+        assert float(one.server.least) == pytest.approx(float(other.server.least), abs=1e-9)
+
+
+def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
+    """The mean is taken then, and the best where all take part."""
+    folder, some = few_digits(shared_path, "2x3"), {"participation": {"clients_per_round": 2}}
+    with pytest.raises(UsageError, match='returns = "best": with clients absent nobody knows'):
+        course(folder, {"rule": "damped", "returns": "best"}, **some)
+    table = {
+        "name": "law", "rounds": 1, "data": {"path": str(folder)}, "algorithm": {"name": "hyfdca", "rule": "damped"},
+        "objective": {"name": "hinge", "penalty": PENALTY}, "sum": {"channel": "plain"},
+    }  # fmt: skip
+    chosen = [prepare(Job.check(table | more), Alone()).algorithm for more in ({}, some)]
+    assert [one.model_is for one in chosen] == ["best", "mean"]
 
 
 @pytest.mark.parametrize("rule", RULES)

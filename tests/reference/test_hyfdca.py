@@ -273,14 +273,15 @@ def test_power_iteration_and_what_follows_from_it(shared_path: Path) -> None:
 
 
 def test_the_mean_of_the_course(shared_path: Path) -> None:
-    """Weights (t + 1) ... (t + eta - 1): those of w_t grow as t^eta."""
+    """Weights (t + 1) ... (t + 7): those of w_t grow as t^8."""
     folder = grid(shared_path, "2x3")
     plain, mean = (
-        rounds_of(job_of(folder, rounds=7, **RULES["paper"], **more), measured=0) for more in ({}, {"average": 2.0})
+        rounds_of(job_of(folder, rounds=7, **RULES["paper"], returns=which), measured=0)
+        for which in ("last", "mean")
     )
     expected = np.zeros(64)
     for t, one in enumerate(plain, 1):
-        expected = expected * (1 - 3 / (t + 2)) + one.w * 3 / (t + 2)  # Shamir, Zhang (ICML 2013)
+        expected = expected * (1 - 9 / (t + 8)) + one.w * 9 / (t + 8)  # Shamir, Zhang (ICML 2013)
     np.testing.assert_allclose(mean[-1].model, expected, **CLOSE)
     np.testing.assert_array_equal(mean[-1].w, plain[-1].w)
 

@@ -22,8 +22,8 @@ from mpifed.cli import main
 from mpifed.comm.line import Line
 from mpifed.run.config import Job
 
-ONE = {"name": "hyfdca", "rule": "paper", "inner": 1}
-ALL = {"name": "hyfdca"}
+ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
+ALL = {"name": "hyfdca", "primal": "clear"}
 HINGE = {"name": "hinge", "penalty": 5e-3}
 SOFTMAX = {"name": "softmax", "penalty": 1e-3}
 
@@ -164,7 +164,7 @@ def test_sealing_does_not_hide_what_w_tells(squares: Path, audit: Callable[..., 
 
 
 def test_a_plane_that_changes_by_a_row(squares: Path, audit: Callable[..., Audit]) -> None:
-    one = attack(audit(squares, {"name": "bundle"}, "masked", 12), "moved-row", "each client's")
+    one = attack(audit(squares, {"name": "bundle", "primal": "clear"}, "masked", 12), "moved-row", "each client's")
     assert one.success
     lengths = np.linalg.norm(one.found, axis=1) / np.linalg.norm(one.truth, axis=1)
     assert np.isclose(lengths, 1, atol=1e-3).any()  # u is 0 or the sign of a row
@@ -225,7 +225,7 @@ def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[
 
 def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None:
     """What the second one sends is the sum less what the first one sends."""
-    stage = rehearse(Job.check(table(squares, ONE | {"primal": "sealed"}, "masked")), 1)
+    stage = rehearse(Job.check(table(squares, ONE | {"primal": "sealed", "returns": "last"}, "masked")), 1)
     lines = {one.name: line_of(stage, one) for one in stage.exchanges}
     everybody = np.ones(4, dtype=bool)
     looked_at = [len(hidden(lines["primal"], stage.cells, client, everybody)[0]) for client in range(4)]

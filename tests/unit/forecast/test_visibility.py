@@ -13,7 +13,7 @@ from mpifed.forecast.job import forecast, forecast_text
 VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'sum.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
-    'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0}',
+    'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',
     'objective={name = "hinge", penalty = 5e-3}',
 )
 SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
