@@ -122,6 +122,15 @@ def test_every_setting_is_a_change_of_a_job() -> None:
             assert job.data.path.endswith(f"hyfdca-{setting.data}-{setting.grid}")
 
 
+def test_the_jobs_say_how_their_data_are_scaled() -> None:
+    from jobs.hyfdca.data import SCALES
+    from jobs.hyfdca.names import DATA, JOBS
+
+    for data in DATA:
+        for path in JOBS.glob(f"{data}-*.toml"):
+            assert f"--scale {SCALES.get(data, 'unit-rows')} --split grid" in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("kind", ["--dense", "--sparse"])
 def test_rows_are_put_together_from_cells(tmp_path: Path, kind: str) -> None:
     from click.testing import CliRunner
