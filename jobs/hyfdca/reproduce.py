@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.hyfdca import data, figures, report
-from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
+from jobs.hyfdca.names import JOBS, METHODS, OWN, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
 from mpifed.run import gra
@@ -53,7 +53,8 @@ class Plan(runs.Plan):
     def setting_changes(self, setting: Setting, method: str) -> list[str]:
         """What a setting makes of a method's job, but for what was tuned."""
         place = [f'data.path="{data.folder_of(setting.data, setting.grid)}"']
-        return [*place, f"participation.clients_per_round={setting.present}", *change_of(method)]
+        sealed = [f"network.ciphertext_bytes={setting.ciphertext_bytes}"] if method in OWN else []
+        return [*place, f"participation.clients_per_round={setting.present}", *sealed, *change_of(method)]
 
     def known(self) -> dict[str, dict[str, Any]]:
         """What was tuned: changes by the name of a curve."""

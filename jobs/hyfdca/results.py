@@ -13,15 +13,14 @@ from jobs.hyfdca.names import Setting
 from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
 from mpifed.run.history import aside, read_json
-from mpifed.run.network import KINDS, simulate
+from mpifed.run.network import KINDS, PER_VALUE, simulate
 from mpifed.run.tables import NetworkTable
 from mpifed.shards.store import open_federation
 
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
 AXES = ("rounds", "simulated", "real")  # of the figures
 RELATIVE_GAP = 1e-12  # what certifies P*
-SEALED = 35 / 8  # bytes of a value in a ciphertext of BFV against those in the clear, as measured on MNIST
-PAILLIER = "published"  # the job's network with the paper's times of encryption
+PAILLIER = "published"  # the job's network with Paillier's times and ciphertexts, the defaults of [network]
 
 
 class Curve(NamedTuple):
@@ -62,35 +61,27 @@ def read_curve(setting: Setting, method: str, run_dirs: Sequence[Path], rounds: 
         return None
     objective, accuracy, elapsed, simulated = runs.columns.values()
     told = [read_json(run / "run.json") for run in runs.folders]
-    plain = _mean([_by_kind(one, one["simulated"]["rounds"], 1.0) for one in told])
-    kinds = _mean([_by_kind(one, one["simulated"]["rounds"], SEALED) for one in told])
-    published = _mean([_by_kind(one, _published(one, setting.clients), SEALED) for one in told])
-    more = [(sum(one.values()) - sum(plain.values())) * runs.rounds for one in (kinds, published)]
+    kinds = _mean([(one["simulated"]["rounds"], one["rounds"]) for one in told])
+    published = _mean([(_published(one, setting.clients), one["rounds"]) for one in told])
+    more = (sum(published.values()) - sum(kinds.values())) * runs.rounds
     return Curve(
-        setting, method, runs.rounds, (objective - best) / best, accuracy, elapsed, simulated + more[0],
-        simulated + more[1], kinds, published,
+        setting, method, runs.rounds, (objective - best) / best, accuracy, elapsed, simulated, simulated + more, kinds,
+        published,
     )  # fmt: skip
 
 
-def _by_kind(told: Mapping[str, Any], rounds: Mapping[str, Mapping[str, float]], sealed: float) -> dict[str, float]:
-    """Seconds of a round; what is encrypted takes `sealed` times the bytes that it took in the run."""
-    found, secret = dict.fromkeys(KINDS, 0.0), told["simulated"]["network"]["encryption"] != "none"
-    for name, seconds in rounds.items():
-        larger = sealed if secret and told["exchanges"][name]["sealed_most"] else 1.0
-        for kind in KINDS:
-            found[kind] += seconds[kind] * (larger if kind == "transfer" else 1.0) / told["rounds"]
-    return found
-
-
-def _mean(many: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {kind: float(np.mean([one[kind] for one in many])) for kind in KINDS}
+def _mean(many: Sequence[tuple[Mapping[str, Mapping[str, float]], int]]) -> dict[str, float]:
+    """Seconds of a round by kind, of runs of which the seconds of each exchange and the rounds are given."""
+    return {
+        kind: float(np.mean([sum(one[kind] for one in parts.values()) / rounds for parts, rounds in many]))
+        for kind in KINDS
+    }
 
 
 def _published(told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
-    """By exchange, over the run's network with published times wherever the job has times for each value."""
-    own = {key: value for key, value in told["simulated"]["network"].items() if value is not None}
-    for key in ("encrypt_s", "decrypt_s", "add_s"):
-        own.pop(key, None)
+    """By exchange, over the run's network with Paillier wherever the job says what a sealed value takes."""
+    network = told["simulated"]["network"].items()
+    own = {key: value for key, value in network if value is not None and key not in PER_VALUE}
     return simulate(NetworkTable(**own), told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
 
 

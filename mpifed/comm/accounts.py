@@ -24,6 +24,8 @@ class Spent(NamedTuple):
     down_most: int = 0  # of the client who is told most
     sealed_most: int = 0  # values that the client who sends most sends, where they are to be sealed
     opened_most: int = 0  # values that who opens most opens
+    up_clear: int = 0  # bytes of a sum that is opened for the server, by whoever opens it
+    down_clear: int = 0  # bytes of the question, of the client who is asked most
     added: int = 0  # values that the server adds up
 
 

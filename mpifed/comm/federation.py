@@ -304,9 +304,10 @@ class Federation:
         asked, there, told = now.asked, answering(exchange, now), hearing(exchange, now)
         up, down = self._channel(exchange).traffic(line, now)
         own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        down = down + np.where(asked, nbytes(question) - own, 0)
-        down += own // self.cells.columns.length * np.where(asked, self._widths, 0)
-        opened = (line.values_told * told).max() if isinstance(exchange, ToClients) else line.values
+        clear = np.where(asked, nbytes(question) - own, 0)
+        clear += own // self.cells.columns.length * np.where(asked, self._widths, 0)
+        down, to_clients = down + clear, isinstance(exchange, ToClients)
+        opened = (line.values_told * told).max() if to_clients else line.values
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),
@@ -314,5 +315,7 @@ class Federation:
             down_most=int(down.max()),
             sealed_most=int((line.values_sent * there).max()) if exchange.private else 0,
             opened_most=int(opened) if exchange.private else 0,
+            up_clear=line.sum.nbytes if exchange.private and not to_clients else 0,
+            down_clear=int(clear.max()),
             added=int(line.values_sent @ there),
         )

@@ -48,6 +48,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),
         ("run.json", "exchanges.*.down_most exchanges.*.sealed_most exchanges.*.opened_most exchanges.*.added"),
+        ("run.json", "exchanges.*.up_clear exchanges.*.down_clear"),
         ("run.json", "simulated.*.latency simulated.*.transfer"),
     ),
     RAW: (

@@ -11,6 +11,10 @@ where up and down are the bytes of the client who sends, and who is told, the mo
 slowest client: clients work side by side, and the server waits for the last. A sum that clients are told travels with
 the next question, so an exchange is one round trip; one in which nobody answers is none. The server's own line is taken
 to be wide enough.
+
+With published encryption each value of a private exchange takes so many seconds and bytes, whatever the run's channel:
+clients send their ciphertexts, and are told those of the sum; a sum for the server is opened by one of them, who sends
+it back in the clear. So do questions travel.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ Seconds = dict[str, float]  # by `KINDS`
 KINDS = ("compute", "encryption", "latency", "transfer", "server")
 KEYS = "keys"  # the account of the agreement on keys, which is no exchange
 FIGURES = ("latency_s", "up_bytes_per_s", "down_bytes_per_s")
+PER_VALUE = ("encrypt_s", "decrypt_s", "add_s", "ciphertext_bytes")  # keys of published encryption
 
 
 class Preset(NamedTuple):
@@ -119,31 +124,29 @@ def simulate(table: NetworkTable, accounts: Mapping[str, Account], once: Collect
 def described(table: NetworkTable, simulation: Simulation) -> dict[str, Any]:
     """A simulation with what it rests on, for run.json."""
     own = {"name": table.name, **figures(table), "client_slowdown": table.client_slowdown}
-    per_value = {key: getattr(table, key) for key in ("encrypt_s", "decrypt_s", "add_s")}
+    per_value = {key: getattr(table, key) for key in PER_VALUE}
     cryptography = {"encryption": table.encryption, **(per_value if table.encryption == "published" else {})}
     return {"network": own | cryptography, "set_up": simulation.set_up, "rounds": simulation.rounds}
 
 
 def _seconds(table: NetworkTable, account: Account) -> Seconds:
     """Of all the times that an exchange was played."""
-    link = figures(table)
+    link, sealed, opened, added = figures(table), account["sealed_most"], account["opened_most"], account["added"]
+    up, down, cryptography = account["up_most"], account["down_most"], 0.0
+    if table.encryption == "published" and (sealed or opened):
+        up = sealed * table.ciphertext_bytes + account["up_clear"]
+        down = opened * table.ciphertext_bytes + account["down_clear"]
+        cryptography = sealed * table.encrypt_s + added * table.add_s + opened * table.decrypt_s
+    elif table.encryption == "as-run":
+        # clients seal one after the other here, and side by side there: the busiest takes its share of the time of all
+        cryptography = account["crypto_s"] * (sealed / added if added else 1.0)
     return {
         "compute": account["answer_s"] * table.client_slowdown,
-        "encryption": _cryptography(table, account),
+        "encryption": cryptography,
         "latency": account["played"] * link["latency_s"] if account["up_most"] else 0.0,
-        "transfer": account["up_most"] / link["up_bytes_per_s"] + account["down_most"] / link["down_bytes_per_s"],
+        "transfer": up / link["up_bytes_per_s"] + down / link["down_bytes_per_s"],
         "server": account["server_s"],
     }
-
-
-def _cryptography(table: NetworkTable, account: Account) -> float:
-    sealed, opened, added = account["sealed_most"], account["opened_most"], account["added"]
-    if table.encryption == "published" and (sealed or opened):  # of a private exchange, whatever the run's channel
-        return sealed * table.encrypt_s + added * table.add_s + opened * table.decrypt_s
-    if table.encryption == "as-run":
-        # clients seal one after the other here, and side by side there: the busiest takes its share of the time of all
-        return account["crypto_s"] * (sealed / added if added else 1.0)
-    return 0.0
 
 
 def _keys(table: NetworkTable, account: Account, clients: int) -> Seconds:

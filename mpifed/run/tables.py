@@ -127,6 +127,7 @@ class NetworkTable(Table):
     encrypt_s: Annotated[float, Field(ge=0)] = 0.018882
     decrypt_s: Annotated[float, Field(ge=0)] = 0.018865
     add_s: Annotated[float, Field(ge=0)] = 0.000054
+    ciphertext_bytes: Annotated[float, Field(gt=0)] = 512.0  # of a value: modulo the square of a modulus of 2048 bits
 
 
 class LimitKeys(Table):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mpifed.shards.store import Federation
 
 SOURCES = ("digits", "mnist", "newsgroups", "covtype", "svmlight", "csv", "tables", "synthetic")
+SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
 OF_SOURCES = (
     "path", "test", "dense", "id", "label", "key", "remove", "samples", "features", "noise", "task", "classes", "dtype",
@@ -28,6 +29,17 @@ def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     if rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns):
         return int(rows), int(columns)
     raise UsageError(f"--grid {value}: expected R groups of rows and C of columns as RxC, for example 5x2")
+
+
+def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Names of scalings, separated by commas."""
+    for kind in [] if value is None else value.split(","):
+        if kind not in SCALES:
+            raise UsageError(
+                f"--scale {value}: {kind!r} is no scaling; expected one of {', '.join(SCALES)}, or several in turn, "
+                "separated by commas"
+            )
+    return value
 
 
 FILE = click.Path(path_type=Path)
@@ -69,9 +81,11 @@ FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--scale",
-    type=click.Choice(["none", "unit", "minmax", "standard", "unit-rows"]),
+    callback=_scales,
+    metavar="|".join(SCALES),
     help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1. "
-    "unit-rows: each row to norm 1.  [default: unit for digits and mnist, else none]",
+    "unit-rows: each row to norm 1. Several in turn: minmax,unit-rows.  "
+    "[default: unit for digits and mnist, else none]",
 )
 @click.option("--test-fraction", type=float, metavar="F", help="Hold this share of the rows out for testing.")
 @click.option("--pack", type=int, default=1, show_default=True, metavar="K", help="Clients a file.")

@@ -22,7 +22,7 @@ from mpifed.shards.maps import read_map
 from mpifed.shards.optimum import MOST_FEATURES, least_squares
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, kept
 from mpifed.shards.progress import progress
-from mpifed.shards.scaling import fit, unit_rows
+from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES
 from mpifed.shards.store import About, Federation, open_federation, write_federation
@@ -43,7 +43,7 @@ class Options:
     partition: str = "iid"
     skew: float | None = None
     labels: str = "all"
-    scale: str = "none"
+    scale: str = "none"  # or several scalings in turn, separated by commas
     test_fraction: float | None = None
     pack: int = 1
     seed: int = 0
@@ -113,14 +113,7 @@ def prepare(options: Options) -> Federation:
     partition = data.partition or _partition(options, y, data.features)
     if partition.missing and options.map:
         data = _only_held(data, partition)
-    if options.scale == "unit-rows":
-        data = _with_unit_rows(data)
-    scaling = fit(options.scale, data.chunks(), data.top)
-    if partition.missing and scaling.shift.any():
-        raise UsageError(
-            f"--scale {options.scale}: columns would be shifted, and zero no longer be the value of the "
-            f"{partition.missing} cells that nobody holds; use --scale unit or --scale unit-rows"
-        )
+    data, scaling = _scaled(data, options.scale, partition.missing)
     optimum = None
     if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
@@ -190,23 +183,50 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
     return replace(data, chunks=chunks)
 
 
-def _with_unit_rows(data: Dataset) -> Dataset:
-    """The data with rows of Euclidean norm 1."""
+def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
+    """The data as they are to be stored, and the scaling of their columns that readers apply.
 
-    def chunks() -> Iterator[Any]:
-        size = max(1, CHUNK_VALUES // data.features)
-        for X in data.chunks():
-            if data.dtype is None:
-                yield unit_rows(X)
-            else:
-                yield from (unit_rows(X[start : start + size]) for start in range(0, len(X), size))
+    Parameters
+    ----------
+    kinds : names of scalings in turn, separated by commas
+    missing : cells that nobody holds
 
+    Raises
+    ------
+    UsageError
+        When a shift would fill a sparse matrix, or cells that nobody holds.
+    """
+    scaling = IDENTITY
+    for kind in kinds.split(","):
+        if kind == "unit-rows":
+            data, scaling = _with_unit_rows(data, scaling), IDENTITY
+        elif kind != "none":
+            own = fit(kind, data.chunks() if scaling is IDENTITY else _pieces(data, scaling), data.top)
+            if missing and own.shift.any():
+                raise UsageError(
+                    f"--scale {kinds}: {kind} would shift columns, and zero no longer be the value of the "
+                    f"{missing} cells that nobody holds; use unit or unit-rows"
+                )
+            data, scaling = replace(data, top=None), own if scaling is IDENTITY else scaling.then(own)
+    return data, scaling
+
+
+def _with_unit_rows(data: Dataset, scaling: Scaling) -> Dataset:
+    """The scaled data with rows of Euclidean norm 1."""
     return replace(
         data,
         dtype=None if data.dtype is None else np.float32,
-        chunks=chunks,
-        test=(unit_rows(data.test[0]), data.test[1]) if data.test else None,
+        chunks=lambda: map(unit_rows, _pieces(data, scaling)),
+        test=(unit_rows(scaling.apply(data.test[0], np.float64)), data.test[1]) if data.test else None,
+        top=None,
     )
+
+
+def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Any]:
+    """The scaled rows in float64, dense ones a few at a time."""
+    for X in data.chunks():
+        size = X.shape[0] if data.dtype is None else max(1, CHUNK_VALUES // data.features)
+        yield from (scaling.apply(X[start : start + size], np.float64) for start in range(0, X.shape[0], size))
 
 
 def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> dict[str, Any]:

@@ -33,8 +33,14 @@ class Scaling(NamedTuple):
         shift = None if np.all(self.shift == 0) else self.shift.astype(dtype)
         return scale, shift
 
-    def apply(self, X: Array, dtype: Any) -> Array:
-        """Dense rows X [s, p], scaled."""
+    def then(self, later: Scaling) -> Scaling:
+        """This scaling, and `later` of what it gives."""
+        return Scaling(self.scale * later.scale, self.shift * later.scale + later.shift)
+
+    def apply(self, X: Any, dtype: Any) -> Any:
+        """Rows X [s, p], scaled; CSR rows must not be shifted."""
+        if not isinstance(X, np.ndarray):
+            return scale_sparse(X, self.to(dtype)[0], dtype)
         out = np.empty(X.shape, dtype)
         scale_dense(X, *self.to(dtype), out)
         return out
@@ -52,13 +58,13 @@ def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
 
 
 def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
-    """The scaling that `--scale kind` asks for, computed on the training rows alone.
+    """A scaling of columns that `--scale` names, computed on the training rows alone.
 
     Parameters
     ----------
-    kind : "none"; "unit", which divides by `top`, or where that is None by the largest absolute value; "minmax",
-        which takes each column to [0, 1]; "standard", which takes each column to mean 0 and variance 1. Constant
-        columns become 0 in the latter two. "unit-rows" is no scaling of columns and gives the identity.
+    kind : "unit", which divides by `top`, or where that is None by the largest absolute value; "minmax", which takes
+        each column to [0, 1]; "standard", which takes each column to mean 0 and variance 1. Constant columns become 0
+        in the latter two.
     chunks : the rows [b, p], dense or CSR; read at most once
     top : the largest value that the source can have
 
@@ -67,8 +73,6 @@ def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
     UsageError
         When a shift would fill a sparse matrix.
     """
-    if kind in ("none", "unit-rows"):
-        return IDENTITY
     if kind == "unit":
         if top is None:
             top = max((float(abs(X).max()) for X in chunks), default=0.0)

@@ -24,7 +24,8 @@ LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
 # two plays with 3 clients, of whom the largest sends 100 values and is told 200
 PLAIN = {
     "played": 2, "up_bytes": 4000, "down_bytes": 9000, "up_most": 1600, "down_most": 3200, "sealed_most": 200,
-    "opened_most": 400, "added": 500, "crypto_s": 0.0, "answer_s": 0.25, "server_s": 0.125,
+    "opened_most": 400, "up_clear": 0, "down_clear": 160, "added": 500, "crypto_s": 0.0, "answer_s": 0.25,
+    "server_s": 0.125,
 }  # fmt: skip
 NOTHING = dict.fromkeys(PLAIN, 0)
 
@@ -60,6 +61,23 @@ def test_published_times_of_encryption() -> None:
     assert kinds(table, in_the_clear)["encryption"] == 0
     own = NetworkTable(**LINK, encryption="published", encrypt_s=1.0, decrypt_s=0.0, add_s=0.0)
     assert kinds(own, PLAIN)["encryption"] == 200
+
+
+def test_published_bytes_of_encryption() -> None:
+    """512 a value by default; questions, and what is opened for the server, stay as they are."""
+    table = NetworkTable(**LINK, encryption="published")
+    assert kinds(table, PLAIN)["transfer"] == 200 * 512 / 1000 + (400 * 512 + 160) / 4000
+    opened_for_the_server = PLAIN | {"up_clear": 800}
+    assert kinds(table, opened_for_the_server)["transfer"] == (200 * 512 + 800) / 1000 + (400 * 512 + 160) / 4000
+    encrypted = PLAIN | {"up_most": 524_288, "down_most": 262_144, "crypto_s": 9.0}  # bytes of another scheme
+    assert kinds(table, encrypted) == kinds(table, PLAIN)
+    in_the_clear = PLAIN | {"sealed_most": 0, "opened_most": 0}
+    assert kinds(table, in_the_clear)["transfer"] == 1600 / 1000 + 3200 / 4000
+    small = NetworkTable(**LINK, encryption="published", ciphertext_bytes=2.5)
+    assert kinds(small, PLAIN)["transfer"] == 200 * 2.5 / 1000 + (400 * 2.5 + 160) / 4000
+    for encryption in ("as-run", "none"):
+        found = kinds(NetworkTable(**LINK, encryption=encryption, ciphertext_bytes=2.5), PLAIN)
+        assert found["transfer"] == 1600 / 1000 + 3200 / 4000
 
 
 def test_an_iteration_of_hyfdca_on_mnist_takes_the_papers_hours() -> None:
@@ -186,6 +204,30 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
     assert sha256(plain) == sha256(out)
     assert "simulated_s" not in read_history(plain) and summary(plain)["simulated_s"] is None
     assert "simulated seconds" not in run_text(plain)
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+@pytest.mark.parametrize("primal", ["clear", "sealed"])
+def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, primal: str) -> None:
+    """2 x 3 clients with 719 rows and up to 22 of 64 columns; ciphertexts are those of the table in every channel."""
+    network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
+    table = {
+        **job(patches, 1, network=network).table(), "objective": {"name": "hinge", "penalty": 0.01},
+        "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal}, "sum": {"channel": channel},
+    }  # fmt: skip
+    out = tmp_path / "run"
+    run(Job.check(table), Alone(), out)
+    simulated = read_json(out / "run.json")["simulated"]
+    rows = 719 * 100 / 1000 + 719 * 100 / 4000
+    question = (22 * 4 + 2 * 8) / 4000  # w in float32, and two numbers
+    opened = (22 * 100 + 64 * 8) / 1000 + 64 * 100 / 4000  # sealed, opened by one client, and sent to the server
+    assert {name: one["transfer"] for name, one in simulated["rounds"].items()} == {
+        "products": pytest.approx(rows + question),
+        "duals": pytest.approx(rows),
+        "primal": pytest.approx(opened if primal == "sealed" else 22 * 8 / 1000),
+    }
+    assert simulated["network"]["ciphertext_bytes"] == 100
+    assert "encryption published, 100 bytes a value" in run_text(out)
 
 
 def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch: Any, write_job: Any) -> None:

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from sklearn.datasets import load_digits
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
+from mpifed.shards import prepare as prepare_module
+from mpifed.shards.command import SCALES, data
 from mpifed.shards.shard import Shard
 from mpifed.shards.sources import synthetic as synthetic_module
 from mpifed.shards.store import Federation, open_federation
@@ -100,6 +101,63 @@ def test_scalings(run: Run, scale: str) -> None:
         np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1, rtol=1e-6)
 
 
+def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test rows, scaled in turn by what is known of the training rows alone."""
+    for kind in kinds.split(","):
+        center, spread = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        if kind == "unit":
+            spread = np.full(X.shape[1], np.abs(X).max())
+        if kind == "minmax":
+            center, spread = X.min(axis=0), np.ptp(X, axis=0)
+        if kind == "standard":
+            center, spread = X.mean(axis=0), X.std(axis=0)
+        spread = np.where(spread > 0, spread, 1)
+        X, test = (X - center) / spread, (test - center) / spread
+        if kind == "unit-rows":
+            X, test = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300) for rows in (X, test))
+    return X, test
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        "minmax,unit-rows", "unit-rows,minmax", "unit,unit", "unit-rows,unit", "minmax,standard", "none,minmax,none",
+        "standard,unit-rows,unit",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("values", [1, 64])
+def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ranges that differ, a constant column, and test rows beyond what training rows have."""
+    monkeypatch.setattr(prepare_module, "CHUNK_VALUES", values)  # so that rows come in pieces
+    rng = np.random.default_rng(5)
+    X = np.float32(rng.normal([0, 5, -300, 2, 1], [1, 0.1, 90, 0, 40], (50, 5)))
+    files = {"train": X[:40], "test": 2 * X[40:]}
+    for name, rows in files.items():
+        lines = (",".join(f"{x:.9g}" for x in row) + f",{i % 2}" for i, row in enumerate(rows))
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    words = ("csv", tmp_path / "train", "--test", tmp_path / "test", "--split", "grid", "--grid", "2x2")
+    federation = run(*words, "--scale", kinds)
+    expected = by_hand(kinds, *(rows.astype(np.float64) for rows in files.values()))
+    test = federation.test(np.float64)
+    assert test is not None
+    for found, rows in zip((everything(federation)[0], test[0]), expected, strict=True):
+        np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6 * np.abs(rows).max())
+    assert federation.provenance["options"]["scale"] == kinds
+
+
+def test_a_source_knows_its_largest_value_before_other_scalings_alone(run: Run) -> None:
+    federation = run("digits", "--split", "rows", "--clients", 2, "--scale", "unit-rows,unit")
+    assert everything(federation)[0].max() == pytest.approx(1, rel=1e-15)
+
+
+def test_a_scaling_after_no_other_has_the_same_bits(run: Run) -> None:
+    words = ("digits", "--split", "rows", "--clients", 2, "--test-fraction", 0.1, "--force", "--scale")
+    for kind in SCALES:
+        alone, after = run(*words, kind), run(*words, f"none,{kind}")
+        assert alone.checksums == after.checksums
+        assert [value.tobytes() for value in alone.scaling] == [value.tobytes() for value in after.scaling]
+
+
 def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.random((40, 30)) * (rng.random((40, 30)) < 0.1)
@@ -116,6 +174,11 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     loaded = federation.test(np.float64)
     assert loaded is not None
     np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
+    words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--force", "--scale")
+    with pytest.raises(UsageError, match="--scale minmax: column 29 would be shifted"):  # a constant that is not 0
+        run(*words, "minmax,unit-rows")
+    in_turn = run(*words, "unit,unit-rows,unit")
+    np.testing.assert_allclose(everything(in_turn)[0], expected[:30] / expected[:30].max(), rtol=1e-6)
     assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
 
 
@@ -184,6 +247,8 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split columns --clients 65", "give 1 to 64"),
         ("digits --split rows --clients 2 --pack 0", "--pack 0"),
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),
+        ("digits --split rows --clients 2 --scale minmax,rows", "'rows' is no scaling; expected one of none, unit,"),
+        ("digits --split rows --clients 2 --scale minmax,", "'' is no scaling"),
         ("digits --split rows --clients 2 --samples 7", "--samples: digits has no such option"),
         ("digits somewhere --split rows --clients 2", "PATH: digits has no such option"),
         ("csv --split rows --clients 2", "csv: the file or folder is missing"),
@@ -224,5 +289,7 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
     assert federation.provenance["missing_cells"] == 2
     np.testing.assert_allclose(read(federation.shard(0, True)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
     np.testing.assert_allclose(read(federation.shard(1, True)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
-    with pytest.raises(UsageError, match="--scale"):
-        run(*words, "--missing", "zero", "--scale", "minmax", "--force")
+    reason = {"csv": "minmax would shift columns, .* the 2 cells that nobody", "svmlight": "fills the zeros of sparse"}
+    for kinds in ("minmax", "minmax,unit-rows"):
+        with pytest.raises(UsageError, match=f"--scale {kinds.partition(',')[0]}.*{reason[source]}"):
+            run(*words, "--missing", "zero", "--scale", kinds, "--force")

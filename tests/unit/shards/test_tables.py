@@ -151,7 +151,7 @@ def test_cells_that_nobody_holds(folder: Path) -> None:
     join(folder)
     with pytest.raises(DataError, match=r"'(income|likes)' of sample '(eva|fay)' is in no file; .* all 4 such cells"):
         make(folder)
-    with pytest.raises(UsageError, match="--scale standard: columns would be shifted"):
+    with pytest.raises(UsageError, match="--scale standard: standard would shift columns"):
         make(folder, "--missing", "zero", "--scale", "standard")
 
 
