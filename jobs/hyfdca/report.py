@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from jobs.hyfdca.claims import BY, COMPARED, GOALS, Curves, claims, count, nearest
@@ -42,6 +43,7 @@ def text(
     lines += ["", "## Claims of section 5.2", "", *claims_table(claims(curves))]
     lines += ["", "## Against each rival, setting by setting", "", *_counts(curves)]
     lines += ["", "## How near the optimum our rules come, 4 x 4 clients", "", *_goals(curves)]
+    lines += ["", "## How far P of the last model is above the least P measured in its run", "", *_excess(curves)]
     lines += ["", "## All rules and rivals, 4 x 4 clients, all of them in every round", "", *_everybody(curves)]
     lines += ["", f"## (P - P*) / P* after {rounds} rounds, and accuracy", "", *_measured(curves)]
     lines += ["", "## Seconds of a round over the network, by kind", "", *_costs(curves)]
@@ -73,6 +75,18 @@ def _goals(curves: Curves) -> Iterator[str]:
         found = nearest(curves, goal)
         reached = ("not run", "") if found is None else (f"{found[1]:.2g}", TITLES[found[0]])
         yield row((DATA_TITLES[goal.data], f"{goal.fraction:g}", str(goal.rounds), f"{goal.relative:g}", *reached))
+
+
+def _excess(curves: Curves) -> Iterator[str]:
+    """By method, over all settings: of rivals the last w, of ours the model that they return."""
+    yield row(("method", "settings", "median", "largest", "in", "within 1 % in"))
+    yield rule(6)
+    for method in (*OWN, *RIVALS):
+        found = {curve.setting.name: float(curve.excess.max()) for curve in curves.values() if curve.method == method}
+        if found:
+            worst = max(found, key=found.__getitem__)
+            numbers = (f"{100 * one:.2g} %" for one in (median(found.values()), found[worst]))
+            yield row((TITLES[method], str(len(found)), *numbers, worst, f"{sum(e <= 0.01 for e in found.values())}"))
 
 
 def _data(curves: Curves) -> list[str]:

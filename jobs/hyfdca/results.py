@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jobs.hyfdca.names import Setting
+from jobs.hyfdca.names import RIVALS, Setting
 from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
 from mpifed.run.history import aside, read_json
@@ -24,13 +24,18 @@ PAILLIER = "published"  # the job's network with Paillier's times and ciphertext
 
 
 class Curve(NamedTuple):
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed alone.
+
+    At each round HyFDCA and the bundle method have the model that they return. The rivals have no way to choose one,
+    and are given the best that was measured so far.
+    """
 
     setting: Setting
     method: str
     rounds: Rounds  # [T]
     relative: Floats  # [seeds, T] (P - P*) / P*
     accuracy: Floats  # [seeds, T] on the test data
+    excess: Floats  # [seeds] P of the last model over the least P that was measured in its run, less 1
     elapsed: Floats  # [seeds, T] seconds of training on this machine
     simulated: Floats  # [seeds, T] seconds over the job's network
     published: Floats  # [seeds, T] the same with the times of encryption that the paper took
@@ -60,14 +65,24 @@ def read_curve(setting: Setting, method: str, run_dirs: Sequence[Path], rounds: 
     if runs is None:
         return None
     objective, accuracy, elapsed, simulated = runs.columns.values()
+    excess = objective[:, -1] / objective.min(axis=1) - 1
+    if method in RIVALS:
+        objective, accuracy = best_so_far(objective, accuracy)
     told = [read_json(run / "run.json") for run in runs.folders]
     kinds = _mean([(one["simulated"]["rounds"], one["rounds"]) for one in told])
     published = _mean([(_published(one, setting.clients), one["rounds"]) for one in told])
     more = (sum(published.values()) - sum(kinds.values())) * runs.rounds
     return Curve(
-        setting, method, runs.rounds, (objective - best) / best, accuracy, elapsed, simulated, simulated + more, kinds,
-        published,
+        setting, method, runs.rounds, (objective - best) / best, accuracy, excess, elapsed, simulated, simulated + more,
+        kinds, published,
     )  # fmt: skip
+
+
+def best_so_far(objective: Floats, accuracy: Floats) -> tuple[Floats, Floats]:
+    """[seeds, T] both, of the model of least objective until then."""
+    rounds = np.arange(objective.shape[1])
+    at = np.maximum.accumulate(np.where(objective <= np.minimum.accumulate(objective, axis=1), rounds, 0), axis=1)
+    return np.take_along_axis(objective, at, axis=1), np.take_along_axis(accuracy, at, axis=1)
 
 
 def _mean(many: Sequence[tuple[Mapping[str, Mapping[str, float]], int]]) -> dict[str, float]:

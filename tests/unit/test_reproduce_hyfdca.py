@@ -24,6 +24,16 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+def test_rivals_are_given_their_best() -> None:
+    """Of equal objectives the later model, as measured; accuracies go with the models."""
+    from jobs.hyfdca.results import best_so_far
+
+    objective, accuracy = np.array([[1.0, 0.5, 0.7, 0.5, 0.4, 0.9]]), np.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    best, its = best_so_far(objective, accuracy)
+    np.testing.assert_array_equal(best, [[1.0, 0.5, 0.5, 0.5, 0.4, 0.4]])
+    np.testing.assert_array_equal(its, [[0.1, 0.2, 0.2, 0.4, 0.5, 0.5]])
+
+
 def curve(
     method: str, relative: Sequence[float], round_s: float = 1.0, encryption_s: float = 0.0, grid: str = "4x4"
 ) -> Any:
@@ -35,8 +45,8 @@ def curve(
     kinds = dict.fromkeys(("compute", "encryption", "latency", "transfer", "server"), 0.0) | {"latency": round_s}
     time = round_s * rounds[None]
     return Curve(
-        Setting("a9a", grid, 1.0), method, rounds, loss, 1 - loss / 10, 2 * time, time, time + encryption_s * rounds,
-        kinds, kinds | {"encryption": encryption_s},
+        Setting("a9a", grid, 1.0), method, rounds, loss, 1 - loss / 10, np.zeros(1), 2 * time, time,
+        time + encryption_s * rounds, kinds, kinds | {"encryption": encryption_s},
     )  # fmt: skip
 
 

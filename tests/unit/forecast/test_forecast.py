@@ -83,7 +83,8 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     """Set-up exchanges that are played again and again, rows that several clients hold, X'alpha in the clear."""
     job = {
         "name": "cells", "rounds": 3, "data": {"path": str(patchwork), "block": 2},
-        "objective": {"name": "hinge", "penalty": 5e-3}, "algorithm": {"name": "hyfdca", "rule": rule, "primal": "clear"},
+        "objective": {"name": "hinge", "penalty": 5e-3},
+        "algorithm": {"name": "hyfdca", "rule": rule, "primal": "clear"},
         "sum": {"channel": channel}, "record": {"every": 0},
     }  # fmt: skip
     path = write_job(tmp_path / "job.toml", job)
