@@ -21,7 +21,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints clean
+.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -114,6 +114,9 @@ reproduce-hyfdca: .venv/data,plot.done ## Figures 3-4 of the HyFDCA paper and wh
 
 certify-constraints: .venv/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
+
+audit-jobs: .venv/data,encrypted.done ## every job's audit against what its header says (ONLY='ssca/alg1'; half an hour)
+	$(BIN)/python -m jobs.audits $(ONLY)
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv data/digits runs

@@ -131,9 +131,9 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"batch": 16, "step": STEP, "local_epochs": 2}, CELLS),
     ],
     "hyfdca": [
-        ({"rule": "paper", "average": 3.0}, MARGIN),
-        ({"rule": "damped", "primal": "sealed"}, MARGIN),
-        ({"rule": "theory", "inner": 90, "draws": "client", "gamma": [0.9, 0.2]}, MARGIN),
+        ({"rule": "paper", "returns": "mean"}, MARGIN),
+        ({"rule": "damped", "primal": "clear"}, MARGIN),
+        ({"rule": "theory", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
         ({"rule": "line-search", "senders": "none"}, MARGIN | {"objective": {"name": "logistic", "penalty": 5e-3}}),
         ({"rule": "accelerated"}, MARGIN | {"objective": {"name": "squared-hinge", "penalty": 5e-3}}),
     ],
