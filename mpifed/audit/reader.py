@@ -25,6 +25,7 @@ from mpifed.core.reveals import (
     Revealed,
     Reveals,
     ScoreDerivatives,
+    function_of,
 )
 from mpifed.maths.objectives import Parameters
 from mpifed.run.participation import most_summed
@@ -224,6 +225,21 @@ class Reader:
             if said and not any(said):
                 found.append(exchange)
         return found
+
+    @cached_property
+    def guessed(self) -> list[Exchange]:
+        """Those, and exchanges whose answers a class makes anew that has inherited what is said of them."""
+        known = [one.name for one in self.undeclared]
+        return [one for one in self.rounds if one.name in known or (self.plays(one) and self._made_anew(one))]
+
+    def _made_anew(self, exchange: Exchange) -> bool:
+        answer = function_of(exchange.answer)
+        for kind in type(self.stage.algorithm).__mro__:  # the youngest class first
+            if "reveals" in vars(kind):
+                return False
+            if any(function_of(one) is answer for one in vars(kind).values() if callable(one)):
+                return True
+        return False
 
     def _first(self, exchange: Exchange) -> Iterator[Received]:
         """All that was received when it was first played."""

@@ -81,7 +81,7 @@ def _products(reader: Reader) -> Attempt:
 
 def _guessed(reader: Reader) -> Iterator[Attempt]:
     """The same, of answers of which the algorithm says nothing: each guess by itself."""
-    for exchange in reader.undeclared:
+    for exchange in reader.guessed:
         found: dict[str, dict[int, _Products]] = {}
         for play in reader.plays(exchange):
             for client in sorted(play.uploads)[:FEW]:

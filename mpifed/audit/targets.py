@@ -15,6 +15,8 @@ from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters
 
+FEW = 4  # clients whose answers are tried as gradients where the algorithm does not say what they are
+
 
 class Target(NamedTuple):
     """A gradient that an attacker has, and what the auditor knows of it."""
@@ -35,14 +37,14 @@ def targets(reader: Reader, clients: int) -> Iterator[Target]:
     """Gradients in a transcript, of at most so many clients, of the first time an exchange was played and the last."""
     for exchange in reader.rounds:
         plays = reader.plays(exchange)
-        undeclared = exchange in reader.undeclared
+        guessed = any(one.name == exchange.name for one in reader.guessed)
         for play in plays[:1] + plays[1:][-1:]:
+            few = list(play.uploads)[:FEW]
             for seen, received in _received(reader, exchange, play, clients):
-                if undeclared:
-                    guesses = as_gradients(reader, received)
-                else:
-                    guesses = (("", one) for one in reader.revealed(received) if isinstance(one, MeanGradient))
-                for guess, one in guesses:
+                said = [("", one) for one in reader.revealed(received) if isinstance(one, MeanGradient)]
+                if guessed and (seen == SUM or received.clients[0] in few):
+                    said += as_gradients(reader, received)
+                for guess, one in said:
                     if not (one.first and play is not plays[0]) and _complete(reader, received, one):
                         yield _target(reader, seen, received, one, guess)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from mpifed.algorithms.revealed import of_step, wide
 from mpifed.audit.reader import Reader
-from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, bare_leaves, leaves, map_leaves, unflat, zeros
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Reveals
 from mpifed.maths.objectives import Parameters, penalty_gradient
@@ -24,7 +23,7 @@ def remarks(reader: Reader) -> Iterator[str]:
     """Whom the algorithm's paper trusts; and what was tried of answers of which the algorithm says nothing."""
     stage = reader.stage
     yield from getattr(stage.algorithm, "trust", lambda plain: [])(stage.transcript.channel == "plain")
-    for exchange in reader.undeclared:
+    for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
         says = isinstance(stage.algorithm, Reveals)
         if says and not tried:
@@ -48,8 +47,6 @@ def _all_guesses(reader: Reader, exchange: Any) -> Iterator[tuple[str, Any]]:
 
 def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, MeanGradient]]:
     """(what it is taken for, what it then tells) of every part of an answer that has the shapes of the model."""
-    if not isinstance(received.exchange, ToServer):
-        return
     model = model_at(reader, received)
     if model is None:
         return

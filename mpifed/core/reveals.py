@@ -30,10 +30,10 @@ class Received(NamedTuple):
 
     def answered_by(self, method: Callable[..., Any]) -> bool:
         """Whether this method, or function, answers the exchange, whatever the exchange is called."""
-        return _bare(self.exchange.answer) is _bare(method)
+        return function_of(self.exchange.answer) is function_of(method)
 
 
-def _bare(method: Callable[..., Any]) -> Any:
+def function_of(method: Callable[..., Any]) -> Any:
     """The function behind a method, a partial function or a decorated one."""
     method = inspect.unwrap(method.func if isinstance(method, partial) else method)
     return getattr(method, "__func__", method)
