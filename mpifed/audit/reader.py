@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.attempt import Floats
+from mpifed.audit.declared import finite, wrong_revealed
 from mpifed.audit.plays import Decoder, Play, complete, filled, plays
 from mpifed.audit.stage import Stage
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure
-from mpifed.core.record import Record, bare_leaves, leaves, map_leaves
+from mpifed.core.record import Record, bare_leaves, map_leaves
 from mpifed.core.reveals import (
     AddedNoise,
     DualSum,
@@ -27,7 +28,6 @@ from mpifed.core.reveals import (
     ScoreDerivatives,
     function_of,
 )
-from mpifed.maths.objectives import Parameters
 from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message
 
@@ -184,7 +184,7 @@ class Reader:
         algorithm = self.stage.algorithm
         if not isinstance(algorithm, Reveals):
             return []
-        name = f"{type(algorithm).__name__}.reveals of {_whose(received)} to \"{received.exchange.name}\""
+        name = f'{type(algorithm).__name__}.reveals of {_whose(received)} to "{received.exchange.name}"'
         try:
             found = list(algorithm.reveals(received))
         except Exception as error:
@@ -192,10 +192,10 @@ class Reader:
                 f"{name}: {type(error).__name__}: {error}; correct it, or leave it out, and the audit tries by itself"
             ) from error
         for item in found:
-            wrong = _wrong(item, len(received.columns))
+            wrong = wrong_revealed(item, received)
             if wrong:
                 raise UsageError(f"{name}: {wrong}; correct it: mpifed/core/reveals.py says what is expected")
-        return found
+        return [item for item in found if finite(item)]  # what is sealed is any number, and may be divided by zero
 
     def told(
         self, kind: type[Kind], exchange: Exchange, most: int | None = None
@@ -252,38 +252,6 @@ class Reader:
 def _whose(received: Received) -> str:
     clients = received.clients
     return f"the answer of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} answers"
-
-
-def _wrong(item: Any, columns: int) -> str:
-    """What is wrong with the shapes of something that is revealed, "" if nothing."""
-    if isinstance(item, MeanGradient):
-        if not isinstance(item.model, Parameters) or not isinstance(item.gradient, Parameters):
-            return f"MeanGradient with a model of {type(item.model).__name__}; Parameters(first, head) is expected"
-        pairs = [[(name, np.shape(leaf)) for name, leaf in leaves(one)] for one in (item.model, item.gradient)]
-        if pairs[0] != pairs[1]:
-            return f"MeanGradient with a gradient of shapes {pairs[1]}; those of the model are {pairs[0]}"
-        return _unlike("MeanGradient", "model.first", item.model.first, (columns, None))
-    if isinstance(item, InnerProducts):
-        scores = np.shape(item.weights)[-1] if np.ndim(item.weights) else None
-        return _unlike("InnerProducts", "weights", item.weights, (columns, None)) or _unlike(
-            "InnerProducts", "products", item.products, (np.size(item.rows), scores)
-        )
-    if isinstance(item, ScoreDerivatives):
-        return _unlike("ScoreDerivatives", "derivatives", item.derivatives, (np.size(item.rows), None))
-    if isinstance(item, DualVariables):
-        return _unlike("DualVariables", "values", item.values, (np.size(item.rows),))
-    if isinstance(item, DualSum):
-        return _unlike("DualSum", "values", item.values, (columns,))
-    return "" if isinstance(item, AddedNoise) else f"gives a {type(item).__name__}, of no kind that is known"
-
-
-def _unlike(kind: str, field: str, values: Any, expected: tuple[int | None, ...]) -> str:
-    """What to say of an array whose shape is another; None: of any length."""
-    shape = np.shape(values)
-    if len(shape) == len(expected) and all(b in (None, a) for a, b in zip(shape, expected, strict=True)):
-        return ""
-    text = ", ".join("any" if one is None else str(one) for one in expected)
-    return f"{kind} with {field} of shape {list(shape)}; [{text}] is expected"
 
 
 def pictures(pairs: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:

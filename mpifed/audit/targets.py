@@ -85,6 +85,5 @@ def _target(reader: Reader, seen: str, received: Received, found: MeanGradient, 
         rows, batch = stage.whole(numbers), len(numbers)
     else:
         rows = np.concatenate([stage.features(client, own) for client, own in entered.items()])
-    return Target(
-        seen, received.round, name, found.model, found.gradient, batch, rows, whom, found.parts, guess  # type: ignore[arg-type]
-    )
+    model, gradient, parts = found.model, found.gradient, found.parts
+    return Target(seen, received.round, name, model, gradient, batch, rows, whom, parts, guess)

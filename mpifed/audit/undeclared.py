@@ -72,11 +72,11 @@ def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, Mean
 
 
 def model_at(reader: Reader, received: Received) -> Any:
-    """The model that was asked about, or else the one that the round began with; None where it is not linear."""
+    """The model that was asked about, or else the one that the round began with; None where it is of another form."""
     stage = reader.stage
     scenes = [one for one in stage.scenes if one.now.index == received.round]
     model = stage.algorithm.model(scenes[0].server if scenes else stage.server)
-    if not isinstance(model, Parameters):
+    if not isinstance(model, Parameters) or np.shape(model.first)[:-1] != (stage.algorithm.problem.features,):
         return None
     asked = next(_in_shapes(list(leaves(received.question)), model), None)
     return wide(model if asked is None else asked[1])
@@ -159,4 +159,3 @@ def _by_rows(reader: Reader, received: Received, leaf: Array, scores: int) -> It
     samples = stage.algorithm.problem.samples
     if leaf.size == samples * scores:
         yield received.rows, leaf.reshape(samples, scores)[received.rows]
-

@@ -1,4 +1,4 @@
-"""Algorithms of a user, named in jobs as "own_reveals:..."; some say what their answers reveal, and some say it wrong."""
+"""Algorithms of a user, named in jobs as "own_reveals:..."; some say what answers reveal, and some say it wrong."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Projections(Raw):
-    """Clients hear the sum of all rows' inner products with a direction of the server's; they send gradients of many."""
+    """Clients hear sums of their rows' inner products with a direction of the server's; they send gradients of many."""
 
     batch: int = 40
 
@@ -233,6 +233,12 @@ class WrongProducts(Raw):
 class WrongSum(Raw):
     def reveals(self, received: Received) -> Iterator[DualSum]:
         yield DualSum(received.answer.value.first, change=True)
+
+
+class DividesByZero(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            yield MeanGradient(received.question, map_leaves(lambda leaf: leaf / 0.0, received.answer.value), 1)
 
 
 class NoKind(Raw):

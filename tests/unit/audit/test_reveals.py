@@ -1,7 +1,8 @@
-"""Attacks find what algorithms say that their answers reveal, whatever exchanges are called; and try where none says."""
+"""Attacks find what algorithms say that answers reveal, whatever exchanges are called; and try where none says it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from own_reveals import renamed
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.audit.command import audited
+from mpifed.audit.noise import on_noise
+from mpifed.audit.reader import Reader
 from mpifed.audit.report import Audit, as_json
+from mpifed.audit.stage import rehearse
 from mpifed.cli import main
 from mpifed.core.reveals import Reveals
+from mpifed.run.config import Job
 
 SOFTMAX = {"name": "softmax", "bias": True, "penalty": 1e-3}
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -70,9 +75,9 @@ CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]]
     "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step_size": [0.5], "rho": 2.0}, {}),
     "ssca-horizontal": ({ROW}, "digits", 2, {"name": "network", "hidden": 6}, {"batch": 1} | SIZES, {}),
     "ssca-vertical": (
-        {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch": 5, "label_holder": 2} | SIZES, {"record": {"every": 1}},
+        {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch": 3, "label_holder": 2} | SIZES, {"record": {"every": 1}},
     ),
-    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch": 5, "step": [0.5]}, {}),
+    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch": 3, "step": [0.5]}, {}),
     "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5, 0.5, 1.0]}, {}),
     "hyfem": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5], "mu": 0.4}, {}),
     "hyfdca": (
@@ -95,9 +100,7 @@ def test_other_names_of_exchanges_silence_no_attack(
 ) -> None:
     successful, folder, rounds, objective, settings, more = CASES[name]
     data = request.getfixturevalue(folder)
-    own, other = (
-        audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (name, renamed(name))
-    )
+    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (name, renamed(name)))
     assert {one.attack for one in own.attempts if one.success and one.attack != "membership"} == successful
     assert as_json(own)["attacks"] == as_json(other)["attacks"]
     assert own.remarks == other.remarks
@@ -108,15 +111,20 @@ def test_other_names_of_exchanges_silence_no_attack(
 
 
 @pytest.mark.parametrize("privacy", [{"model": "central", "noise_on": "upload"}, {"noise_on": "upload"}])
-def test_nor_the_look_at_noise(digits: Path, audit: Callable[..., Audit], privacy: dict[str, Any]) -> None:
-    tables = [
-        as_json(audit(digits, 2, SOFTMAX, {"name": kind, "batch": 5, "step": [0.5]}, privacy=NOISE | privacy))
-        for kind in ("fedavg", renamed("fedavg"))
-    ]
-    assert tables[0]["attacks"] == tables[1]["attacks"]
-    (noise,) = [one for one in tables[1]["attacks"] if one["attack"] == "noise-in-floats"]
+def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
+    def noise(kind: str) -> Any:
+        table = {
+            "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "objective": SOFTMAX,
+            "algorithm": {"name": kind, "batch": 5, "step": [0.5]}, "privacy": NOISE | privacy,
+        }  # fmt: skip
+        stage = rehearse(Job.check(table), 2)
+        (found,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
+        return found
+
+    own, other = noise("fedavg"), noise(renamed("fedavg"))
+    assert own[:8] == other[:8]
     noise_is_alone = ("there are no values so small", "the generator of float32 noise can give")
-    assert any(one in noise["text"] for one in noise_is_alone)
+    assert any(one in own.text for one in noise_is_alone)
 
 
 # --- algorithms of a user --------------------------------------------------------------------------------------------
@@ -185,6 +193,21 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
     assert not any(one.success for one in found.attempts) and found.leaks == []
 
 
+def test_the_readme_example_says_it(
+    digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).resolve().parents[3]
+    (method,) = re.findall(r"```python\n(    def reveals\(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    example = (root / "jobs/examples/own_algorithm.py").read_text("utf-8")
+    source = f"from mpifed.core.reveals import MeanGradient\n{example}\n{method}"
+    (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"name": "own_from_readme:ServerMomentum", "batch": 1, "step": 0.1}
+    found = audit(digits, 2, SOFTMAX, own)
+    assert attack(found, "reconstruction").recovered == 16
+    assert not any("does not say" in one for one in found.remarks)
+
+
 # --- what is said wrong ----------------------------------------------------------------------------------------------
 
 
@@ -196,6 +219,7 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
         ("NoParameters", "MeanGradient with a model of ndarray; Parameters(first, head) is expected"),
         ("WrongProducts", "InnerProducts with products of shape [64, 10]; ["),
         ("WrongSum", "DualSum with values of shape [64, 10]; [64] is expected"),
+        ("DividesByZero", "MeanGradient with numbers that are not finite"),
         ("NoKind", "gives a Parameters, of no kind that is known"),
     ],
 )
