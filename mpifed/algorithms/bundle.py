@@ -12,6 +12,7 @@ V. Franc, S. Sonnenburg: "Optimized Cutting Plane Algorithm for Support Vector M
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from mpifed.algorithms.hybrid import (
     ask_nothing,
     check_duals,
     counted,
+    inner_products,
     largest_pulled,
     largest_score,
     on_grid,
@@ -34,11 +36,13 @@ from mpifed.algorithms.hybrid import (
     placed_by_rows,
     pulled,
     told_rows,
+    trust_of_duals,
 )
-from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, index
+from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.simplex import least_on_simplex
@@ -256,6 +260,18 @@ class Bundle:
     def report(self, server: Server) -> dict[str, float]:
         """The bound is the value of a dual point."""
         return {"dual": float(server.bound)}
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """Inner products with the planes' minimizer, and X'u of planes."""
+        yield from measured_products(received)
+        if received.answered_by(self.answer_products):
+            yield inner_products(received, received.question.w)
+        if received.answered_by(self.answer_plane):
+            yield DualSum(received.answer.pulled[received.columns], change=False)
+
+    def trust(self, plain: bool) -> Iterator[str]:
+        """HyFDCA's, for the audit's report."""
+        return trust_of_duals(self.problem, "X'u of planes", self.primal == "clear", plain)
 
     def _scores(self, question: Point, block: Block) -> list[Array]:
         return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]

@@ -7,7 +7,7 @@ Communication-Efficient Distributed Optimization" (JMLR 2018).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -16,10 +16,11 @@ from annotated_types import Gt, Le
 
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
-from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer
 from mpifed.core.record import Array, Record, in_memory
+from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
@@ -126,6 +127,12 @@ class CoCoA:
     def absorb(self, server: Server, total: Change, now: Round) -> Server:
         """w and the clients' changes."""
         return Server(server.w + total.w)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """X'(change of alpha)."""
+        yield from measured_products(received)
+        if received.answered_by(self.answer):
+            yield DualSum(received.answer.w[received.columns], change=True)
 
     def _pass(self, alpha: Array, question: Question, alone: Block, now: Round) -> tuple[Array, Array]:
         """(alpha [s], X'(change) [p] before gamma) of one client.

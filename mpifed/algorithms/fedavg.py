@@ -12,6 +12,7 @@ and FedProx-DP.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -36,9 +37,11 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
+from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
+from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
 from mpifed.maths.privacy.release import Release
@@ -169,6 +172,14 @@ class FedAvg(Rows):
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
         return released(self.problem, self._share(self.step.at(index + 1)), self.local.count, self.batch)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """The mean gradient of the local steps' minibatches, and noise."""
+        if received.answered_by(self.answer):
+            model, moved = received.question.model, unweighted(self.problem, received)
+            yield gradient_of_steps(self.local, received, model, moved)
+            share, alone = self._share(float(received.question.step)), self.problem.regularizer is None
+            yield from noise_of_uploads(self.local, share, received, in_model=alone)
 
     def _keep(self, step: float) -> float:
         return 1 - step * (self.proximity + 2 * float(self.problem.objective.penalty))

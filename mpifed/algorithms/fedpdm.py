@@ -7,6 +7,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -35,9 +36,11 @@ from mpifed.algorithms.private import (
     weights,
     working_dtype,
 )
+from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Measure, Problem, ToServer
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, map_leaves, zeros
+from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave
 from mpifed.maths.privacy.release import Release
@@ -201,6 +204,14 @@ class FedPDM(Rows):
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
         return released(self.problem, self._share(index), self.local_steps, self.batch)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """In a client's first round, while its dual variable is zero, the mean gradient of its steps; noise."""
+        if received.answered_by(self.answer):
+            upload = unweighted(self.problem, received)
+            moved = fedpdm_moved(upload, zeros(upload), self.rho)
+            yield gradient_of_steps(self.local, received, received.question.model, moved, first=True)
+            yield from noise_of_uploads(self.local, self._share(received.round), received, factors=True)
 
     def _step(self, t: int) -> float:
         """The size of a local step in round t = 1, 2, ..."""

@@ -6,7 +6,7 @@ is known to all of its holders alike, and counted once: by the first of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from mpifed.core.block import Block, Shard
 from mpifed.core.exchange import Field, Placed, Problem
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, index, namespace
+from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.shards.layout import span
 
@@ -126,6 +127,37 @@ def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> P
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
     """Numbers of the clients' own features [p_i, ...] among those of all features."""
     return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
+
+
+# --- what answers tell, and whom the paper trusts --------------------------------------------------------------------
+
+
+def inner_products(received: Received, w: Array) -> InnerProducts:
+    """Those in an answer `ByRows` to a question that tells `w` [p]."""
+    return InnerProducts(received.rows, w[received.columns, None], received.answer.value[received.rows, None])
+
+
+def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Iterator[str]:
+    """What of HyFDCA's trust model holds in a job, in words.
+
+    Parameters
+    ----------
+    sums : what the server hears besides w
+    clear : whether these sums travel in the clear in every channel
+    plain : whether the channel is the plain one
+    """
+    whose = "of every client" if plain or clear else "summed over the holders of each column"
+    never = "; in the plain channel it sees dual variables and inner products, too" if plain else ""
+    yield (
+        f"HyFDCA's trust model: the server knows w, and {sums}, {whose}; dual variables and inner products are for "
+        f"the clients who hold the samples alone{never}"
+    )
+    holders = row_holdings(problem).holders
+    if (holders == 2).any():
+        yield (
+            f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one told of "
+            "them, as the sum less its own"
+        )
 
 
 # --- arrays of unequal lengths in one state -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ overlaps". Local SGD is that of FedAvg: B. McMahan et al. (AISTATS 2017, arXiv:1
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,12 +16,14 @@ from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.hybrid import own_part, placed_by_columns
-from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import at_holders, check_own_scores, column_holdings, moved
+from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer
 from mpifed.core.record import Array
+from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import ShiftedStepSize
@@ -137,3 +140,12 @@ class HybridFedAvg:
         if self.combine == "feature-blocks" and self.blocks != 1:
             first = first * first.dtype.type(1 / self.blocks)
         return Parameters(first, ())
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """The mean gradient of the loss by the clients' own scores, in their columns."""
+        yield from measured_products(received)
+        if received.answered_by(self.answer):
+            own = Parameters(wide(received.question.model.first[received.columns]), ())
+            weight = float(self.problem.weights[list(received.clients)].sum())
+            moved = Parameters(received.answer.first[received.columns] / weight, ())
+            yield gradient_of_steps(self.local, received, own, moved)

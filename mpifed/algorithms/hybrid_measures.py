@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from mpifed.algorithms.hybrid import (
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Columns, Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, Record, index
+from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
@@ -129,6 +130,13 @@ def measures_of_cells(
             ),
         )  # fmt: skip
     return (Measure(exchanges, start, partial(_reported, algorithm), start_clients),)
+
+
+def measured_products(received: Received) -> Iterator[InnerProducts]:
+    """What the answers to these exchanges tell: inner products of all rows with the model."""
+    if received.answered_by(_all_products):
+        weights = received.question.first[received.columns]
+        yield InnerProducts(received.rows, weights, received.answer.scores[received.rows])
 
 
 def _all_products(

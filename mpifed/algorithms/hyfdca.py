@@ -7,7 +7,7 @@ D(alpha) = -lambda/2 ||w(alpha)||^2 - 1/N sum l_i*(-alpha_i), w(alpha) = X'alpha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -21,6 +21,7 @@ from mpifed.algorithms.hybrid import (
     ask_nothing,
     by_first,
     check_duals,
+    inner_products,
     lambda_n,
     largest_dual,
     largest_loss,
@@ -32,9 +33,10 @@ from mpifed.algorithms.hybrid import (
     placed_by_rows,
     pulled,
     told_rows,
+    trust_of_duals,
     unpadded,
 )
-from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
 from mpifed.algorithms.hyfdca_local import Clients, Local, Question
 from mpifed.algorithms.hyfdca_rules import (
     OWN_NORMS,
@@ -50,6 +52,7 @@ from mpifed.algorithms.hyfdca_setup import Norms, Power
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, Record
+from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import StepSize
@@ -401,6 +404,24 @@ class HyFDCA:
         """The best w, the mean, or the last."""
         w = server.w if self.model_is == "last" else server.returned
         return Parameters(w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """Inner products; steps of alpha, or all of them so far; and X'alpha, or X'd."""
+        yield from Power.reveals(received)
+        yield from measured_products(received)
+        if received.answered_by(self.answer_products):
+            yield inner_products(received, received.question.w)
+        if received.answered_by(self.answer_duals):
+            beta = float(received.question.number) if self.rule == "accelerated" else 0.0
+            lasting = bool(received.exchange.stale)
+            before = (0.0, 0.0) if lasting or self.rule == "line-search" else (1 + beta, -beta)
+            yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
+        if received.answered_by(self.answer_primal):
+            yield DualSum(received.answer.pulled[received.columns], change=self.rule == "line-search")
+
+    def trust(self, plain: bool) -> Iterator[str]:
+        """The paper's, for the audit's report."""
+        return trust_of_duals(self.problem, "X'alpha", not self._sealed, plain)
 
     def shares(self, clients: Clients, part: Array, block: Block) -> Sequence[Array]:
         """What the clients add to alpha, when it is measured."""

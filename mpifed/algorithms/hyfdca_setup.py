@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.algorithms.hybrid import (
     ByRows,
+    inner_products,
     own_part,
     padded,
     partial_scores,
@@ -22,6 +24,7 @@ from mpifed.algorithms.hybrid import (
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Problem, ToClients, ToServer
 from mpifed.core.record import Array
+from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.maths.arrays import square_norms
 
@@ -88,6 +91,12 @@ class Power:
             private=self.private,
         )  # fmt: skip
         return (products, primal) * TURNS
+
+    @classmethod
+    def reveals(cls, received: Received) -> Iterator[InnerProducts]:
+        """Xv in the client's columns."""
+        if received.answered_by(cls.answer_products):
+            yield inner_products(received, received.question.value)
 
     def ask(self, server: Any, now: Round) -> ByColumns:
         """v / ||v||."""

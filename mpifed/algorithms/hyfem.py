@@ -7,6 +7,7 @@ arXiv:2012.12420), with which T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Al
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -15,12 +16,14 @@ from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
-from mpifed.algorithms.hybrid_measures import measures_of_cells
+from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
+from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer
 from mpifed.core.record import Array
+from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.schedules import ShiftedStepSize
@@ -146,6 +149,14 @@ class HyFEM:
     def model(self, server: Server) -> Parameters:
         """w_0."""
         return server.model
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """In a client's first round, which begins where all do, the mean gradient in its columns."""
+        yield from measured_products(received)
+        if received.answered_by(self.answer):
+            own = Parameters(wide(received.question.model.first[received.columns]), ())
+            moved = Parameters(received.answer.first[received.columns] / len(received.clients) - own.first, ())
+            yield gradient_of_steps(self.local, received, own, moved, first=True)
 
     def _keep(self, step: float) -> float:
         return 1 - step * (self.mu + 2 * float(self.problem.objective.penalty))

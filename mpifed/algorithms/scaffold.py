@@ -7,6 +7,7 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -34,9 +35,11 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
+from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import Array, map_leaves, zeros
+from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.privacy.release import Release
@@ -160,6 +163,13 @@ class Scaffold(Rows):
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
         return released(self.problem, self._share(self.step.at(index + 1)), self.local_steps, self.batch)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """In a client's first round, while its control variate is zero, the mean gradient of its steps; noise."""
+        if received.answered_by(self.answer):
+            model, moved = received.question.model, unweighted(self.problem, received)
+            yield gradient_of_steps(self.local, received, model, moved, first=True)
+            yield from noise_of_uploads(self.local, self._share(float(received.question.step)), received)
 
     def _keep(self, step: float) -> float:
         return 1 - 2 * step * float(self.problem.objective.penalty)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -21,11 +21,13 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
+from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca import SSCA, Server
 from mpifed.algorithms.ssca_subproblem import solve
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, Record, added, beside, in_memory, map_leaves, namespace, on_host
+from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
@@ -166,6 +168,12 @@ class SSCAHorizontal(SSCA, Rows):
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """Step 5: the surrogates (3), (10), the convex problem, the step (5)."""
         return self.advance(server, total.value, float(total.weight))
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """The mean gradient of what is minimized; with several local steps, no gradient at a model that is known."""
+        if received.answered_by(self.answer):
+            found = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
+            yield MeanGradient(received.question.model, found, self.batch)
 
     # --- several local steps ----------------------------------------------------------------------------------------
 

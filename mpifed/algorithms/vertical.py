@@ -15,7 +15,7 @@ pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.0
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ from mpifed.algorithms.horizontal import (
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
 from mpifed.core.record import Array, Record, in_memory, index, map_leaves, namespace
+from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.shards.layout import span
@@ -249,6 +250,22 @@ class Pass:
             gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
         return (), Gathered(Statistics(gradient, clients.level), clients.tally)
 
+    @classmethod
+    def reveals(cls, received: Received) -> Iterator[Revealed]:
+        """Partial scores at one or two models; the holder's derivatives; and the gradients put together from these."""
+        asked, answer, columns = received.question, received.answer, received.columns
+        if received.answered_by(cls.partial_scores):
+            models = [one for one in (asked.model, asked.previous) if len(one)]
+            for model, partial in zip(models, answer.partial, strict=True):
+                yield InnerProducts(asked.rows, model.first[columns], partial)
+        elif received.answered_by(cls.tell_slopes):
+            if received.exchange.fields.slopes.sender in received.clients:
+                yield ScoreDerivatives(asked.rows, answer.slopes[0])
+        elif received.answered_by(cls.gather) and not received.exchange.off_clock:
+            found: Parameters = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
+            model, found = (one._replace(first=one.first[columns]) for one in (asked.model, found))
+            yield MeanGradient(model, found, len(asked.rows), parts=True)
+
     def _pull(self, found: Array, X: Any) -> Array:
         """[K, p_i, h] from slopes [K, b, h], by one product."""
         functions, size, width = found.shape
@@ -285,6 +302,10 @@ class Columns:
     def start_clients(self, block: Block, now: Round) -> tuple[()]:
         """Nothing."""
         return ()
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """What a pass over rows does."""
+        return Pass.reveals(received)
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.algorithms.cocoa import CoCoA
-from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.audit.attacks.matching import ALIKE, match
 from mpifed.audit.attempt import MOVED, Attempt, Floats, none
-from mpifed.audit.heard import HIDDEN, Heard, pictures
+from mpifed.audit.reader import HIDDEN, SUM, Reader, pictures
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import SUM
+from mpifed.core.exchange import Exchange
+from mpifed.core.reveals import DualSum
 
 TRIED = 64  # changes that are looked at, of each kind
 ONE = 1e-3  # a change farther than that from every row, relative to its length, is of several
 NARROWEST = 3  # numbers other than zero: of fewer, some row among many is near by chance
 
-# X'alpha, or its change, in the answers to these
-_PULLED = {"return-primal": "pulled", "primal": "pulled", "planes": "pulled", "changes": "w"}
+When: TypeAlias = tuple[int, int]  # round, and number of the exchange
 
 
 class _Change(NamedTuple):
@@ -37,58 +35,51 @@ class _Change(NamedTuple):
     values: Floats
 
 
-def from_changes(stage: Stage, exchanges: Heard) -> Iterator[Attempt]:
-    """Changes that are one row, up to its length."""
-    names = [name for name in _PULLED if name in exchanges and exchanges.plays(name)]
-    if not names:
-        yield none(MOVED, "no exchange of a round was recorded to its end")
+def from_changes(reader: Reader) -> Iterator[Attempt]:
+    """Changes that are one row, up to its length; nothing where no sums over dual variables are sent."""
+    exchanges = [one for one in reader.rounds if any(True for _ in reader.told_by_sum(DualSum, one))]
+    if not exchanges:
         return
-    if exchanges.readable(names[-1]):
-        yield _moved(stage, list(_of_each(stage, exchanges, names)), exchanges.seen(names[-1]))
+    last = exchanges[-1]
+    if reader.readable(last):
+        yield _moved(reader.stage, list(_of_each(reader, exchanges)), reader.seen(last))
     else:
         yield none(MOVED, HIDDEN, seen="sealed uploads")
-    yield _moved(stage, list(_of_sum(stage, exchanges)), SUM)
+    yield _moved(reader.stage, list(_of_sum(reader, last)), SUM)
 
 
-def _of_each(stage: Stage, exchanges: Heard, names: list[str]) -> Iterator[_Change]:
+def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
     """Of the clients who hold the same samples together."""
-    told: dict[int, list[tuple[tuple[int, int], Floats]]] = defaultdict(list)
-    for order, name in enumerate(names):
-        for play, answers in exchanges.answers(name, _PULLED[name]):
-            for client, pulled in answers.items():
-                told[client].append(((play.round, order), pulled[stage.shards[client].columns]))
-    together: dict[tuple[Any, ...], list[tuple[int, Floats]]] = defaultdict(list)
-    for client, several in sorted(told.items()):
-        several.sort(key=lambda one: one[0])
-        for when, change in _changes(stage, several):
-            key = when, int(stage.cells.rows.groups[client])
-            together[key].append((client, change))
-    for _, parts in sorted(together.items()):
+    stage = reader.stage
+    told: dict[int, list[tuple[When, DualSum]]] = defaultdict(list)
+    for exchange in exchanges:
+        for play, each in reader.told(DualSum, exchange):
+            when = play.round, reader.position(exchange)
+            for client, several in each.items():
+                told[client] += [(when, one) for one in several]
+    together: dict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]] = defaultdict(list)
+    for client, sums in sorted(told.items()):
+        for whens, change in _changes(sorted(sums, key=lambda one: one[0])):
+            together[whens, int(stage.cells.rows.groups[client])].append((client, change))
+    for _, parts in sorted(together.items(), key=lambda one: one[0]):
         clients = tuple(client for client, _ in parts)
         columns = np.concatenate([stage.shards[client].columns for client in clients])
         yield _Change(clients, columns, np.concatenate([change for _, change in parts]))
 
 
-def _of_sum(stage: Stage, exchanges: Heard) -> Iterator[_Change]:
+def _of_sum(reader: Reader, exchange: Exchange) -> Iterator[_Change]:
     """Of all clients, as the server hears it in every channel."""
-    name = next(name for name in ("primal", "planes", "changes") if name in exchanges)
-    opened = [play for play in exchanges.plays(name) if play.opened_for == "server" and _PULLED[name] in play.opened]
-    several = [((play.round, 0), np.asarray(play.opened[_PULLED[name]], dtype=np.float64)) for play in opened]
-    for _, change in _changes(stage, several):
-        yield _Change(tuple(stage.shards), np.arange(len(change)), change)
+    several = [((play.round, 0), one) for play, one in reader.told_by_sum(DualSum, exchange)]
+    for _, change in _changes(several):
+        yield _Change(tuple(reader.stage.shards), np.arange(len(change)), change)
 
 
-def _changes(
-    stage: Stage, several: list[tuple[tuple[int, int], Floats]]
-) -> Iterator[tuple[tuple[tuple[int, int], ...], Floats]]:
-    """(when, change), from zero on; what is a direction already is a change itself."""
-    algorithm: Any = stage.algorithm
-    if isinstance(algorithm, CoCoA) or (isinstance(algorithm, HyFDCA) and algorithm.rule == "line-search"):
-        yield from (((when,), values) for when, values in several)
-        return
-    before: tuple[tuple[int, int], Any] = ((-1, 0), 0.0)
-    for when, values in several:
-        yield (before[0], when), values - before[1]
+def _changes(several: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, ...], Floats]]:
+    """(when, change), from zero on; what is a change already is taken as it is."""
+    before: tuple[When, Any] = ((-1, 0), 0.0)
+    for when, one in several:
+        values = np.asarray(one.values, dtype=np.float64)
+        yield ((when,), values) if one.change else ((before[0], when), values - before[1])
         before = when, values
 
 

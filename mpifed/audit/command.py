@@ -13,13 +13,14 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.audit.attempts import attempts
 from mpifed.audit.conditions import Condition, conditions
-from mpifed.audit.duals import trust
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.plays import filled
+from mpifed.audit.reader import Reader
 from mpifed.audit.report import Audit, as_json, as_text, write
 from mpifed.audit.sealed import sealed
 from mpifed.audit.single import single
 from mpifed.audit.stage import Stage, rehearse
+from mpifed.audit.undeclared import remarks
 from mpifed.audit.uniform import examine
 from mpifed.core.errors import DataError, LeakFound, UsageError
 from mpifed.core.record import leaves
@@ -98,7 +99,7 @@ def _audit(
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
         conditions=heard, attempts=tried, uniform=uniform, clear=found.clear, control=control,
         findings=findings(stage, single(stage, messages, plain), heard, tried, uniform),
-        remarks=(*_remarks(job), *trust(stage)),
+        remarks=(*_remarks(job), *remarks(Reader(stage, messages))),
     )  # fmt: skip
 
 

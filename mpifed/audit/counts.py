@@ -124,7 +124,7 @@ def paper_count(stage: Stage, exchange: Exchange, party: str, rows: int, sides: 
             f"unknowns B sum of K_i = {rows} x {K} = {rows * K}; equations of q_0 and all q_i (M + 1) (L J + sum of "
             f"J K_i) = {(M + 1) * d}"
         )
-    if party == "server" or exchange.name != "scores":
+    if party == "server" or not exchange.told_by_columns:
         return ""
     others = sum(len(stage.shards[side.client].columns) for side in sides)
     return (

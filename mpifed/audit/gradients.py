@@ -8,40 +8,73 @@ import numpy as np
 
 from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.matching import Match, match, match_all, recovered
-from mpifed.audit.attacks.reconstruction import reconstruct
+from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
+from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import EACH, SEALED, SUM, Target, by_columns, no_targets, targets
-from mpifed.run.transcript import Message
+from mpifed.audit.targets import Target, in_parts, targets
+from mpifed.core.reveals import DualSum
 
 MOST_CLIENTS = 16  # attacked one by one
 LARGEST_BATCH = 10  # rows whose gradients are told apart by inversion
 EASY_BATCH, STARTS = 6, 2  # up to so many rows it begins so many times anew; each time takes seconds
+MOST_GUESSES = 4  # of what an answer may be, of which the algorithm says nothing; for inversion
 
 
-def on_gradients(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Attempt]:
+def on_gradients(reader: Reader) -> Iterator[Attempt]:
     """Reconstruction and inversion, of single clients' uploads as far as they can be read, and of the sum."""
-    why = no_targets(stage)
-    found = [] if why else list(targets(stage, messages, MOST_CLIENTS))
-    if by_columns(stage):
+    found = list(targets(reader, MOST_CLIENTS))
+    if in_parts(reader):
         reason = "data are split by columns: no client sends the gradient of whole rows"
         yield none(RECONSTRUCTION, reason, seen=EACH)
         yield none(INVERSION, reason, seen=EACH)
-    elif stage.transcript.channel != "plain" and not why and not any(one.seen == SEALED for one in found):
-        reason = "ciphertexts, which are no numbers without the key"
-        yield none(RECONSTRUCTION, reason, seen="sealed uploads")
-        yield none(INVERSION, reason, seen="sealed uploads")
+    elif found and reader.stage.transcript.channel == "encrypted" and not any(one.seen != SUM for one in found):
+        yield none(RECONSTRUCTION, HIDDEN, seen="sealed uploads")
+        yield none(INVERSION, HIDDEN, seen="sealed uploads")
     if not found:
-        why = why or "no exchange of a round was recorded to its end"
+        why = _why_none(reader)
         yield none(RECONSTRUCTION, why)
         yield none(INVERSION, why)
         return
-    known = _nonnegative(stage)
+    known = _nonnegative(reader.stage)
     for seen in (EACH, SEALED, SUM):
-        some = [one for one in found if one.seen == seen]
+        some = [one for one in found if one.seen == seen and not one.guess]
+        guesses = [one for one in found if one.seen == seen and one.guess]
         if some:
-            yield _reconstruction(stage, some, known)
-            yield _inversion(stage, some, known)
+            yield _reconstruction(reader.stage, some, known)
+            yield _inversion(reader.stage, some, known)
+        if guesses:
+            yield _reconstruction(reader.stage, _best_guesses(reader.stage, guesses, known), known)
+            yield _first_success([_inversion(reader.stage, [one], known) for one in guesses[:MOST_GUESSES]])
+
+
+def _why_none(reader: Reader) -> str:
+    """Why there is no gradient to attack."""
+    if not any(reader.plays(one) for one in reader.rounds):
+        return "no exchange of a round was recorded to its end"
+    if any(True for one in reader.rounds for _ in reader.told_by_sum(DualSum, one)):
+        return "clients send sums over their dual variables, and no gradients"
+    return "no gradient is in what can be read, and nothing in it has the shapes of the model"
+
+
+def _best_guesses(stage: Stage, guesses: Sequence[Target], known: bool) -> list[Target]:
+    """Of each client and round the guess that tells a row that was there; the first one where none does."""
+    chosen: dict[tuple[int, tuple[int, ...]], Target] = {}
+    certain = set[tuple[int, tuple[int, ...]]]()
+    for one in guesses:
+        key = one.round, one.whom
+        first = chosen.setdefault(key, one)
+        if one.batch != 1 or key in certain or not recovered([match(direction(one.gradient.first)[0], one.rows)]):
+            continue
+        sure = reconstruct(stage.algorithm.problem.objective, one.model, one.gradient, nonnegative=known).claimed
+        if sure or not recovered([match(direction(first.gradient.first)[0], first.rows)]):
+            chosen[key] = one
+        certain |= {key} if sure else set()
+    return list(chosen.values())
+
+
+def _first_success(attempts: Sequence[Attempt]) -> Attempt:
+    return next((one for one in attempts if one.success), attempts[0])
 
 
 def _nonnegative(stage: Stage) -> bool:
@@ -66,6 +99,7 @@ def _reconstruction(stage: Stage, some: Sequence[Target], known: bool) -> Attemp
         matches.append(match(tried.row, one.rows))
     good = recovered(matches)
     text = f"{good} of {_count(some)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
+    text += _guess(some)
     truth = [one.rows[matched.at] for one, matched in zip(some, matches, strict=True)]
     pictures = _stacked(rows, truth)
     return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), *pictures)
@@ -96,8 +130,9 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
     good = recovered(matches)
     close, near = (sum(one.verdict == "close" for one in some) for some in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
+    text += _guess(tried)
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
-    text += "; whose they are is not told" if good and seen == SUM and not by_columns(stage) else ""
+    text += "; whose they are is not told" if good and seen == SUM and not some[0].parts else ""
     pictures = _stacked(rows, truth)
     success = good > 0 or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike by chance, too
     return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures)
@@ -117,14 +152,13 @@ def _lengths(matches: Sequence[Match]) -> str:
 
 def _strangers(stage: Stage, target: Target) -> Floats:
     """As many rows of the same clients that did not enter."""
-    exchange = stage.exchanges[0].name
-    if by_columns(stage):
-        inside = stage.rows(target.round, exchange, 0)
+    if target.parts:
+        shard = stage.shards[target.whom[0]]
+        inside = shard.rows[stage.rows(target.round, target.exchange, shard.client)]
         return stage.whole(np.setdiff1d(np.arange(stage.algorithm.problem.samples), inside)[: target.batch])
-    whom = list(target.whom) or (sorted(stage.shards) if target.client < 0 else [target.client])
     found = []
-    for client in whom:
-        inside = stage.rows(target.round, exchange, client)
+    for client in target.whom:
+        inside = stage.rows(target.round, target.exchange, client)
         others = np.setdiff1d(np.arange(stage.shards[client].samples), inside)
         found.append(stage.features(client, others[: max(1, len(inside))]))
     return np.concatenate(found)
@@ -132,3 +166,9 @@ def _strangers(stage: Stage, target: Target) -> Floats:
 
 def _count(some: Sequence[Target]) -> int:
     return sum(one.batch for one in some)
+
+
+def _guess(some: Sequence[Target]) -> str:
+    """As what answers were taken, of which the algorithm says nothing."""
+    guesses = dict.fromkeys(one.guess for one in some if one.guess)
+    return f"; taken for {', '.join(guesses)}" if guesses else ""

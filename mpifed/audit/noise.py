@@ -9,23 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedpdm import FedPDM
-from mpifed.algorithms.scaffold import Scaffold
 from mpifed.audit.attacks.bits import LEVEL, Hits, Singles, share
 from mpifed.audit.attempt import BITS, Attempt, Floats, none
-from mpifed.audit.heard import HIDDEN
-from mpifed.audit.plays import Decoder, Play, plays
+from mpifed.audit.plays import Play
+from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import EACH, SEALED
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import bare_leaves, leaves
+from mpifed.core.reveals import AddedNoise
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.run.participation import most_summed
-from mpifed.run.transcript import Message
 
 MODEL = "the model after the first round"
 
@@ -51,35 +46,40 @@ class Arithmetic:
 Released = tuple[Singles, Arithmetic]
 
 
-def on_noise(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Attempt]:
+def on_noise(reader: Reader) -> Iterator[Attempt]:
     """Of what is released first hand: single uploads, or the first model."""
+    stage = reader.stage
     privacy: Privacy | None = stage.algorithm.problem.privacy
     local = privacy is not None and privacy.model == "local"
     who, seen = ("server", EACH if stage.transcript.channel == "plain" else SEALED) if local else ("anybody", MODEL)
     if privacy is None or not privacy.multiplier:
         yield none(BITS, "the job adds no noise", who)
-    elif why := _unknown(stage, privacy):
+        return
+    exchange = _noisy(reader)
+    why = _unknown(reader, exchange, privacy)
+    if exchange is None or why:
         yield none(BITS, why, who, seen)
     else:
-        found = _uploads(stage, messages) if local else _first_model(stage, messages)
+        found = _uploads(reader, exchange) if local else _first_model(reader, exchange)
         yield _attempt(list(found), np.random.default_rng(stage.job.seed), who, seen)
 
 
-def _unknown(stage: Stage, privacy: Privacy) -> str:
-    """Why noise is nowhere alone, or what becomes of it is not known here; "" where it is."""
-    algorithm: Any = stage.algorithm
-    if not isinstance(algorithm, (FedAvg, Scaffold, FedPDM)):
-        return f"what {type(algorithm).__name__} makes of noise is not known here"
-    if algorithm.problem.dtype != "float32":
+def _noisy(reader: Reader) -> Exchange | None:
+    """The exchange of a round whose answers hold noise; None where none is known to."""
+    return next((one for one in reader.rounds if any(True for _ in reader.told_by_sum(AddedNoise, one))), None)
+
+
+def _unknown(reader: Reader, exchange: Exchange | None, privacy: Privacy) -> str:
+    """Why noise is nowhere alone, or what becomes of it is not known; "" where it is."""
+    stage = reader.stage
+    if exchange is None:
+        return "no noise is in what can be read, or none that is of one draw"
+    if stage.algorithm.problem.dtype != "float32":
         return "the job computes in float64, and the generator that is tried here is that of float32"
     if privacy.model == "local":
-        if stage.transcript.channel == "encrypted":
-            return HIDDEN
-        if privacy.on_gradients and (isinstance(algorithm, FedPDM) or algorithm.local.count > 1):
-            return "uploads are computed from several noisy gradients, or with factors that are not known here"
-        return ""
-    if not isinstance(algorithm, FedAvg) or algorithm.problem.regularizer is not None:
-        return "how the model follows from noise is known here of fedavg and fedprox without a regularizer alone"
+        return "" if reader.readable(exchange) else HIDDEN
+    if not all(one.in_model for _, one in reader.told_by_sum(AddedNoise, exchange)):
+        return "how the model follows from noise is not known here"
     if privacy.model == "distributed" and stage.scenes[0].now.fewest > 1:
         return "the sum has the noise of several clients, and nearly every float is a sum of some"
     return ""
@@ -99,39 +99,38 @@ def _attempt(found: list[Released], rng: np.random.Generator, who: str, seen: st
     return Attempt(BITS, who, seen, True, whole.p < LEVEL, text)
 
 
-def _uploads(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Released]:
+def _uploads(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     """What each client sent, field by field."""
-    exchange, each = stage.exchanges[0], _weights(stage)
-    decoder = Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
-    for play in plays(messages, exchange.name):
-        arithmetic = partial(Arithmetic, _deviation(stage, play))
-        for client, upload in play.uploads.items():
-            answer: Any = decoder(upload)
-            for leaf, scale in zip(bare_leaves(() if answer is None else answer.value), decoder.scales, strict=False):
-                yield np.asarray(leaf, np.float32).ravel(), arithmetic(float(each[client]), scale)
+    each = _weights(reader.stage)
+    for _, noisy in reader.told(AddedNoise, exchange):
+        for client, several in noisy.items():
+            for one in several:
+                arithmetic = partial(Arithmetic, one.deviation, float(each[client]))
+                for leaf, scale in zip(bare_leaves(one.values), reader.scales(exchange), strict=False):
+                    yield np.asarray(leaf, np.float32).ravel(), arithmetic(scale)
 
 
-def _first_model(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Released]:
+def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     """What the model became where it was zero before."""
-    algorithm: Any = stage.algorithm
-    exchange, each = stage.exchanges[0], _weights(stage)
-    played = [play for play in plays(messages, exchange.name) if play.uploads][:2]
+    stage = reader.stage
+    problem, each = stage.algorithm.problem, _weights(stage)
+    played: list[tuple[Play, AddedNoise]] = list(reader.told_by_sum(AddedNoise, exchange))[:2]
     if not played:
         return
-    came = list(played[0].uploads)
-    by_coins = algorithm.problem.privacy.by_coins
-    total = float(algorithm.problem.clients_per_round or len(each)) if by_coins else float(each[came].sum())
-    deviation = _deviation(stage, played[0]) * float(each.max())
-    if algorithm.problem.privacy.model == "central":
+    first, noise = played[0]
+    total = float(problem.clients_per_round or len(each))
+    if not problem.privacy.by_coins:
+        total = float(each[list(first.uploads)].sum())
+    deviation = noise.deviation * float(each.max())
+    if problem.privacy.model == "central":
         arithmetic = Arithmetic(deviation, total=total)
     else:  # of one client
-        decoder = Decoder(stage.job, exchange, most_summed(stage.job, algorithm, exchange))
-        scale = 0.0 if algorithm.problem.privacy.whole else decoder.scales[0]
+        scale = 0.0 if problem.privacy.whole else reader.scales(exchange)[0]
         arithmetic = Arithmetic(deviation / total, total, scale, total)
-    last = {f"model.{name}": leaf for name, leaf in leaves(algorithm.model(stage.server))}
-    after = played[1].question if len(played) > 1 else last
-    for name in set(last) & set(after) & set(played[0].question):
-        before = np.asarray(played[0].question[name])
+    last = {f"model.{name}": leaf for name, leaf in leaves(stage.algorithm.model(stage.server))}
+    after = played[1][0].question if len(played) > 1 else last
+    for name in set(last) & set(after) & set(first.question):
+        before = np.asarray(first.question[name])
         yield np.asarray(after[name], np.float32)[before == 0], arithmetic
 
 
@@ -139,13 +138,3 @@ def _weights(stage: Stage) -> Floats:
     """[N] what clients count in the mean."""
     problem = stage.algorithm.problem
     return np.ones(problem.clients) if problem.privacy.level == "client" else np.asarray(problem.weights, np.float64)
-
-
-def _deviation(stage: Stage, play: Play) -> float:
-    """The standard deviation of the noise of a round for a weight of 1, as floats have it."""
-    algorithm: Any = stage.algorithm
-    privacy, step = algorithm.problem.privacy, float(play.question["step"])
-    if privacy.on_gradients:
-        return step / int(algorithm.batch) * float(privacy.multiplier * privacy.reach)
-    told = algorithm._share(play.round if isinstance(algorithm, FedPDM) else step)
-    return float(privacy.multiplier * (told.paper if privacy.accounting == "paper" else told.sensitivity))

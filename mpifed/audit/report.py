@@ -10,8 +10,8 @@ from mpifed.audit.attempt import Attempt
 from mpifed.audit.conditions import NOTE, Condition
 from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
+from mpifed.audit.reader import EACH, SEALED, SUM
 from mpifed.audit.sealed import MOST_CLIENTS
-from mpifed.audit.targets import EACH, SEALED, SUM
 from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP

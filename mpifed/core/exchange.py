@@ -226,7 +226,10 @@ class Problem:
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field."""
+    """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field.
+
+    It may have a method `reveals`, which tells the audit what is in answers: see `mpifed.core.reveals`.
+    """
 
     @property
     def problem(self) -> Problem:

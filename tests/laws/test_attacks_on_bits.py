@@ -18,6 +18,7 @@ from small import share_of
 from mpifed.audit.attacks.bits import LEVEL, share
 from mpifed.audit.command import audited
 from mpifed.audit.noise import on_noise
+from mpifed.audit.reader import Reader
 from mpifed.audit.stage import Stage, rehearse
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
@@ -79,7 +80,7 @@ def binomially(right: int, of: int) -> float:
 
 def says_absent(stage: Stage) -> bool:
     """By the attack of the audit."""
-    (attempt,) = on_noise(stage, tuple(stage.transcript.messages))
+    (attempt,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
     assert attempt.applies, attempt.text
     return attempt.success
 

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.revealed import wide
 from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, reconstruct
-from mpifed.audit.attacks.uploads import wide
 from mpifed.core.record import Array, Record, flat
 from mpifed.maths.objectives import Parameters
 

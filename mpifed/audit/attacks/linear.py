@@ -13,6 +13,7 @@ b rows of a round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,37 +71,33 @@ def rows_from_products(w: Array, products: Array, *, tolerance: float = 1e-6) ->
     return Solved(rows, determined, rank, w.shape[1], _relative(np.concatenate(away, axis=None), products[there]))
 
 
-def rows_from_scores(rows: Array, scores: Array, weights: Array, *, tolerance: float = 1e-6) -> tuple[Array, Solved]:
-    """A client's columns of the rows of minibatches, from its partial scores: vertical SSCA and SGD in the clear.
+def rows_from_scores(
+    rows: Sequence[Array], scores: Sequence[Array], weights: Sequence[Array], *, tolerance: float = 1e-6
+) -> tuple[Array, Solved]:
+    """A client's columns of some of its rows, from its partial scores: vertical SSCA and SGD in the clear.
 
     The carrier of the sum has sent the row numbers and the weights. A row with as many independent scores as the client
     has columns is solved in one round; others take several rounds in which they are drawn.
 
     Parameters
     ----------
-    rows : [T, b] the row numbers of each round
-    scores : [T, b, h] what the one client sent
-    weights : [T, p, h] its own columns' weights; p is the number of its columns
+    rows : T arrays [b], the row numbers of each round
+    scores : T arrays [b, h], what the one client sent
+    weights : T arrays [p, h], its own columns' weights; p is the number of its columns
 
     Returns
     -------
     numbers : [s] of the rows that were drawn, ascending
     solved : in that order; `needed` is p
     """
-    rows, scores, weights = np.asarray(rows), np.asarray(scores, np.float64), np.asarray(weights, np.float64)
-    numbers, which = np.unique(rows, return_inverse=True)
-    which, p = which.reshape(rows.shape), weights.shape[1]
-    found, determined, rank, away = _nothing(len(numbers), p)
-    at = np.full((len(rows), len(numbers)), -1)  # where in its minibatch a row stands
-    for t, places in enumerate(which):
-        at[t, places] = np.arange(len(places))
-    for pattern, who in _alike(at >= 0):
-        left = np.concatenate([weights[t].T for t in pattern])  # [h |pattern|, p]
-        right = np.concatenate([scores[t][at[t, who]].T for t in pattern])  # [h |pattern|, |who|]
-        solution, fixed, rank[who] = _solve(left, right, tolerance)
-        found[who], determined[who] = solution.T, fixed
-        away.append((left @ solution - right).reshape(-1))
-    return numbers, Solved(found, determined, rank, p, _relative(np.concatenate(away), scores))
+    numbers = np.unique(np.concatenate(list(rows)))
+    products = []
+    for which, told in zip(rows, scores, strict=True):
+        found = np.full((np.shape(told)[1], len(numbers)), np.nan)
+        found[:, np.searchsorted(numbers, which)] = np.asarray(told, np.float64).T
+        products.append(found)
+    known = np.concatenate([np.asarray(one, np.float64).T for one in weights])
+    return numbers, rows_from_products(known, np.concatenate(products), tolerance=tolerance)
 
 
 def rows_from_slopes(gradient: Array, slopes: Array, *, tolerance: float = 1e-6) -> Solved:

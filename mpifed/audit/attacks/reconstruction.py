@@ -7,7 +7,7 @@ head's biases this was seen by L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Mor
 via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's gradient by
 B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
 
-The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.audit.attacks.uploads`), and
+The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.algorithms.revealed`), and
 sees no data. Shapes: p features, h scores.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.audit.attacks.uploads import wide
+from mpifed.algorithms.revealed import wide
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves
 from mpifed.maths.objectives import Parameters
 

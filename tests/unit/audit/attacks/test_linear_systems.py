@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attacked import digits
 
+from mpifed.algorithms.revealed import of_statistics
 from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.linear import (
@@ -17,7 +18,6 @@ from mpifed.audit.attacks.linear import (
     rows_from_slopes,
 )
 from mpifed.audit.attacks.matching import match_all, recovered
-from mpifed.audit.attacks.uploads import of_statistics
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.round import SETUP, Round

@@ -9,15 +9,15 @@ import pytest
 from attacked import digits
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.audit.attacks.matching import match
-from mpifed.audit.attacks.reconstruction import direction, reconstruct
-from mpifed.audit.attacks.uploads import (
+from mpifed.algorithms.revealed import (
     fedpdm_dual,
     fedpdm_moved,
     of_statistics,
     of_step,
     scaffold_control,
 )
+from mpifed.audit.attacks.matching import match
+from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, zeros

@@ -1,0 +1,125 @@
+"""What clients sent, turned into the mean gradient of their minibatches by whoever knows model and job.
+
+Algorithms' methods `reveals` share it, see `mpifed.core.reveals`. Nothing here is an attack yet: penalties, step sizes,
+weights and control variates are public or follow from what was sent before, and are only taken off. With noise
+on gradients or uploads, what is found is noisy. Records have no axis of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mpifed.algorithms.local import LocalSteps
+from mpifed.algorithms.private import Share, privacy_of
+from mpifed.core.exchange import Problem
+from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.reveals import AddedNoise, MeanGradient, Received
+from mpifed.maths.objectives import Parameters, penalty_gradient
+
+
+def wide(record: Record) -> Any:
+    """`record` in float64."""
+    return map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), record)
+
+
+def of_step(
+    objective: Any, model: Parameters, moved: Parameters, step: float, drift: Record | None = None
+) -> Parameters:
+    """The mean gradient, without penalties, behind *one* local step from `model`.
+
+    `mpifed.algorithms.local` moves by step * (drift - gradient - that of the penalties) in all its algorithms: a first
+    step of FedProx does not feel mu. After several steps this is the sum of their gradients, at models that differ.
+
+    Parameters
+    ----------
+    moved : an upload divided by its weight; of FedPDM, what `fedpdm_moved` makes of it
+    step : the step size that came with the question
+    drift : c_i - c of SCAFFOLD, or lambda_i of FedPDM, both zero in a client's first round
+    """
+
+    def gradient(w: Array, change: Array, *own: Array) -> Array:
+        return (own[0] if own else 0.0) - change / step - penalty_gradient(objective, w)
+
+    records = [wide(model), wide(moved)] + ([] if drift is None else [wide(drift)])
+    found: Parameters = map_leaves(gradient, *records)
+    return found
+
+
+def of_statistics(gradient: Record, weight: float, function: int = 0) -> Parameters:
+    """The mean gradient of one of the K functions from an upload of SSCA, leaves [K, ...], which has no penalty in it.
+
+    With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
+    of rank one, whose row `reconstruction.direction` finds.
+    """
+    found: Parameters = map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
+    return found
+
+
+def scaffold_control(own: Record, common: Record, moved: Record, step: float, steps: int = 1) -> Record:
+    """A client's control variate c_i after a round, by anybody who had it before: it begins at zero.
+
+    So the server knows it who has heard every upload of the client, and the c of each round.
+    """
+    return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(own), wide(common), wide(moved))
+
+
+def fedpdm_moved(value: Record, dual: Record, rho: float) -> Record:
+    """x_i - x_0 from an upload y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, divided by its weight."""
+    return map_leaves(lambda y, dual: (y + dual / rho) / 2, wide(value), wide(dual))
+
+
+def fedpdm_dual(dual: Record, value: Record, rho: float) -> Record:
+    """A client's lambda_i after a round, by anybody who had it before: it begins at zero."""
+    return map_leaves(lambda dual, y: (dual - rho * y) / 2, wide(dual), wide(value))
+
+
+def weight_of(problem: Problem, received: Received) -> float:
+    """The weight of a `Weighted` answer or sum; where it is sealed, what it should be."""
+    if received.sealed:
+        return float(problem.weights[list(received.clients)].sum())
+    return float(received.answer.weight)
+
+
+def unweighted(problem: Problem, received: Received) -> Any:
+    """The value of a `Weighted` answer or sum, divided by its weight."""
+    weight = weight_of(problem, received)
+    return map_leaves(lambda leaf: leaf / weight, wide(received.answer.value))
+
+
+def gradient_of_steps(
+    local: LocalSteps, received: Received, model: Parameters, moved: Parameters, first: bool = False
+) -> MeanGradient:
+    """What local steps from `model` tell: the mean of their gradients, at models that hardly differ.
+
+    Parameters
+    ----------
+    moved : how far they came, on the mean over the clients whose answers these are
+    first : whether clients keep states, which all know in their first round alone
+    """
+    steps, step = local.count, float(received.question.step)
+    whole = of_step(local.problem.objective, model, moved, step)
+    return MeanGradient(model, map_leaves(lambda g: g / steps, whole), local.batch * steps, first)
+
+
+def noise_of_uploads(
+    local: LocalSteps, share: Share, received: Received, factors: bool = False, in_model: bool = False
+) -> Iterator[AddedNoise]:
+    """The noise of a private job in a `Weighted` answer or sum, where it is that of one draw.
+
+    Parameters
+    ----------
+    factors : whether noise on a gradient reaches the upload with other factors than the step size
+    in_model : whether the model moves by the mean of the uploads alone
+    """
+    privacy = privacy_of(local.problem)
+    if privacy is None or (privacy.on_gradients and (factors or local.count > 1)):
+        return
+    if privacy.on_gradients:
+        deviation = float(received.question.step) / local.batch * float(privacy.multiplier * privacy.reach)
+    else:
+        unit = share.paper if privacy.accounting == "paper" else share.sensitivity
+        deviation = float(privacy.multiplier * unit)
+    yield AddedNoise(received.answer.value, deviation, in_model)

@@ -1,0 +1,106 @@
+"""What answers tell of private rows, as an algorithm says it to whoever audits its runs.
+
+An algorithm may have a method `reveals(received)`: of one client's answer to an exchange, or of the sum that the server
+hears, it gives what is in it of the kinds below, as numbers. The audit knows which attack fits which kind, and knows no
+algorithm and no exchange by name. An exchange is recognized by the method that answers it, `received.answered_by`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from mpifed.core.exchange import Exchange
+from mpifed.core.record import Array, Record
+
+
+class Received(NamedTuple):
+    """One client's answer, or the sum of several, beside what was asked. Leaves of answers are float64."""
+
+    exchange: Exchange
+    round: int
+    question: Record  # of this exchange, or where it asks nothing, of the last one of the round that asks something
+    answer: Record  # of one client, without the axis of clients; or the sum
+    clients: tuple[int, ...]  # whose answers are in it
+    rows: Array  # numbers of the rows, among all, that any of these clients holds
+    columns: Array  # which it is about: those that each of these clients holds, or all where they put them together
+    sealed: bool  # whether it is only read as if it were numbers: it should be random ones
+
+    def answered_by(self, method: Callable[..., Any]) -> bool:
+        """Whether this method, or function, answers the exchange, whatever the exchange is called."""
+        return function_of(self.exchange.answer) is function_of(method)
+
+
+def function_of(method: Callable[..., Any]) -> Any:
+    """The function behind a method, a partial function or a decorated one."""
+    method = inspect.unwrap(method.func if isinstance(method, partial) else method)
+    return getattr(method, "__func__", method)
+
+
+class MeanGradient(NamedTuple):
+    """The mean gradient of the loss, without penalties, over the rows of a minibatch or over those of several clients.
+
+    The rows of a minibatch of one, or of few, follow from it.
+    """
+
+    model: Record  # where it was taken, in `Received.columns`
+    gradient: Record  # in the shapes of `model`
+    batch: int  # rows of one client that are in it
+    first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
+    parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows
+
+
+class InnerProducts(NamedTuple):
+    """Inner products of one client's rows, in its columns, with weights that the server knows."""
+
+    rows: Array  # [b] numbers among all rows
+    weights: Array  # [p_i, h] in `Received.columns`
+    products: Array  # [b, h]
+
+
+class ScoreDerivatives(NamedTuple):
+    """Derivatives of the loss by the scores of rows, with which gradients of the same round are put together."""
+
+    rows: Array  # [b] numbers among all rows
+    derivatives: Array  # [b, h]
+
+
+class DualVariables(NamedTuple):
+    """Dual variables of one client's rows, or steps of these: the weights of rows in a `DualSum` of the same round.
+
+    Where several clients send values of a row, they add up. The weights are the values plus `before` times the weights
+    of the round before and of the one before that: (1, 0) where values are steps, (0, 0) where they are whole.
+    """
+
+    rows: Array  # [b] numbers among all rows
+    values: Array  # [b]
+    before: tuple[float, float] = (1.0, 0.0)
+    lasting: bool = False  # whether the last values of who is absent go on counting
+
+
+class DualSum(NamedTuple):
+    """The sum over rows of each row times its dual variable, X'alpha, or how it changed, up to a known factor."""
+
+    values: Array  # [p_i] in `Received.columns`
+    change: bool  # whether it is a change already
+
+
+class AddedNoise(NamedTuple):
+    """Noise of a private job, added to numbers some of which may be zero."""
+
+    values: Record  # numbers with noise, times the client's weight
+    deviation: float  # standard deviation of the noise for a weight of 1
+    in_model: bool = False  # whether the model moves by the mean of these values, and by nothing else
+
+
+Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum | AddedNoise
+
+
+@runtime_checkable
+class Reveals(Protocol):
+    """An algorithm that says what answers tell: an optional method of `mpifed.core.exchange.Algorithm`."""
+
+    def reveals(self, received: Received) -> Iterable[Revealed]:
+        """What is in one client's answer, or in the sum that the server hears; nothing where no attack fits it."""

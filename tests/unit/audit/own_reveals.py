@@ -1,0 +1,246 @@
+"""Algorithms of a user, named in jobs as "own_reveals:..."; some say what answers reveal, and some say it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.cocoa import Change, CoCoA
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.horizontal import (
+    Rows,
+    Weighted,
+    check_rows,
+    mean,
+    model_template,
+    start_model,
+    weighted_fields,
+)
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import Array, map_leaves
+from mpifed.core.reveals import DualSum, InnerProducts, MeanGradient, Received
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters, gradient
+
+
+class Renamed:
+    """An algorithm all of whose exchanges have other names."""
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return tuple(replace(one, name=f"a {one.name}"[::-1]) for one in super().exchanges)  # type: ignore[misc]
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        return tuple(replace(one, name=f"b {one.name}"[::-1]) for one in super().setup)  # type: ignore[misc]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        def renamed(measure: Measure) -> Measure:
+            played = tuple(replace(one, name=f"c {one.name}"[::-1]) for one in measure.exchanges)
+            return replace(measure, exchanges=played)
+
+        return tuple(renamed(one) for one in super().measures)  # type: ignore[misc]
+
+
+def renamed(name: str) -> str:
+    """Under what name in jobs an algorithm of mpifed plays exchanges of other names."""
+    kind = f"Renamed{ALGORITHMS[name].__name__}"
+    globals().setdefault(kind, type(kind, (Renamed, ALGORITHMS[name]), {"__module__": __name__}))
+    return f"own_reveals:{kind}"
+
+
+# --- gradients of minibatches of one ---------------------------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    """Server only."""
+
+    model: Parameters
+
+
+@dataclass(frozen=True)
+class Raw(Rows):
+    """Clients send the gradient of a minibatch, under names of its own."""
+
+    problem: Problem
+    batch: int = 1
+    step: float = 0.1
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        fields = weighted_fields(self.problem, model_template(self.problem))
+        return (ToServer("what-i-saw", fields, self.ask, self.answer, self.absorb),)
+
+    def check(self) -> list[str]:
+        return check_rows(self.problem, self.batch)
+
+    def start_server(self, now: Round) -> Server:
+        return Server(start_model(self.problem, now))
+
+    def ask(self, server: Server, now: Round) -> Parameters:
+        return server.model
+
+    def answer(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
+        weight = self.problem.weights[block.clients]
+        batch = block.take(block.draw(now, "minibatch", self.batch))
+        weights = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        return clients, Weighted(gradient(self.problem.objective, model, batch.X, batch.y, weights), weight)
+
+    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+        return Server(map_leaves(lambda w, g: w - w.dtype.type(self.step) * g, server.model, mean(total)))
+
+
+class Said(Raw):
+    """The same, which says so."""
+
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        if received.answered_by(self.answer):
+            weight = received.answer.weight
+            found = map_leaves(lambda leaf: leaf / weight, received.answer.value)
+            yield MeanGradient(received.question, found, self.batch)
+
+
+class Models(Raw):
+    """Clients send the model after a step, with the penalty, and by a function that no class has as a method."""
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        (one,) = super().exchanges
+        return (replace(one, answer=lambda *given: self._stepped(*given)),)
+
+    def _stepped(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
+        clients, answer = self.answer(clients, model, block, now)
+        shrink = 2 * self.problem.objective.penalty
+
+        def stepped(g: Array, w: Array) -> Array:
+            weight = answer.weight.reshape(-1, *[1] * w.ndim).astype(w.dtype)
+            return weight * (w - w.dtype.type(shrink) * w) - g
+
+        return clients, Weighted(map_leaves(stepped, answer.value, model), answer.weight)
+
+    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+        return Server(mean(total))
+
+
+class Inherited(FedAvg):
+    """FedAvg but for what clients send: of that FedAvg says what it no longer is."""
+
+    def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
+        batch = block.take(block.draw(now, "minibatch", self.batch))
+        weight = self.problem.weights[block.clients]
+        weights = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        sent = gradient(self.problem.objective, question.model, batch.X, batch.y, weights)
+        return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
+
+
+# --- inner products, and sums over dual variables --------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """Directions, drawn anew in every round."""
+
+    along: Array  # [p]
+
+
+class Told(NamedTuple):
+    """Of every row that a client holds."""
+
+    products: Array  # [n, S]
+
+
+@dataclass(frozen=True)
+class Projections(Raw):
+    """Clients hear sums of their rows' inner products with a direction of the server's; they send gradients of many."""
+
+    batch: int = 40
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        fields = Told(Field((int(self.problem.counts.max()),)))
+        first = ToClients("shadows", fields, self.ask_along, self.project, lambda clients, *rest: clients)
+        return (first, *super().exchanges)
+
+    def ask_along(self, server: Server, now: Round) -> Asked:
+        return Asked(now.rng("along").standard_normal(self.problem.features).astype(self.problem.dtype))
+
+    def project(self, clients: Any, question: Asked, block: Block, now: Round) -> tuple[Any, Told]:
+        found = np.zeros((len(block.clients), int(self.problem.counts.max())), self.problem.dtype)
+        for out, shard in zip(found, block.shards, strict=True):
+            for at, X in shard.pieces(self.problem.dtype):
+                out[at] = X @ question.along
+        return clients, Told(found)
+
+
+class SaidProjections(Projections):
+    """The same, which says so."""
+
+    def reveals(self, received: Received) -> Iterator[InnerProducts]:
+        if received.answered_by(self.project):
+            along = received.question.along[:, None]
+            yield InnerProducts(received.rows, along, received.answer.products[: len(received.rows), None])
+
+
+class Secretive(CoCoA):
+    """CoCoA+ under another name, by functions of its own, and with answers of the other sign."""
+
+    @property
+    def exchanges(self) -> tuple[ToServer, ...]:
+        (one,) = super().exchanges
+        return (replace(one, name="nothing", answer=self.negated, absorb=self.subtract),)
+
+    def negated(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Change]:
+        clients, change = self.answer(clients, question, block, now)
+        return clients, Change(-change.w)
+
+    def subtract(self, server: Any, total: Change, now: Round) -> Any:
+        return self.absorb(server, Change(-total.w), now)
+
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        if received.answered_by(self.negated):
+            yield DualSum(received.answer.w, change=True)
+
+
+# --- what is said wrong ----------------------------------------------------------------------------------------------
+
+
+class Raises(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question.modell, received.answer.value, 1)
+
+
+class WrongShape(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        value = received.answer.value
+        yield MeanGradient(received.question, value._replace(first=value.first.T), 1)
+
+
+class NoParameters(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question.first, received.answer.value.first, 1)
+
+
+class WrongProducts(Raw):
+    def reveals(self, received: Received) -> Iterator[InnerProducts]:
+        yield InnerProducts(received.rows, received.question.first, received.answer.value.first)
+
+
+class WrongSum(Raw):
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(received.answer.value.first, change=True)
+
+
+class DividesByZero(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            yield MeanGradient(received.question, map_leaves(lambda leaf: leaf / 0.0, received.answer.value), 1)
+
+
+class NoKind(Raw):
+    def reveals(self, received: Received) -> Iterator[Any]:
+        yield received.answer.value

@@ -1,0 +1,235 @@
+"""Attacks find what algorithms say that answers reveal, whatever exchanges are called; and try where none says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from own_reveals import renamed
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.audit.command import audited
+from mpifed.audit.noise import on_noise
+from mpifed.audit.reader import Reader
+from mpifed.audit.report import Audit, as_json
+from mpifed.audit.stage import rehearse
+from mpifed.cli import main
+from mpifed.core.reveals import Reveals
+from mpifed.run.config import Job
+
+SOFTMAX = {"name": "softmax", "bias": True, "penalty": 1e-3}
+SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+HINGE = {"name": "hinge", "penalty": 5e-3}
+LOGISTIC = {"name": "logistic", "penalty": 1e-3}
+WIDE = {"name": "network", "hidden": 16}
+NOISE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "distribution": "float"}
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
+    out = tmp_path_factory.mktemp("squares") / "data"
+    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
+    return make_data(out, "synthetic", *asked, "--split", "grid")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """5 clients with one row each, of two classes."""
+    out = tmp_path_factory.mktemp("alone") / "data"
+    asked = ("--samples", "5", "--features", "6", "--task", "classification", "--classes", "2", "--clients", "5")
+    return make_data(out, "synthetic", *asked, "--split", "rows")
+
+
+@pytest.fixture
+def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit]:
+    """audit(folder, rounds, objective, algorithm, **tables): of a job in the plain channel, in this process."""
+
+    def audit(folder: Path, rounds: int, objective: Any, algorithm: dict[str, Any], **changes: Any) -> Audit:
+        table = {
+            "name": "reveals", "rounds": 60, "data": {"path": str(folder)}, "objective": objective,
+            "algorithm": algorithm, "record": {"every": 0}, "sum": {"channel": "plain"},
+        }  # fmt: skip
+        return audited(write_job(tmp_path / "job.toml", table | changes), (), rounds)
+
+    return audit
+
+
+def attack(found: Audit, name: str, seen: str = "each client's") -> Any:
+    return next(one for one in found.attempts if one.attack == name and seen in one.seen and one.applies)
+
+
+# --- other names, the same findings ----------------------------------------------------------------------------------
+
+# the attacks that succeed; and the folder, rounds, objective, [algorithm] and other tables with which they do
+ROW, FEW, PRODUCTS, LINEAR, MOVED = "reconstruction", "inversion", "inner-products", "linear-system", "moved-row"
+CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]] = {
+    "fedavg": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5]}, {}),
+    "fedprox": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5], "mu": 0.4}, {}),
+    "scaffold": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5]}, {}),
+    "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step_size": [0.5], "rho": 2.0}, {}),
+    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "network", "hidden": 6}, {"batch": 1} | SIZES, {}),
+    "ssca-vertical": (
+        {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch": 3, "label_holder": 2} | SIZES, {"record": {"every": 1}},
+    ),
+    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch": 3, "step": [0.5]}, {}),
+    "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5, 0.5, 1.0]}, {}),
+    "hyfem": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5], "mu": 0.4}, {}),
+    "hyfdca": (
+        {PRODUCTS, LINEAR, MOVED}, "squares", 30, HINGE, {"rule": "paper", "inner": 1},
+        {"participation": {"clients_per_round": 3}},
+    ),
+    "bundle": ({PRODUCTS, MOVED}, "squares", 12, HINGE, {}, {"record": {"every": 1}}),
+    "cocoa": ({MOVED}, "alone", 2, HINGE, {}, {}),
+}  # fmt: skip
+
+
+def test_every_algorithm_is_here() -> None:
+    assert set(CASES) == set(ALGORITHMS)
+    assert all(issubclass(kind, Reveals) for kind in ALGORITHMS.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_names_of_exchanges_silence_no_attack(
+    name: str, audit: Callable[..., Audit], request: pytest.FixtureRequest
+) -> None:
+    successful, folder, rounds, objective, settings, more = CASES[name]
+    data = request.getfixturevalue(folder)
+    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (name, renamed(name)))
+    assert {one.attack for one in own.attempts if one.success and one.attack != "membership"} == successful
+    assert as_json(own)["attacks"] == as_json(other)["attacks"]
+    assert own.remarks == other.remarks
+    assert [one.name for one in own.findings] == [one.name for one in other.findings]
+    assert as_json(other)["exit"] == 7
+    before, after = ({one.exchange for one in found.conditions} for found in (own, other))
+    assert before and not before & after
+
+
+@pytest.mark.parametrize("privacy", [{"model": "central", "noise_on": "upload"}, {"noise_on": "upload"}])
+def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
+    def noise(kind: str) -> Any:
+        table = {
+            "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "objective": SOFTMAX,
+            "algorithm": {"name": kind, "batch": 5, "step": [0.5]}, "privacy": NOISE | privacy,
+        }  # fmt: skip
+        stage = rehearse(Job.check(table), 2)
+        (found,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
+        return found
+
+    own, other = noise("fedavg"), noise(renamed("fedavg"))
+    assert own[:8] == other[:8]
+    noise_is_alone = ("there are no values so small", "the generator of float32 noise can give")
+    assert any(one in own.text for one in noise_is_alone)
+
+
+# --- algorithms of a user --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Raw", "Said"])
+def test_raw_gradients_of_one_row(kind: str, digits: Path, audit: Callable[..., Audit]) -> None:
+    """Whether the class says what it sends or not."""
+    found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}"})
+    one = attack(found, "reconstruction")
+    assert one.recovered == one.of == {"Raw": 8, "Said": 16}[kind]  # of four clients at most where it is not said
+    np.testing.assert_allclose(one.found, one.truth, atol=1e-3)
+    assert as_json(found)["exit"] == 7
+    assert [one.name for one in found.leaks][:3] == ["answers", "determined", "reconstruction"]
+    said = [one for one in found.remarks if "does not say" in one]
+    assert bool(said) is (kind == "Raw") and ("taken for a gradient" in one.text) is (kind == "Raw")
+    if said:
+        assert said[0].startswith('Raw does not say what answers to "what-i-saw" reveal: they were tried as a gradient')
+        assert "give it a method `reveals`, see README" in said[0]
+
+
+def test_models_sent_by_a_function_of_no_class(digits: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(digits, 2, SOFTMAX, {"name": "own_reveals:Models"})
+    one = attack(found, "reconstruction")
+    assert one.recovered == one.of == 8  # the first model is zero: there a model is its change, too
+    assert "taken for a change of the model (`value.first`), a model (`value.first`)" in one.text
+    assert as_json(found)["exit"] == 7
+
+
+def test_few_rows_in_gradients_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(digits, 1, WIDE, {"name": "own_reveals:Raw", "batch": 3})
+    one = attack(found, "inversion")
+    assert one.success and (one.recovered, one.of) == (3, 3)
+    assert "inversion" in {one.name for one in found.leaks}
+
+
+def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[..., Audit]) -> None:
+    """Without the penalty FedAvg would have sent: taking that off hides the row, and so what is sent is tried, too."""
+    found = audit(digits, 3, SOFTMAX | {"penalty": 0.1}, {"name": "own_reveals:Inherited", "batch": 1, "step": [0.5]})
+    tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
+    assert len(tried) == 2 and "taken for" in tried[1].text
+    assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
+    assert any("Inherited does not say" in one and "let its `reveals` say it" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize("kind", ["Projections", "SaidProjections"])
+def test_inner_products_with_directions(kind: str, alone: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(alone, 8, LOGISTIC, {"name": f"own_reveals:{kind}", "batch": 1})
+    one = attack(found, "inner-products")
+    assert one.success and one.recovered == 4  # of the first four clients
+    assert ("taken for inner products (`products`) with `along`" in one.text) is (kind == "Projections")
+    assert "inner-products" in {one.name for one in found.leaks}
+
+
+def test_sums_over_dual_variables(alone: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(alone, 2, HINGE, {"name": "own_reveals:Secretive"})
+    assert attack(found, "moved-row").recovered >= 5
+    assert "moved-row" in {one.name for one in found.leaks}
+    assert not any("does not say" in one for one in found.remarks)
+
+
+def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
+    """What is sealed is tried as if it were not, and shows nothing."""
+    found = audit(digits, 2, {"name": "network", "hidden": 6}, {"name": "own_reveals:Raw"}, sum={"channel": "masked"})
+    assert attack(found, "reconstruction", "sealed uploads").recovered == 0
+    assert not any(one.success for one in found.attempts) and found.leaks == []
+
+
+def test_the_readme_example_says_it(
+    digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).resolve().parents[3]
+    (method,) = re.findall(r"```python\n(    def reveals\(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    example = (root / "jobs/examples/own_algorithm.py").read_text("utf-8")
+    source = f"from mpifed.core.reveals import MeanGradient\n{example}\n{method}"
+    (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"name": "own_from_readme:ServerMomentum", "batch": 1, "step": 0.1}
+    found = audit(digits, 2, SOFTMAX, own)
+    assert attack(found, "reconstruction").recovered == 16
+    assert not any("does not say" in one for one in found.remarks)
+
+
+# --- what is said wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct it, or leave it out"),
+        ("WrongShape", "MeanGradient with a gradient of shapes"),
+        ("NoParameters", "MeanGradient with a model of ndarray; Parameters(first, head) is expected"),
+        ("WrongProducts", "InnerProducts with products of shape [64, 10]; ["),
+        ("WrongSum", "DualSum with values of shape [64, 10]; [64] is expected"),
+        ("DividesByZero", "MeanGradient with numbers that are not finite"),
+        ("NoKind", "gives a Parameters, of no kind that is known"),
+    ],
+)
+def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
+    table = {
+        "name": "wrong", "rounds": 1, "data": {"path": str(digits)}, "objective": {"name": "softmax"},
+        "algorithm": {"name": f"own_reveals:{kind}"}, "record": {"every": 0},
+    }  # fmt: skip
+    job = write_job(tmp_path / "job.toml", table)
+    ended = CliRunner().invoke(main, ["audit", str(job), "--rounds", "1"])
+    assert ended.exit_code == 2, ended.output
+    assert f"{kind}.reveals of the " in ended.stderr and 'to "what-i-saw": ' in ended.stderr
+    assert text in ended.stderr and "Traceback" not in ended.output
