@@ -71,7 +71,7 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
             f"{name}: round {now.index} has answers of {count} client(s), and [sum] min_clients = "
-            f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the value "
-            f'of one may be known, allow it by name: [sum] allow = ["{name.partition(".")[0]}"]',
+            f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
+            f'value of one may be known, allow it by name: [sum] allow = ["{name.partition(".")[0]}"]',
             agreed=True,
         )
