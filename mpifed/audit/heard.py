@@ -11,7 +11,6 @@ from mpifed.audit.plays import Decoder, Play, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.targets import EACH, SEALED
 from mpifed.core.exchange import Exchange
-from mpifed.run.participation import most_summed
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
@@ -44,7 +43,7 @@ class Heard:
     def answers(self, name: str, leaf: str) -> Iterator[tuple[Play, dict[int, Floats]]]:
         """(play, one field of every client's answer) of each time it was played; what is sealed, as if it were not."""
         stage, exchange = self._stage, self._known[name]
-        decoder = Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
+        decoder = Decoder(stage, exchange)
         for play in self.plays(name):
             found = {client: decoder(upload) for client, upload in play.uploads.items()}
             yield (

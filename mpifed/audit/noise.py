@@ -24,7 +24,6 @@ from mpifed.audit.stage import Stage
 from mpifed.audit.targets import EACH, SEALED
 from mpifed.core.record import bare_leaves, leaves
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message
 
 MODEL = "the model after the first round"
@@ -102,7 +101,7 @@ def _attempt(found: list[Released], rng: np.random.Generator, who: str, seen: st
 def _uploads(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Released]:
     """What each client sent, field by field."""
     exchange, each = stage.exchanges[0], _weights(stage)
-    decoder = Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
+    decoder = Decoder(stage, exchange)
     for play in plays(messages, exchange.name):
         arithmetic = partial(Arithmetic, _deviation(stage, play))
         for client, upload in play.uploads.items():
@@ -125,7 +124,7 @@ def _first_model(stage: Stage, messages: tuple[Message, ...]) -> Iterator[Releas
     if algorithm.problem.privacy.model == "central":
         arithmetic = Arithmetic(deviation, total=total)
     else:  # of one client
-        decoder = Decoder(stage.job, exchange, most_summed(stage.job, algorithm, exchange))
+        decoder = Decoder(stage, exchange)
         scale = 0.0 if algorithm.problem.privacy.whole else decoder.scales[0]
         arithmetic = Arithmetic(deviation / total, total, scale, total)
     last = {f"model.{name}": leaf for name, leaf in leaves(algorithm.model(stage.server))}

@@ -7,13 +7,12 @@ first one sends, and so tells nothing new: only the first one's is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import exact_sum, plays
+from mpifed.audit.plays import line_of, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Sample, of_integers, of_residues
 from mpifed.comm.line import Line
@@ -41,7 +40,7 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
     for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
-        line = Line(exchange, partial(exact_sum, stage.job, exchange, len(cells.rows.groups)), cells)
+        line = line_of(stage, exchange)
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
             for client, upload in list(play.uploads.items())[:MOST_CLIENTS]:
@@ -68,14 +67,14 @@ def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
 def hidden(
     line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """The positions of what a client sends, in its message, that a mask hides; and by field, how much none hides.
+    """The positions, among the numbers that a client sends, of those that a mask hides; and by field, how many none does.
 
     Parameters
     ----------
     present : [N] who answers
     plain : whether to give the positions of all that another channel would carry
     """
-    found, clear = [np.zeros(0, dtype=np.int64)], dict[str, int]()
+    found, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
     for place in line.sum.places:
         at = line.positions(place, client)
         if at is None:
@@ -88,8 +87,8 @@ def hidden(
             alone, doubled = np.zeros_like(alone), np.zeros_like(doubled)
         if alone.any():
             clear[place.name] = int(alone.sum())
-        found.append(positions[~alone & ~doubled])
-    return np.concatenate(found), clear
+        found.append(~alone & ~doubled)
+    return np.flatnonzero(np.concatenate(found)), clear
 
 
 def _fillers(

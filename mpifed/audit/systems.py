@@ -17,7 +17,6 @@ from mpifed.audit.plays import Decoder, plays
 from mpifed.audit.stage import Stage, dense_rows
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array
-from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message
 
 FEW = 4  # clients that are attacked
@@ -67,7 +66,7 @@ def _equations(
     stage: Stage, exchange: Exchange, messages: tuple[Message, ...], client: int
 ) -> tuple[Array, Array, Array]:
     """Row numbers [T, b], one client's scores of them [T, b, h], and the weights [T, p, h] of all columns."""
-    decoder = Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
+    decoder = Decoder(stage, exchange)
     asked, sent, weights = [], [], []
     for play in plays(messages, exchange.name):
         answer = decoder(play.uploads[client]) if client in play.uploads else None
@@ -84,7 +83,7 @@ def _equations(
 def _slopes(stage: Stage, messages: tuple[Message, ...]) -> Attempt:
     """A client's columns of a minibatch, from its gradient and the derivatives that the holder of the labels told."""
     holder: Any = stage.algorithm.label_holder  # type: ignore[attr-defined]
-    decoders = [Decoder(stage.job, one, most_summed(stage.job, stage.algorithm, one)) for one in stage.exchanges[1:]]
+    decoders = [Decoder(stage, one) for one in stage.exchanges[1:]]
     turns = zip(*(plays(messages, one.name) for one in stage.exchanges), strict=False)
     found = _Found()
     for asked, told, gathered in turns:

@@ -24,7 +24,6 @@ from mpifed.audit.plays import Decoder, Play, complete, filled, plays
 from mpifed.audit.stage import Stage
 from mpifed.core.record import Record, map_leaves, zeros
 from mpifed.maths.objectives import Parameters
-from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message
 
 EACH, SUM, SEALED = "each client's upload", "the opened sum", "sealed uploads, read as if they were plain"
@@ -74,7 +73,7 @@ def targets(stage: Stage, messages: tuple[Message, ...], clients: int) -> Iterat
         yield from _of_own_columns(stage, messages, clients)
         return
     exchange = stage.exchanges[0]
-    decoder = Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
+    decoder = Decoder(stage, exchange)
     plain = stage.transcript.channel == "plain"
     asked = exchange.ask(stage.scenes[0].server, stage.scenes[0].now.at(0))
     found = [play for play in plays(messages, exchange.name) if complete(asked, play.question) and play.uploads]
@@ -109,7 +108,7 @@ def _of_own_columns(stage: Stage, messages: tuple[Message, ...], clients: int) -
     """
     algorithm: Any = stage.algorithm
     exchange = stage.exchanges[0]
-    decoder = Decoder(stage.job, exchange, most_summed(stage.job, algorithm, exchange))
+    decoder = Decoder(stage, exchange)
     asked = exchange.ask(stage.scenes[0].server, stage.scenes[0].now.at(0))
     found = [play for play in plays(messages, exchange.name) if complete(asked, play.question) and play.uploads]
     seen = EACH if stage.in_clear(exchange) else SEALED

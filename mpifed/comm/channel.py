@@ -97,7 +97,7 @@ class Channel:
             integers = line.integers(answer, i, client)
             upload = self.seal(line, integers, client, now)
             if self.recorder is not None:
-                self.recorder.upload(line, now, client, upload)
+                self.recorder.upload(line, now, client, self.sent(line, upload, client))
             self.gather(line, upload, client)
             if line.memory is not None:
                 line.memory.last[client] = line.pick(integers, client)
@@ -105,6 +105,10 @@ class Channel:
     def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
         """What leaves the client: here its integers [m]."""
         return integers.copy()
+
+    def sent(self, line: Line, upload: Any, client: int) -> Any:
+        """What of that a deployment sends, as it is counted: the client's own numbers, none in places of others."""
+        return line.pick(upload, client)
 
     def gather(self, line: Line, upload: Any, client: int) -> None:
         """Add what left a client to what this rank hands on."""

@@ -157,7 +157,7 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     assert found.channel == "plain"
     assert {one.round for one in found.messages} == {SETUP, 0, 1}
     (exchange,) = alone.exchanges
-    decoder = Decoder(task, exchange, 8)
+    decoder = Decoder(alone, exchange)
     for play in plays(found.messages, "changes"):
         assert sorted(play.uploads) == list(range(8))
         answers = [decoder(upload) for upload in play.uploads.values()]
