@@ -26,6 +26,7 @@ class Play(NamedTuple):
     uploads: dict[int, list[Message]]  # of each client, its parts
     opened: dict[str, NDArray[Any]]  # the sum, by the names of leaves; empty where nobody opened it
     opened_for: str  # "server", "clients", "client 3"; "" where nobody did
+    turn: int = 0  # how often the exchange was played before
 
 
 def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
@@ -34,7 +35,7 @@ def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
     for one in messages:
         if one.exchange != exchange or one.kind not in ("question", "upload", "opened"):
             continue
-        play = found.setdefault(one.turn, Play(one.round, {}, {}, {}, ""))
+        play = found.setdefault(one.turn, Play(one.round, {}, {}, {}, "", one.turn))
         client = client_of(one)
         if one.kind == "question":
             play.question[one.what] = one.data
@@ -70,7 +71,7 @@ def integers(line: Line, upload: list[Message]) -> NDArray[np.signedinteger] | N
     kind = line.sum.message.dtype
     if data is None or client is None or data.nbytes != line.sent[client] or data.dtype.itemsize != kind.itemsize:
         return None
-    found = np.zeros_like(line.sum.message[:-1])
+    found: NDArray[np.signedinteger] = np.zeros_like(line.sum.message[:-1])
     line.put(found, client, data.view(kind))
     return found
 

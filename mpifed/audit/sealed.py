@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.plays import line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Sample, of_integers, of_residues
+from mpifed.audit.uniform import Sample, of_integers, of_residues, some_of
 from mpifed.comm.line import Line
 from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
@@ -31,30 +31,42 @@ class Sealed(NamedTuple):
 
     samples: list[Sample]
     clear: dict[str, int]  # integers of fields that travel in the clear, by design, by field
+    longest: int  # words of an upload, at most
 
 
 def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
-    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing."""
+    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing.
+
+    Of each exchange so many clients are looked at, and of their long uploads so many words in a row, drawn by the seed.
+    """
+    rng, longest = np.random.default_rng(stage.job.seed), 0
     cells, plain = stage.cells, stage.transcript.channel == "plain"
     samples: list[Sample] = []
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
     for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
         line = line_of(stage, exchange)
+        drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
+        start = float(rng.random())  # of what is looked at of long uploads
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
-            for client, upload in list(play.uploads.items())[:MOST_CLIENTS]:
+            for client, upload in [item for item in play.uploads.items() if item[0] in drawn]:
                 if opener is not None and exchange.private:
-                    samples += [of_residues(exchange.name, play.round, client, *one) for one in opener(upload)]
+                    for numbers, modulus in opener(upload):
+                        longest = max(longest, len(numbers))
+                        about = exchange.name, play.round, client
+                        samples.append(of_residues(*about, some_of(numbers, start), modulus))
                     continue
                 at, open_to_all = hidden(line, cells, client, present, plain)
+                longest = max(longest, len(at))
                 if len(at):
-                    samples.append(of_integers(exchange.name, play.round, client, upload[0].data[at]))
+                    data = upload[0].data[some_of(at, start)]
+                    samples.append(of_integers(exchange.name, play.round, client, data))
                 for name, count in open_to_all.items():
                     clear[name] = clear.get(name, 0) + count
         kind = line.sum.message.dtype
         samples += [_kept(one, kind) for one in messages if (one.exchange, one.what) == (exchange.name, KEPT)]
-    return Sealed(samples, clear)
+    return Sealed(samples, clear, longest)
 
 
 def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
@@ -67,7 +79,7 @@ def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
 def hidden(
     line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """The positions, among the numbers that a client sends, of those that a mask hides; and by field, how many none does.
+    """The positions, among the numbers that a client sends, of those that a mask hides; and by field, how many not.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from mpifed.run.measure import measure
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.setup import Ready, measures_of, prepare
 from mpifed.run.transcript import Transcript
+
+if TYPE_CHECKING:  # plain jobs need no cryptography
+    from mpifed.audit.streams import Streams
 
 
 class Watch:
@@ -116,6 +119,8 @@ class Stage:
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
     replayed: bool = True  # whether what is looked at has the rows of this run
+    federation: Federation | None = None  # that has played it
+    streams: Streams | None = None  # of the masked channel
 
     @property
     def shards(self) -> dict[int, Any]:
@@ -166,8 +171,11 @@ def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return out
 
 
-def rehearse(job: Job, rounds: int) -> Stage:
-    """Set-up, one measurement and so many rounds of a job, recorded; a function of the job's seed unless it is private.
+def rehearse(job: Job, rounds: int, fit: bool = False) -> Stage:
+    """Set-up, so many rounds of a job and measurements before and after, recorded.
+
+    It is a function of the job's seed, unless the job is private, and but for keys. With `fit`, there are fewer rounds
+    where more would not fit into a transcript.
 
     Raises
     ------
@@ -181,19 +189,32 @@ def rehearse(job: Job, rounds: int) -> Stage:
     blocks = list(federation.blocks)
     watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
     federation.hosted.blocks = Roster.of(watched)
-    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test)
-    _play(stage, ready, _Watching(federation, watch), rounds)
+    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, federation=federation)
+    if transcript.channel == "masked":
+        from mpifed.audit.streams import streams_of
+
+        stage.streams = streams_of(federation.channel)
+    _play(stage, ready, _Watching(federation, watch), rounds, fit)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
     return stage
 
 
-def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
+def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool) -> None:
     everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
+    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    transcript = stage.transcript
     server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
     exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
+    begun = transcript.nbytes
+    measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+    measured, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
     for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
         if index < len(stage.scenes):
             continue  # an attempt at this round was not void
+        if fit and index and not attempt:
+            most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
+            if transcript.nbytes + most + measured > transcript.limit_bytes:
+                break
         now = round_of(stage.job, federation.clients, index, ready.key)
         now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt, ready.key)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
@@ -207,6 +228,6 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
                 f"round {index} was void {attempts} times, since too many clients left: there is nothing to audit; "
                 "raise [participation] max_dropouts or attempts"
             )
-    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    transcript.rounds = len(stage.scenes)
     measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
     stage.server = server

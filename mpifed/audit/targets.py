@@ -106,7 +106,6 @@ def _of_own_columns(stage: Stage, messages: tuple[Message, ...], clients: int) -
 
     Of sums those in the first client's columns are looked at, where all who hold any of these hold the same.
     """
-    algorithm: Any = stage.algorithm
     exchange = stage.exchanges[0]
     decoder = Decoder(stage, exchange)
     asked = exchange.ask(stage.scenes[0].server, stage.scenes[0].now.at(0))

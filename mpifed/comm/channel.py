@@ -7,6 +7,7 @@ may hear it: rank 0 of a `ToServer` sum, the ranks that host hearers of a `ToCli
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -75,6 +76,10 @@ class Channel:
 
     def prepare(self, lines: list[Line]) -> None:
         """Agree on keys, and try them on what will be sent. Collective; once, before the first exchange."""
+
+    def secrets(self) -> Iterator[bytes]:
+        """The keys of this rank's clients, which no message may hold, and no server's rank; for the audit."""
+        yield from ()
 
     def begin(self, line: Line, now: Round) -> None:
         """Make ready for the answers of one exchange. Called alike on all ranks."""
