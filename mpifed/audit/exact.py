@@ -87,7 +87,7 @@ def _of_masks(
     known, sealed = masks.masks_of(stage, messages, plain, own)
     every = [*known, *sealed]
     words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
-    tests = 64 * len({(one.exchange, one.client) for one in known})
+    tests = 128 * (len({(one.exchange, one.client) for one in known}) + stage.algorithm.problem.clients)
     return Exact(
         "masks", len({one.client for one in known}), len({one.client for one in every}),
         len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
@@ -95,7 +95,8 @@ def _of_masks(
         words / 2.0**64 + words**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
             NO_MASK: masks.zeros(known), REPEATED: [*masks.repeated(known), *masks.alike(sealed)],
-            SHARED: list(stage.streams.shared()) if stage.streams else [], UNEVEN: masks.uneven(known), **keys,
+            SHARED: stage.streams.shared() if stage.streams else [],
+            UNEVEN: [*masks.uneven(known), *(stage.streams.uneven() if stage.streams else [])], **keys,
         },
     )  # fmt: skip
 

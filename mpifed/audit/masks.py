@@ -1,9 +1,10 @@
 """The masks of a transcript themselves: uploads less what was masked, which the auditor has from the plain channel.
 
 Where masks are sums of key streams as they should be, their words are uniform and independent. Then no number of 64
-bits is zero, no window of 128 bits occurs twice or with the other sign, and every bit is one in half of the words; all
-words are looked at, and windows at every offset. The chance of a false alarm among n words is at most n / 2^64 for
-zeros, n² / 2^128 for windows, and 2 exp(-32) for each bit of each client's words of an exchange (Hoeffding).
+bits is zero, no window of 128 bits occurs twice or with the other sign, and every bit is one, and unlike the next, in
+half of the words. All words are looked at, and windows at every offset. The chance of a false alarm among n words is
+at most n / 2^64 for zeros, n^2 / 2^128 for windows, and 2 exp(-32) for each of these counts of bits, of each client's
+words of an exchange (Hoeffding).
 
 Where the plaintexts cannot be had, a mask that is used twice shows in the difference of two uploads of a client, whose
 high bits are then those of a difference of small numbers: all such pairs are looked at.
@@ -22,15 +23,13 @@ from scipy import stats
 from mpifed.audit.plays import Play, line_of, plays
 from mpifed.audit.sealed import hidden
 from mpifed.audit.stage import Stage
-from mpifed.audit.windows import repeats
+from mpifed.audit.windows import ones, repeats, uneven_bits
 from mpifed.comm.line import Line
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
-DEVIATIONS = 8.0  # half of them by which the ones of a bit may miss the half of the words
 LEVEL = 1e-9  # of all tests of differences
-_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # [256, 8]
 
 
 class Mask(NamedTuple):
@@ -95,7 +94,7 @@ def _uploads(stage: Stage, line: Line, play: Play) -> Iterator[tuple[int, NDArra
     for client, (upload, *_) in play.uploads.items():
         data = upload.data.view(kind)
         at, _ = hidden(line, stage.cells, client, present, every)
-        if len(at) and len(data) > at[-1]:
+        if len(data) > max(at, default=-1):
             yield client, at, data
 
 
@@ -146,21 +145,14 @@ def zeros(masks: Sequence[Mask]) -> list[str]:
 
 
 def uneven(masks: Sequence[Mask]) -> list[str]:
-    """Whose masks have a bit that is not one in half of the words."""
+    """Whose masks have a bit that is not one in half of the words, or not unlike the next bit in half of them."""
     counts: dict[tuple[str, int], NDArray[np.int64]] = {}
     words: dict[tuple[str, int], int] = {}
     for one in masks:
-        octets = one.words.view(np.uint8).reshape(-1, one.words.itemsize)
-        ones = np.concatenate([np.bincount(octets[:, i], minlength=256) @ _ONES for i in range(one.words.itemsize)])
         key = one.exchange, one.client
-        counts[key], words[key] = counts.get(key, 0) + ones, words.get(key, 0) + len(one.words)
-    found = []
-    for (exchange, client), ones in counts.items():
-        n = words[exchange, client]
-        bad = np.flatnonzero(np.abs(2 * ones - n) > DEVIATIONS * np.sqrt(n))
-        if len(bad):
-            found.append(f"client {client} in {exchange}: {len(bad)} of {len(ones)} bits, bit {bad[0]} first")
-    return found
+        counts[key], words[key] = counts.get(key, 0) + ones(one.words), words.get(key, 0) + len(one.words)
+    texts = {key: uneven_bits(count, words[key]) for key, count in counts.items()}
+    return [f"client {client} in {exchange}: {text}" for (exchange, client), text in texts.items() if text]
 
 
 def repeated(masks: Sequence[Mask]) -> list[str]:

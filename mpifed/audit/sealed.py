@@ -107,14 +107,14 @@ def _fillers(
     place: Place, cells: Cells, client: int, present: NDArray[np.bool_], positions: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each of the client's positions [m]: whether nobody else fills it, and whether one before it does alone."""
-    held = cells.along(place.field)
+    held, before = cells.along(place.field), present & (np.arange(len(present)) < client)
     if held is None:
         alone = place.field.sender is not None or int(present.sum()) == 1
-        return np.full(len(positions), alone), np.zeros(len(positions), dtype=bool)
+        doubled = place.field.sender is None and (int(present.sum()), int(before.sum())) == (2, 1)
+        return np.full(len(positions), alone), np.full(len(positions), doubled)
     axis = int(place.field.axis or 0)
     numbers = np.arange(held.length).reshape(-1, *[1] * (len(place.field.shape) - axis - 1))
     along = np.broadcast_to(numbers, (place.form.limbs, *place.field.shape)).ravel()[positions - place.start]
-    before = present & (np.arange(len(present)) < client)
     count, earlier = held.held_by(present)[along], held.held_by(before)[along]
     return count == 1, (count == 2) & (earlier == 1)
 

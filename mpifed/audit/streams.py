@@ -9,13 +9,13 @@ a pair make the same stream, with opposite signs and for the same turn; nobody e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.windows import half, length
+from mpifed.audit.windows import half, length, ones, uneven_bits
 from mpifed.comm.line import Line
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Mask, Pad, Part
@@ -39,6 +39,7 @@ class Streams(Pad):
     def __init__(self) -> None:
         super().__init__()
         self.uses: list[Use] = []
+        self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
         self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
         self._message, self._what = 0, ""
         self._client: int | None = None
@@ -85,12 +86,20 @@ class Streams(Pad):
         at = at if len(at) and at[0] == 0 else np.concatenate([[0], at])
         use = np.full(len(at), len(self.uses), dtype=np.int64)
         self._windows.append((half(words, at, False, False), half(words, at, True, False), use, at))
+        key = self._client or 0, words.itemsize
+        counts, before = self._ones.get(key, (0, 0))
+        self._ones[key] = counts + ones(words), before + len(words)
         self.uses.append(Use(self._message, self._what, -1 if self._client is None else self._client, sign))
 
-    def shared(self) -> Iterator[str]:
-        """Which uses of one stream are not those of the two clients of a pair, in words; the first few."""
+    def uneven(self) -> list[str]:
+        """Whose streams have a bit that is not one in half of the words."""
+        texts = {client: uneven_bits(*counts) for (client, _), counts in self._ones.items()}
+        return [f"the streams of client {client}: {text}" for client, text in texts.items() if text]
+
+    def shared(self) -> list[str]:
+        """Which uses of one stream are not those of the two clients of a pair, in words."""
         if not self.uses:
-            return
+            return []
         first, second, use, at = (np.concatenate(parts) for parts in zip(*self._windows, strict=True))
         order = np.lexsort((use, second, first))
         first, second, use, at = first[order], second[order], use[order], at[order]
@@ -100,13 +109,16 @@ class Streams(Pad):
         message, client, sign = np.array([(one.message, one.client, one.sign) for one in self.uses]).T
         pair = (message[one] == message[other]) & (client[one] != client[other]) & (sign[one] == -sign[other])
         pair &= at[begins] == at[begins + np.minimum(sizes, 2) - 1]
-        told, wrong = set[str](), (sizes > 2) | ((sizes == 2) & ~pair)
-        for start, size in zip(begins[wrong], sizes[wrong], strict=True):
-            users = sorted({(self.uses[i].what, self.uses[i].client) for i in use[start : start + size].tolist()})
-            text = " and ".join(f"{'the sum so far' if c < 0 else f'client {c}'} in {what}" for what, c in users[:4])
-            if text not in told:
-                told.add(text)
-                yield f"one stream masks {text}"
+        wrong = (sizes > 2) | ((sizes == 2) & ~pair)
+        stops = begins + sizes
+        groups = {tuple(use[start:stop].tolist()) for start, stop in zip(begins[wrong], stops[wrong], strict=True)}
+        return list(dict.fromkeys(map(self._told, sorted(groups))))
+
+    def _told(self, uses: tuple[int, ...]) -> str:
+        users = [self.uses[i] for i in uses]
+        names = ["the sum so far" if one.client < 0 else f"client {one.client}" for one in users]
+        places = dict.fromkeys(f"{name} in {one.what}" for name, one in zip(names, users, strict=True))
+        return "one stream masks " + " and ".join([*places][:4])
 
 
 def streams_of(channel: Any) -> Streams:
