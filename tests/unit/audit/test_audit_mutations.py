@@ -326,6 +326,7 @@ def test_the_server_hosts_the_key_of_the_encryption(
 
 # --- no false alarm --------------------------------------------------------------------------------------------------
 
+PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40}
 HINGE = {"name": "hinge", "penalty": 0.01}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("six", {"record": {"every": 1}}),
@@ -334,7 +335,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "two": ("two", {"record": {"every": 1}}),
     "cells": ("four", {"algorithm": {"name": "hyfdca", "rule": "damped"}, "objective": HINGE}),
     "sealed": ("four", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "objective": HINGE}),
-    "kept": ("four", {"algorithm": {"name": "hyfdca"}, "objective": HINGE, "participation": {"clients_per_round": 3}}),
+    "kept": ("patches", {"algorithm": PAPER, "objective": HINGE, "participation": {"clients_per_round": 4}}),
     "encrypted": ("six", {"sum": {"channel": "encrypted"}}),
     "sparse": ("twenty", {"masking": {"neighbours": 4}}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,6 +181,46 @@ def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
 
     assert len({model_sha256(read_model(path)) for path in models}) == 1
     assert not is_recorded(tmp_path / "plain-0")
+
+
+HINGE = {"objective": {"name": "hinge", "penalty": 1e-2}}
+COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("digits", {}),
+    "some": ("digits", {"participation": {"clients_per_round": 5}}),
+    "leaving": ("digits", {"participation": {"dropout_rate": 0.05, "max_dropouts": 2}}),
+    "columns": ("sides", {"algorithm": {"name": "ssca-vertical", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}}),
+    "cells": ("patches", {"algorithm": {"name": "hyfdca", "rule": "damped"}, **HINGE}),
+    "kept": (
+        "patches",
+        {
+            "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 9}, "participation": {"clients_per_round": 4},
+            **HINGE,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, request: pytest.FixtureRequest) -> None:
+    """Numbers, and what the masked channel sends beside them: shares, and sums so far. Keys belong to no exchange."""
+    folder, changes = COUNTED[name]
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name == "columns" else {}
+    sums = {"channel": channel} | (allow if channel == "masked" else {})
+    task = job(request.getfixturevalue(folder), sum=sums, **changes)
+    stage = staged.rehearse(task, 3)
+    assert stage.federation is not None
+    counted = stage.federation.accounts({})
+    sent = Counter[str]()
+    for one in stage.transcript.messages:
+        if one.kind in ("upload", "note"):
+            sent[one.exchange or "keys"] += one.data.nbytes
+    played = {one.name for one in (*stage.algorithm.setup, *stage.exchanges)} & sent.keys()
+    assert played
+    assert {one: sent[one] for one in played} == {one: counted[one]["up_bytes"] for one in played}
+    if channel == "masked":  # beside public keys, the group's key goes from one client to each other one, sealed
+        others = stage.algorithm.problem.clients - 1
+        assert counted["keys"]["up_bytes"] == sent["keys"] + others * (32 + 16)
 
 
 @pytest.mark.parametrize("dropouts", [0, 2])
