@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # plain jobs need no cryptography
     from mpifed.audit.streams import Streams
 
 
+BESIDE = 100  # how often an exchange before or beside the rounds is recorded
+
+
 class Watch:
     """Notes which rows enter which exchange."""
 
@@ -182,7 +185,7 @@ def rehearse(job: Job, rounds: int, fit: bool = False) -> Stage:
     UsageError, DataError, TooFewClients
         as the run itself would.
     """
-    watch, transcript = Watch(), Transcript(rounds)
+    watch, transcript = Watch(), Transcript(rounds, beside=BESIDE)
     ready = prepare(job, Alone(), recorder=transcript)
     federation = ready.federation
     transcript.channel = federation.channel.name

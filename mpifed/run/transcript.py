@@ -48,13 +48,18 @@ class Transcript:
 
     Parameters
     ----------
-    rounds : rounds 0, 1, ... that are recorded, and how often an exchange before or beside them is
+    rounds : rounds 0, 1, ... that are recorded
     folder : where `close` writes the file of this rank; nowhere when absent
     limit_bytes : messages beyond so many bytes are only counted
+    beside : how often an exchange before or beside rounds is recorded; as often as rounds when absent
     """
 
-    def __init__(self, rounds: int, folder: Path | None = None, rank: int = 0, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, rounds: int, folder: Path | None = None, rank: int = 0, limit_bytes: int = LIMIT_BYTES,
+        beside: int | None = None,
+    ) -> None:  # fmt: skip
         self.rounds, self.folder, self.rank, self.limit_bytes = rounds, folder, rank, limit_bytes
+        self.beside = rounds if beside is None else beside
         self.messages: list[Message] = []
         self.nbytes = 0  # of the messages
         self.left_out = 0  # messages beyond the limit
@@ -99,7 +104,7 @@ class Transcript:
         self, line: Line | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
     ) -> None:
         index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
-        if index >= self.rounds or self._beside[exchange] > self.rounds:
+        if index >= self.rounds or self._beside[exchange] > self.beside:
             return
         if self.nbytes + data.nbytes > self.limit_bytes:
             self.left_out += 1
