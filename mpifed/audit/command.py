@@ -69,7 +69,7 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
         recorded, source = read(run_dir), f"of {run_dir}"
     count = recorded.rounds if recorded else rounds or ROUNDS
-    stage = rehearse(job, count, fit=rounds is None and recorded is None)
+    stage = rehearse(job, count, fit=rounds is None and recorded is None, between=recorded is not None)
     count = len(stage.scenes)
     clients = stage.algorithm.problem.clients
     if client is not None and client >= clients:
@@ -80,7 +80,7 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
     else:
         _same(recorded, stage)
         stage.replayed = job.privacy is None or job.privacy.noise != "secure"
-    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count)
+    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not own)
     numbers = exact(stage, recorded.messages, plain, own)
     audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, numbers)
     if own and rounds is None and count < min(ROUNDS, job.rounds):

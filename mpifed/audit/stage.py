@@ -174,11 +174,11 @@ def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return out
 
 
-def rehearse(job: Job, rounds: int, fit: bool = False) -> Stage:
+def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Stage:
     """Set-up, so many rounds of a job and measurements before and after, recorded.
 
     It is a function of the job's seed, unless the job is private, and but for keys. With `fit`, there are fewer rounds
-    where more would not fit into a transcript.
+    where more would not fit into a transcript; with `between`, measurements between rounds as well, as in a run.
 
     Raises
     ------
@@ -197,26 +197,30 @@ def rehearse(job: Job, rounds: int, fit: bool = False) -> Stage:
         from mpifed.audit.streams import streams_of
 
         stage.streams = streams_of(federation.channel)
-    _play(stage, ready, _Watching(federation, watch), rounds, fit)
+    _play(stage, ready, _Watching(federation, watch), rounds, fit, between)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
     return stage
 
 
-def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool) -> None:
+def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, between: bool) -> None:
     everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
     measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
     transcript = stage.transcript
     server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
     exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
+
+    def measured() -> None:
+        measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+
     begun = transcript.nbytes
-    measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
-    measured, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
+    measured()
+    beside, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
     for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
         if index < len(stage.scenes):
             continue  # an attempt at this round was not void
         if fit and index and not attempt:
             most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
-            if transcript.nbytes + most + measured > transcript.limit_bytes:
+            if transcript.nbytes + most + beside > transcript.limit_bytes:
                 break
         now = round_of(stage.job, federation.clients, index, ready.key)
         now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt, ready.key)
@@ -226,11 +230,13 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool) -
             if len(stage.scenes) > 1:
                 stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
             stage.scenes.append(before)
+            if between and measures and len(stage.scenes) % stage.job.record.every == 0:
+                measured()
         elif attempt + 1 == attempts:
             raise TooFewClients(
                 f"round {index} was void {attempts} times, since too many clients left: there is nothing to audit; "
                 "raise [participation] max_dropouts or attempts"
             )
     transcript.rounds = len(stage.scenes)
-    measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+    measured()
     stage.server = server

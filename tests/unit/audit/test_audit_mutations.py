@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
 from mpifed.run.config import Job
 from mpifed.run.loop import run
+from mpifed.run.transcript import Transcript
 
 CLIENTS = 20
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
@@ -196,6 +198,16 @@ def test_a_seed_for_all_own_masks(six: Path, leaks: Callable[..., dict[str, str]
     monkeypatch.setattr(escrow.os, "urandom", lambda size: bytes(range(size)))
     found = leaks(six, "--rounds", "3", participation=LEAVING)
     assert "shared-stream" in found
+
+
+def test_all_of_a_run_can_be_played_again(six: Path, tmp_path: Path) -> None:
+    """What is measured between rounds too; of another run's transcript nothing but the same questions would do."""
+    task = Job.check(table(six, rounds=4, record={"every": 1, "transcript": 4}))
+    run(task, Alone(), tmp_path / "run")
+    found = audited(tmp_path / "run", (), None)
+    assert found.leaks == []
+    assert found.exact.words == found.exact.of_words > 6 * 4 * 13
+    assert found.exact.beside > 6 * 4
 
 
 def test_keys_that_come_again_after_a_restart(six: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,3 +380,15 @@ def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[.
     assert as_json(found)["exact"]["text"].startswith(text)
     assert (as_json(found)["exact"]["words"], as_json(found)["missed"]["client"]) == (3120, 1 - 16 / 20)
     assert "one is missed with chance 20%" in as_text(found)
+
+
+def test_fewer_rounds_where_more_do_not_fit(
+    twenty: Path, write_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of those is left out, and what is not covered is said."""
+    small = partial(Transcript, limit_bytes=20_000)
+    monkeypatch.setattr("mpifed.audit.stage.Transcript", small)
+    found = audited(write_job(tmp_path / "job.toml", table(twenty, record={"every": 1})), (), None)
+    assert found.left_out == 0 and 1 < found.exact.rounds == found.rounds < 12
+    assert found.exact.words == found.exact.of_words
+    assert f"{found.rounds} rounds are recorded rather than 12" in as_text(found)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -169,6 +170,29 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     mine = [one for one in alone.transcript.messages if one.exchange == "changes"]
     theirs = [one for one in found.messages if one.exchange == "changes"]
     assert all(np.array_equal(a.data, b.data) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_resumed_run_keeps_and_continues_its_transcript(digits: Path, tmp_path: Path) -> None:
+    for rounds in (1, 2, 3):  # of which two are recorded: the third part has nothing to add
+        task = job(digits, rounds=rounds, sum={"channel": "masked"}, record={"every": 0, "transcript": 2})
+        run(task, Alone(), tmp_path, resume=rounds > 1)
+    files = sorted(path.name for path in (tmp_path / "transcript").iterdir())
+    assert files == ["rank-0000-part-1.h5", "rank-0000.h5"]
+    found = read(tmp_path)
+    assert [(play.round, play.turn, len(play.uploads)) for play in plays(found.messages, "changes")] == [
+        (0, 0, 8), (1, 1, 8)
+    ]  # fmt: skip
+    assert sum(one.what == "public key" for one in found.messages) == 2 * 8
+
+
+def test_a_transcript_of_another_form(tmp_path: Path) -> None:
+    """Of uploads with zeros in others' places, for instance."""
+    made = recorded(Transcript(2, tmp_path / "transcript"))
+    made.close()
+    with h5py.File(tmp_path / "transcript" / "rank-0000.h5", "a") as file:
+        file.attrs["form"] = 1
+    with pytest.raises(DataError, match="by another version of mpifed; record the run again"):
+        read(tmp_path)
 
 
 def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
