@@ -40,6 +40,7 @@ class Exact(NamedTuple):
     words: int  # of ciphertexts, their number
     of_words: int
     streams: int  # of the auditor's own play
+    of_streams: int
     false_alarm: float  # chance, at most
     found: dict[str, list[str]]  # by finding: looked for, and what there was
 
@@ -52,7 +53,8 @@ class Exact(NamedTuple):
         covered = f"{self.clients:,} of {self.of_clients:,} clients, {self.rounds} rounds"
         covered += f", {self.beside:,} uploads beside them" if self.beside else ""
         covered += f", {self.words:,} of {self.of_words:,} {unit}"
-        covered += f", {self.streams:,} streams of the auditor's own play" if SHARED in self.found else ""
+        if self.of_streams:
+            covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's own play"
         told = [NAMES[name] if some else _NOTHING[name] for name, some in self.found.items()]
         return f"{self.what}: {covered}: {', '.join(told)}"
 
@@ -76,7 +78,7 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
     """
     channel = stage.transcript.channel
     if channel == "plain":
-        return Exact("", 0, 0, 0, 0, 0, 0, 0, 0.0, {})
+        return Exact("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
     keys = {SENT: secrets.sent(stage), SERVER: secrets.with_server(stage)}
     return (_of_masks if channel == "masked" else _of_ciphertexts)(stage, messages, plain, own, keys)
 
@@ -91,7 +93,7 @@ def _of_masks(
     return Exact(
         "masks", len({one.client for one in known}), len({one.client for one in every}),
         len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
-        len(stage.streams.uses) if stage.streams else 0,
+        len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
         words / 2.0**64 + words**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
             NO_MASK: masks.zeros(known), REPEATED: [*masks.repeated(known), *masks.alike(sealed)],
@@ -109,5 +111,6 @@ def _of_ciphertexts(
     count, alike = secrets.made_alike(stage, uploads, messages)
     rounds, beside = len({one.round for one in uploads} - {SETUP}), sum(one.round == SETUP for one in uploads)
     return Exact(
-        "ciphertexts", clients, clients, rounds, beside, count, count, 0, count**2 / 2.0**128, {ALIKE: alike, **keys}
-    )
+        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**128,
+        {ALIKE: alike, **keys},
+    )  # fmt: skip

@@ -38,14 +38,16 @@ def pieces(secret: bytes) -> list[bytes]:
 def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[np.uint8]]]) -> list[str]:
     """The names of texts in which a piece of a secret begins at any byte."""
     known = {piece for secret in secrets for piece in pieces(secret) if len(piece) == BYTES}
+    fours = np.array([int.from_bytes(piece[:4], "little") for piece in known], dtype=np.uint32)
     begins = np.zeros(2**16, dtype=bool)
-    begins[[int.from_bytes(piece[:2], "little") for piece in known]] = True
+    begins[fours & 0xFFFF] = True
     found = []
     for name, data in texts:
         text = data.tobytes()
         for start in (0, 1):
             pairs = data[start : start + (len(text) - start) // 2 * 2].view("<u2")
-            at = start + 2 * np.flatnonzero(begins[pairs])
+            at = np.flatnonzero(begins[pairs[:-1]])  # looked at one by one where the next two bytes fit as well
+            at = at[np.isin(pairs[at] | pairs[at + 1].astype(np.uint32) << 16, fours)] * 2 + start
             if any(text[i : i + BYTES] in known for i in at.tolist()):
                 found.append(name)
                 break

@@ -21,6 +21,7 @@ from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Mask, Pad, Part
 from mpifed.core.round import SETUP, Round
 
+MOST = 100_000  # streams that are looked at; those of further rounds are only counted
 _EVERY = 64  # of so many words one begins a window that is looked at
 
 
@@ -39,6 +40,7 @@ class Streams(Pad):
     def __init__(self) -> None:
         super().__init__()
         self.uses: list[Use] = []
+        self.made = 0  # streams, those that are not looked at included
         self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
         self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
         self._message, self._what = 0, ""
@@ -65,7 +67,9 @@ class Streams(Pad):
 
     def add(self, masks: Sequence[Mask], message: NDArray[np.signedinteger], parts: Sequence[Part]) -> None:
         """As a pad does, stream by stream; what is taken away outside of a client's message is none of one."""
-        if self._client is None and all(sign < 0 for _, sign in masks):
+        taken_away = self._client is None and all(sign < 0 for _, sign in masks)
+        self.made += 0 if taken_away else len(masks)
+        if taken_away or self.made > MOST:
             super().add(masks, message, parts)
             return
         at = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts]

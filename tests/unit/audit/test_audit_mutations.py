@@ -302,6 +302,32 @@ def test_a_key_is_sent_along(before: int, six: Path, leaks: Callable[..., dict[s
     assert set(found) == {"key-sent"} and "greeting of client 4 to server" in found["key-sent"]
 
 
+def test_the_key_of_the_encryption_is_sent_along(
+    six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    from mpifed.comm.encryption.encrypted import Encrypted
+
+    prepare = Encrypted.prepare
+
+    def telling(self: Encrypted, lines: Any) -> None:
+        prepare(self, lines)
+        if self.recorder is not None:
+            self.recorder.note(None, None, "client 0", "server", "greeting", b"x" + self.scheme.secret())
+
+    monkeypatch.setattr(Encrypted, "prepare", telling)
+    found = leaks(six, "--rounds", "1", channel="encrypted")
+    assert set(found) == {"key-sent"}
+
+
+def test_streams_beyond_the_most_are_counted(
+    six: Path, write_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpifed.audit.streams.MOST", 60)  # two rounds of 6 clients with 5 others each
+    found = audited(write_job(tmp_path / "job.toml", table(six)), (), None)
+    assert found.leaks == [] and "60 of 360 streams of the auditor's own play" in found.exact.text
+
+
 def test_the_server_is_given_the_groups_key(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,8 +400,8 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
 
 def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     found = audited(write_job(tmp_path / "job.toml", table(twenty)), (), None)
-    text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 streams of the auditor's own play: "
-    text += "no zero, no repeat, no shared stream, all bits even, no key in a message, no key with the server"
+    text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's own "
+    text += "play: no zero, no repeat, no shared stream, all bits even, no key in a message, no key with the server"
     assert text in as_text(found)
     assert as_json(found)["exact"]["text"].startswith(text)
     assert (as_json(found)["exact"]["words"], as_json(found)["missed"]["client"]) == (3120, 1 - 16 / 20)
