@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.audit.attempts import attempts
 from mpifed.audit.conditions import Condition, conditions
+from mpifed.audit.exact import Exact, exact
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.plays import filled
 from mpifed.audit.reader import Reader
@@ -31,6 +32,7 @@ from mpifed.run.sweep import points
 from mpifed.run.transcript import Recorded, is_recorded, read, together
 
 PARTIES = ("server", "client:0")
+ROUNDS = 12  # that are recorded for an audit, where as many fit
 
 
 def audit_command(
@@ -67,23 +69,30 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
     recorded, source = None, "recorded for this audit"
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
         recorded, source = read(run_dir), f"of {run_dir}"
-    count = recorded.rounds if recorded else rounds or 3
-    stage = rehearse(job, count)
+    count = recorded.rounds if recorded else rounds or ROUNDS
+    stage = rehearse(job, count, fit=rounds is None and recorded is None, between=recorded is not None)
+    count = len(stage.scenes)
     clients = stage.algorithm.problem.clients
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
+    own = recorded is None
     if recorded is None:
         recorded = together([stage.transcript])
     else:
         _same(recorded, stage)
         stage.replayed = job.privacy is None or job.privacy.noise != "secure"
-    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count)
-    return _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client)
+    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not own)
+    numbers = exact(stage, recorded.messages, plain, own)
+    audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, numbers)
+    if own and rounds is None and count < min(ROUNDS, job.rounds):
+        fewer = f"{count} rounds are recorded rather than {ROUNDS}: more do not fit into a transcript; see --rounds"
+        audit = audit._replace(remarks=(*audit.remarks, fewer))
+    return audit
 
 
 def _audit(
     job: Job, stage: Stage, plain: Stage, recorded: Recorded, source: str, model: Parameters, server: bool,
-    client: int | None,
+    client: int | None, numbers: Exact,
 ) -> Audit:  # fmt: skip
     messages = recorded.messages
     found = sealed(stage, messages)
@@ -98,7 +107,8 @@ def _audit(
         left_out_bytes=recorded.left_out_bytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
         conditions=heard, attempts=tried, uniform=uniform, clear=found.clear, control=control,
-        findings=findings(stage, single(stage, messages, plain), heard, tried, uniform),
+        exact=numbers, longest=found.longest,
+        findings=findings(stage, single(stage, messages, plain), heard, tried, uniform, numbers),
         remarks=(*_remarks(job), *remarks(Reader(stage, messages))),
     )  # fmt: skip
 

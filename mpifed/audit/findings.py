@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mpifed.audit import exact
 from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, Attempt
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.stage import Stage
@@ -22,6 +23,7 @@ NAMES = {
     SINGLE: "a sum that is opened has values of one client alone",
     DETERMINED: "somebody hears as many independent equations as there are private numbers in them",
     NOT_UNIFORM: "what a channel has sealed can be told from random numbers",
+    **exact.NAMES,
     RECONSTRUCTION: "a row was computed from the gradient of a minibatch of one",
     INVERSION: "rows were computed from the gradient of a few",
     PRODUCTS: "rows were computed from their inner products with known weights",
@@ -53,6 +55,7 @@ def findings(
     conditions: Sequence[Condition],
     tried: Sequence[Attempt],
     verdict: Verdict,
+    sealed: exact.Exact,
 ) -> list[Finding]:
     """One of each kind that was found, the job's own word beside it.
 
@@ -71,6 +74,7 @@ def findings(
         if verdict.uniform is False:
             worst = verdict.rejected[0]
             found[NOT_UNIFORM] = [f"{len(verdict.rejected)} tests of uploads fail, {worst.test} of {worst.what} first"]
+        found |= sealed.leaks
     noisy = stage.job.privacy is not None  # the equations hold up to noise only
     determined = [f"{one.exchange}, {one.party}: {one.text}" for one in conditions if _determines(one) and not noisy]
     found |= {DETERMINED: determined} if determined else {}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.sums import ExactSum, Sum, make_sum
+from mpifed.audit.stage import Stage
+from mpifed.comm.line import Line
+from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.run.config import Job
+from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message, client_of
 
 
@@ -23,6 +26,7 @@ class Play(NamedTuple):
     uploads: dict[int, list[Message]]  # of each client, its parts
     opened: dict[str, NDArray[Any]]  # the sum, by the names of leaves; empty where nobody opened it
     opened_for: str  # "server", "clients", "client 3"; "" where nobody did
+    turn: int = 0  # how often the exchange was played before
 
 
 def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
@@ -31,7 +35,7 @@ def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
     for one in messages:
         if one.exchange != exchange or one.kind not in ("question", "upload", "opened"):
             continue
-        play = found.setdefault(one.turn, Play(one.round, {}, {}, {}, ""))
+        play = found.setdefault(one.turn, Play(one.round, {}, {}, {}, "", one.turn))
         client = client_of(one)
         if one.kind == "question":
             play.question[one.what] = one.data
@@ -54,32 +58,36 @@ def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
     return map_leaves(lambda _: values[next(names)], template)
 
 
-def exact_sum(job: Job, exchange: Exchange, clients: int) -> Sum:
-    """The sum on whose grids answers were recorded."""
-    settings: dict[str, Any] = job.sum_settings() | {"exact": True}
-    return make_sum(exchange, clients, **settings)
+def line_of(stage: Stage, exchange: Exchange) -> Line:
+    """Where clients' numbers lie in the messages of an exchange, on the grids on which answers were recorded."""
+    settings: dict[str, Any] = stage.job.sum_settings() | {"exact": True}
+    most = most_summed(stage.job, stage.algorithm, exchange)
+    return Line(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
+
+
+def integers(line: Line, upload: list[Message]) -> NDArray[np.signedinteger] | None:
+    """[m] a message with what one client sent in its places; None where what travels are no integers of this many."""
+    data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
+    kind = line.sum.message.dtype
+    if data is None or client is None or data.nbytes != line.sent[client] or data.dtype.itemsize != kind.itemsize:
+        return None
+    found: NDArray[np.signedinteger] = np.zeros_like(line.sum.message[:-1])
+    line.put(found, client, data.view(kind))
+    return found
 
 
 class Decoder:
     """Turns the integers of one client's answer back into numbers."""
 
-    def __init__(self, job: Job, exchange: Exchange, clients: int) -> None:
-        self._sum = exact_sum(job, exchange, clients)
-
-    @property
-    def size(self) -> int:
-        """Integers of a message."""
-        return self._sum.places[-1].stop
+    def __init__(self, stage: Stage, exchange: Exchange) -> None:
+        self._line = line_of(stage, exchange)
 
     @property
     def scales(self) -> list[float]:
         """Of what grid each field is a multiple."""
-        return [place.form.scale for place in self._sum.places]
+        return [place.form.scale for place in self._line.sum.places]
 
     def __call__(self, upload: list[Message]) -> Record | None:
-        """The answer, or None where what travels are no integers of this size."""
-        data = upload[0].data if len(upload) == 1 else None
-        if data is None or data.size != self.size or data.dtype.itemsize != self._sum.message.dtype.itemsize:
-            return None
-        assert isinstance(self._sum, ExactSum)
-        return self._sum.total(np.append(data.view(self._sum.message.dtype), 0))
+        """The answer, zero in others' places; None where what travels are no integers of this size."""
+        message = integers(self._line, upload)
+        return None if message is None else self._line.sum.total(np.append(message, 0))

@@ -28,7 +28,6 @@ from mpifed.core.reveals import (
     ScoreDerivatives,
     function_of,
 )
-from mpifed.run.participation import most_summed
 from mpifed.run.transcript import Message
 
 EACH, SUM, SEALED = "each client's upload", "the opened sum", "sealed uploads, read as if they were plain"
@@ -65,12 +64,8 @@ class Reader:
                     self._places[one.name] = _Place(tuple(sequence), number, server)
         self.rounds = [self.exchanges[one.name] for one in stage.exchanges]
         self.all_plays = cache(lambda name: plays(messages, name))
-        self._decoder = cache(lambda name: self._make_decoder(self.exchanges[name]))
+        self._decoder = cache(lambda name: Decoder(stage, self.exchanges[name]))
         self._source = cache(self._find_source)
-
-    def _make_decoder(self, exchange: Exchange) -> Decoder:
-        stage = self.stage
-        return Decoder(stage.job, exchange, most_summed(stage.job, stage.algorithm, exchange))
 
     def scales(self, exchange: Exchange) -> list[float]:
         """Of what grid each field of an answer is a multiple."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mpifed.audit.attempt import Attempt
 from mpifed.audit.conditions import NOTE, Condition
+from mpifed.audit.exact import Exact
 from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.reader import EACH, SEALED, SUM
@@ -41,6 +42,8 @@ class Audit(NamedTuple):
     uniform: Verdict
     clear: dict[str, int]  # integers of fields that travel in the clear by design
     control: Verdict  # the same tests on the plain transcript
+    exact: Exact
+    longest: int  # words of an upload, of which some are tested
     findings: list[Finding]
     remarks: tuple[str, ...] = ()
 
@@ -48,6 +51,16 @@ class Audit(NamedTuple):
     def leaks(self) -> list[Finding]:
         """What was found and is not declared."""
         return [one for one in self.findings if not one.accepted]
+
+    @property
+    def missed_client(self) -> float:
+        """The chance that the tests of uniformity do not look at one client's uploads to an exchange."""
+        return max(0.0, 1 - MOST_CLIENTS / self.clients)
+
+    @property
+    def missed_word(self) -> float:
+        """The share of the longest upload that they do not look at."""
+        return max(0.0, 1 - LARGEST / self.longest) if self.longest else 0.0
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
@@ -71,6 +84,8 @@ def as_json(audit: Audit) -> dict[str, Any]:
         ],
         "uniform": _verdict(audit.uniform) | {"in_the_clear": audit.clear},
         "control": _verdict(audit.control),
+        "missed": {"client": audit.missed_client, "word": audit.missed_word},
+        "exact": {**audit.exact._asdict(), "text": audit.exact.text},
         "findings": [one._asdict() for one in audit.findings],
         "remarks": list(audit.remarks),
         "exit": 7 if audit.leaks else 0,
@@ -113,9 +128,14 @@ def _lines(audit: Audit) -> Iterator[str]:
     for attempt in audit.attempts:
         yield from _attempt(attempt)
     yield ""
+    alarm = f", false alarm {audit.exact.false_alarm:.1g}" if audit.exact.what else ""
+    yield f"What is sealed, all of it{alarm}"
+    yield _indented("this channel", audit.exact.text)
+    yield ""
     yield (
-        f"Uniformity of uploads (false alarm of the whole family {LEVEL:g}; of each exchange the first {MOST_CLIENTS} "
-        f"clients, of each upload the first {LARGEST} words)"
+        f"Uniformity of uploads (false alarm of the whole family {LEVEL:g}; of each exchange {MOST_CLIENTS} clients, "
+        f"drawn by the seed: one is missed with chance {audit.missed_client:.0%}; of each upload {LARGEST} words in a "
+        f"row: one is missed with chance {audit.missed_word:.0%})"
     )
     yield from _uniform(audit)
     yield ""

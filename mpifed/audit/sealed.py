@@ -7,15 +7,14 @@ first one sends, and so tells nothing new: only the first one's is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import exact_sum, plays
+from mpifed.audit.plays import line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Sample, of_integers, of_residues
+from mpifed.audit.uniform import Sample, of_integers, of_residues, some_of
 from mpifed.comm.line import Line
 from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
@@ -32,30 +31,42 @@ class Sealed(NamedTuple):
 
     samples: list[Sample]
     clear: dict[str, int]  # integers of fields that travel in the clear, by design, by field
+    longest: int  # words of an upload, at most
 
 
 def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
-    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing."""
+    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing.
+
+    Of each exchange so many clients are looked at, and of their long uploads so many words in a row, drawn by the seed.
+    """
+    rng, longest = np.random.default_rng(stage.job.seed), 0
     cells, plain = stage.cells, stage.transcript.channel == "plain"
     samples: list[Sample] = []
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
     for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
-        line = Line(exchange, partial(exact_sum, stage.job, exchange, len(cells.rows.groups)), cells)
+        line = line_of(stage, exchange)
+        drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
+        start = float(rng.random())  # of what is looked at of long uploads
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
-            for client, upload in list(play.uploads.items())[:MOST_CLIENTS]:
+            for client, upload in [item for item in play.uploads.items() if item[0] in drawn]:
                 if opener is not None and exchange.private:
-                    samples += [of_residues(exchange.name, play.round, client, *one) for one in opener(upload)]
+                    for numbers, modulus in opener(upload):
+                        longest = max(longest, len(numbers))
+                        about = exchange.name, play.round, client
+                        samples.append(of_residues(*about, some_of(numbers, start), modulus))
                     continue
                 at, open_to_all = hidden(line, cells, client, present, plain)
+                longest = max(longest, len(at))
                 if len(at):
-                    samples.append(of_integers(exchange.name, play.round, client, upload[0].data[at]))
+                    data = upload[0].data[some_of(at, start)]
+                    samples.append(of_integers(exchange.name, play.round, client, data))
                 for name, count in open_to_all.items():
                     clear[name] = clear.get(name, 0) + count
         kind = line.sum.message.dtype
         samples += [_kept(one, kind) for one in messages if (one.exchange, one.what) == (exchange.name, KEPT)]
-    return Sealed(samples, clear)
+    return Sealed(samples, clear, longest)
 
 
 def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
@@ -68,14 +79,14 @@ def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
 def hidden(
     line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """The positions of what a client sends, in its message, that a mask hides; and by field, how much none hides.
+    """The positions, among the numbers that a client sends, of those that a mask hides; and by field, how many not.
 
     Parameters
     ----------
     present : [N] who answers
     plain : whether to give the positions of all that another channel would carry
     """
-    found, clear = [np.zeros(0, dtype=np.int64)], dict[str, int]()
+    found, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
     for place in line.sum.places:
         at = line.positions(place, client)
         if at is None:
@@ -88,22 +99,22 @@ def hidden(
             alone, doubled = np.zeros_like(alone), np.zeros_like(doubled)
         if alone.any():
             clear[place.name] = int(alone.sum())
-        found.append(positions[~alone & ~doubled])
-    return np.concatenate(found), clear
+        found.append(~alone & ~doubled)
+    return np.flatnonzero(np.concatenate(found)), clear
 
 
 def _fillers(
     place: Place, cells: Cells, client: int, present: NDArray[np.bool_], positions: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each of the client's positions [m]: whether nobody else fills it, and whether one before it does alone."""
-    held = cells.along(place.field)
+    held, before = cells.along(place.field), present & (np.arange(len(present)) < client)
     if held is None:
         alone = place.field.sender is not None or int(present.sum()) == 1
-        return np.full(len(positions), alone), np.zeros(len(positions), dtype=bool)
+        doubled = place.field.sender is None and (int(present.sum()), int(before.sum())) == (2, 1)
+        return np.full(len(positions), alone), np.full(len(positions), doubled)
     axis = int(place.field.axis or 0)
     numbers = np.arange(held.length).reshape(-1, *[1] * (len(place.field.shape) - axis - 1))
     along = np.broadcast_to(numbers, (place.form.limbs, *place.field.shape)).ravel()[positions - place.start]
-    before = present & (np.arange(len(present)) < client)
     count, earlier = held.held_by(present)[along], held.held_by(before)[along]
     return count == 1, (count == 2) & (earlier == 1)
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import Play, exact_sum, plays
+from mpifed.audit.plays import Play, integers, line_of, plays
 from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import leaves
-from mpifed.run.participation import most_summed
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
@@ -65,10 +64,11 @@ def _answered(stage: Stage, play: Play) -> NDArray[np.bool_]:
 
 def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
     """Fields of which most values come from one client alone, although all may add."""
-    places = exact_sum(plain.job, exchange, most_summed(plain.job, stage.algorithm, exchange)).places
+    line = line_of(plain, exchange)
     several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
-    adding = [sum((upload[0].data != 0).astype(int) for upload in play.uploads.values()) for play in several]
-    for place in places:
+    answers = [[integers(line, upload) for upload in play.uploads.values()] for play in several]
+    adding = [sum((one != 0).astype(int) for one in some if one is not None) for some in answers]
+    for place in line.sum.places:
         if place.field.in_parts or not adding:
             continue
         counts = np.concatenate([np.asarray(one)[place.start : place.stop] for one in adding])

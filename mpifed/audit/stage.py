@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,12 @@ from mpifed.run.measure import measure
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.setup import Ready, measures_of, prepare
 from mpifed.run.transcript import Transcript
+
+if TYPE_CHECKING:  # plain jobs need no cryptography
+    from mpifed.audit.streams import Streams
+
+
+BESIDE = 100  # how often an exchange before or beside the rounds is recorded
 
 
 class Watch:
@@ -116,6 +122,8 @@ class Stage:
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
     replayed: bool = True  # whether what is looked at has the rows of this run
+    federation: Federation | None = None  # that has played it
+    streams: Streams | None = None  # of the masked channel
 
     @property
     def shards(self) -> dict[int, Any]:
@@ -166,34 +174,54 @@ def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return out
 
 
-def rehearse(job: Job, rounds: int) -> Stage:
-    """Set-up, one measurement and so many rounds of a job, recorded; a function of the job's seed unless it is private.
+def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Stage:
+    """Set-up, so many rounds of a job and measurements before and after, recorded.
+
+    It is a function of the job's seed, unless the job is private, and but for keys. With `fit`, there are fewer rounds
+    where more would not fit into a transcript; with `between`, measurements between rounds as well, as in a run.
 
     Raises
     ------
     UsageError, DataError, TooFewClients
         as the run itself would.
     """
-    watch, transcript = Watch(), Transcript(rounds)
+    watch, transcript = Watch(), Transcript(rounds, beside=BESIDE)
     ready = prepare(job, Alone(), recorder=transcript)
     federation = ready.federation
     transcript.channel = federation.channel.name
     blocks = list(federation.blocks)
     watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
     federation.hosted.blocks = Roster.of(watched)
-    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test)
-    _play(stage, ready, _Watching(federation, watch), rounds)
+    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, federation=federation)
+    if transcript.channel == "masked":
+        from mpifed.audit.streams import streams_of
+
+        stage.streams = streams_of(federation.channel)
+    _play(stage, ready, _Watching(federation, watch), rounds, fit, between)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
     return stage
 
 
-def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
+def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, between: bool) -> None:
     everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
+    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    transcript = stage.transcript
     server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
     exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
+
+    def measured() -> None:
+        measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+
+    begun = transcript.nbytes
+    measured()
+    beside, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
     for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
         if index < len(stage.scenes):
             continue  # an attempt at this round was not void
+        if fit and index and not attempt:
+            most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
+            if transcript.nbytes + most + beside > transcript.limit_bytes:
+                break
         now = round_of(stage.job, federation.clients, index, ready.key)
         now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt, ready.key)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
@@ -202,11 +230,13 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int) -> None:
             if len(stage.scenes) > 1:
                 stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
             stage.scenes.append(before)
+            if between and measures and len(stage.scenes) % stage.job.record.every == 0:
+                measured()
         elif attempt + 1 == attempts:
             raise TooFewClients(
                 f"round {index} was void {attempts} times, since too many clients left: there is nothing to audit; "
                 "raise [participation] max_dropouts or attempts"
             )
-    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
-    measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+    transcript.rounds = len(stage.scenes)
+    measured()
     stage.server = server

@@ -81,6 +81,12 @@ class Verdict(NamedTuple):
         return None if not self.results else not self.rejected
 
 
+def some_of(words: NDArray[Any], start: float) -> NDArray[Any]:
+    """At most `LARGEST` of them in a row, which begin at `start` between the first (0) and last (1) place they can."""
+    first = round(start * max(0, len(words) - LARGEST))
+    return words[first : first + LARGEST]
+
+
 def of_integers(exchange: str, round: int, client: int, data: NDArray[Any]) -> Sample:
     """From integers as they travel, or bytes, which are taken by eight."""
     data = np.ascontiguousarray(data).ravel()

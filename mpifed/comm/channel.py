@@ -7,6 +7,7 @@ may hear it: rank 0 of a `ToServer` sum, the ranks that host hearers of a `ToCli
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -76,6 +77,10 @@ class Channel:
     def prepare(self, lines: list[Line]) -> None:
         """Agree on keys, and try them on what will be sent. Collective; once, before the first exchange."""
 
+    def secrets(self) -> Iterator[bytes]:
+        """The keys of this rank's clients, which no message may hold, and no server's rank; for the audit."""
+        yield from ()
+
     def begin(self, line: Line, now: Round) -> None:
         """Make ready for the answers of one exchange. Called alike on all ranks."""
         there = answering(line.exchange, now)
@@ -97,7 +102,7 @@ class Channel:
             integers = line.integers(answer, i, client)
             upload = self.seal(line, integers, client, now)
             if self.recorder is not None:
-                self.recorder.upload(line, now, client, upload)
+                self.recorder.upload(line, now, client, self.sent(line, upload, client))
             self.gather(line, upload, client)
             if line.memory is not None:
                 line.memory.last[client] = line.pick(integers, client)
@@ -105,6 +110,10 @@ class Channel:
     def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
         """What leaves the client: here its integers [m]."""
         return integers.copy()
+
+    def sent(self, line: Line, upload: Any, client: int) -> Any:
+        """What of that a deployment sends, as it is counted: the client's own numbers, none in places of others."""
+        return line.pick(upload, client)
 
     def gather(self, line: Line, upload: Any, client: int) -> None:
         """Add what left a client to what this rank hands on."""

@@ -9,7 +9,7 @@ there are no certificates.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
@@ -195,6 +195,13 @@ class Keyring:
                 "the group's key is known to ranks that host clients, after they have agreed on keys, and to no others"
             )
         return self._group
+
+    def secrets(self) -> Iterator[bytes]:
+        """All that is in no message and with no server: for the audit, which looks for them."""
+        yield from (key.private_bytes_raw() for key in self._private.values())
+        yield from self._pairs.values()
+        if self._group is not None:
+            yield self._group
 
     def forget(self) -> None:
         """Drop all keys: what was sealed under them stays sealed."""

@@ -86,7 +86,7 @@ class Line:
 
     def pick(self, message: NDArray[Any], client: int) -> NDArray[Any]:
         """A client's numbers, from a message [m]."""
-        return np.concatenate([message[at] for at in self.own(client)])
+        return np.concatenate([message[:0], *(message[at] for at in self.own(client))])
 
     def put(self, message: NDArray[Any], client: int, numbers: NDArray[Any]) -> None:
         """Add a client's numbers to a message [m]."""

@@ -33,7 +33,7 @@ from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, 
 from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
-from mpifed.run.transcript import Transcript
+from mpifed.run.transcript import Transcript, parts
 
 
 class Result(NamedTuple):
@@ -135,6 +135,9 @@ class _Run:
         federation = self.ready.federation
         if resume:
             self._load()
+            self.transcript.part = parts(self.out)
+            if self.progress.round >= self.job.record.transcript:
+                federation.record(None)  # what was recorded before stays
         else:
             self.server, self.clients = play(
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation

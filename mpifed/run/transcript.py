@@ -27,7 +27,7 @@ from mpifed.shards.hdf5 import open_hdf5
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
 SERVER, CLIENTS = "server", "clients"
-_FORM = 1  # of the files
+_FORM = 2  # of the files
 
 
 class Message(NamedTuple):
@@ -48,18 +48,24 @@ class Transcript:
 
     Parameters
     ----------
-    rounds : rounds 0, 1, ... that are recorded, and how often an exchange before or beside them is
+    rounds : rounds 0, 1, ... that are recorded
     folder : where `close` writes the file of this rank; nowhere when absent
     limit_bytes : messages beyond so many bytes are only counted
+    beside : how often an exchange before or beside rounds is recorded; as often as rounds when absent
     """
 
-    def __init__(self, rounds: int, folder: Path | None = None, rank: int = 0, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, rounds: int, folder: Path | None = None, rank: int = 0, limit_bytes: int = LIMIT_BYTES,
+        beside: int | None = None,
+    ) -> None:  # fmt: skip
         self.rounds, self.folder, self.rank, self.limit_bytes = rounds, folder, rank, limit_bytes
+        self.beside = rounds if beside is None else beside
         self.messages: list[Message] = []
         self.nbytes = 0  # of the messages
         self.left_out = 0  # messages beyond the limit
         self.left_out_bytes = 0
         self.channel = ""  # by which the answers travelled, for the file
+        self.part = 0  # how often the run was resumed before, with new keys
         self._turns: Counter[str] = Counter()  # by exchange, how often it was played
         self._beside: Counter[str] = Counter()  # and how often of that before or beside rounds
 
@@ -98,7 +104,7 @@ class Transcript:
         self, line: Line | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
     ) -> None:
         index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
-        if index >= self.rounds or self._beside[exchange] > self.rounds:
+        if index >= self.rounds or self._beside[exchange] > self.beside:
             return
         if self.nbytes + data.nbytes > self.limit_bytes:
             self.left_out += 1
@@ -113,10 +119,11 @@ class Transcript:
         if self.folder is None or not (self.messages or self.left_out):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with aside(self.folder / f"rank-{self.rank:04d}.h5") as temporary, open_hdf5(temporary, "w") as file:
+        name = f"rank-{self.rank:04d}" + (f"-part-{self.part}.h5" if self.part else ".h5")
+        with aside(self.folder / name) as temporary, open_hdf5(temporary, "w") as file:
             file.attrs.update(
-                form=_FORM, rank=self.rank, rounds=self.rounds, channel=self.channel, left_out=self.left_out,
-                left_out_bytes=self.left_out_bytes,
+                form=_FORM, rank=self.rank, part=self.part, rounds=self.rounds, channel=self.channel,
+                left_out=self.left_out, left_out_bytes=self.left_out_bytes,
             )  # fmt: skip
             for number, message in enumerate(self.messages):
                 dataset = file.create_dataset(f"{number:08d}", data=message.data)
@@ -146,9 +153,17 @@ class Recorded(NamedTuple):
 
 
 def together(transcripts: Sequence[Transcript]) -> Recorded:
-    """Those of all ranks of this process."""
+    """Those of all ranks of this process, and of all parts of a run, one after the other."""
+    messages: list[Message] = []
+    played = Counter[str]()  # by exchange, in the parts before
+    for part in sorted({one.part for one in transcripts}):
+        here = [message for one in transcripts if one.part == part for message in one.messages]
+        here = [one._replace(turn=one.turn + played[one.exchange]) for one in here]
+        for one in here:
+            played[one.exchange] = max(played[one.exchange], one.turn + 1)
+        messages += here
     return Recorded(
-        tuple(message for one in transcripts for message in one.messages),
+        tuple(messages),
         max(one.rounds for one in transcripts),
         transcripts[0].channel,
         sum(one.left_out for one in transcripts),
@@ -158,7 +173,19 @@ def together(transcripts: Sequence[Transcript]) -> Recorded:
 
 def is_recorded(run_dir: Path) -> bool:
     """Whether a run has left a transcript."""
-    return any(run_dir.glob(f"{FOLDER}/rank-*[0-9].h5"))
+    return bool(_files(run_dir))
+
+
+def parts(run_dir: Path) -> int:
+    """How many parts of a run, between one resumption and the next, have left a transcript."""
+    return max((part + 1 for part, _, _ in _files(run_dir)), default=0)
+
+
+def _files(run_dir: Path) -> list[tuple[int, int, Path]]:
+    """(part, rank, path), in order."""
+    paths = run_dir.glob(f"{FOLDER}/rank-*.h5")
+    found = [(re.fullmatch(r"rank-(\d+)(?:-part-(\d+))?", path.stem), path) for path in paths]
+    return sorted((int(name[2] or 0), int(name[1]), path) for name, path in found if name)
 
 
 def read(run_dir: Path) -> Recorded:
@@ -169,9 +196,9 @@ def read(run_dir: Path) -> Recorded:
     DataError
         when there is no transcript, or it is damaged.
     """
-    paths = sorted(run_dir.glob(f"{FOLDER}/rank-*[0-9].h5"), key=lambda path: int(re.sub(r"\D", "", path.stem)))
+    paths = [path for _, _, path in _files(run_dir)]
     if not paths:
-        raise DataError(f"{run_dir}: no transcript; run the job with --set record.transcript=3")
+        raise DataError(f"{run_dir}: no transcript; run the job with --set record.transcript=12")
     return together([_read(path) for path in paths])
 
 
@@ -179,9 +206,11 @@ def _read(path: Path) -> Transcript:
     try:
         with open_hdf5(path, "r") as file:
             about = dict(file.attrs)
+            if about["form"] != _FORM:
+                raise DataError(f"{path}: written by another version of mpifed; record the run again")
             found = Transcript(int(about["rounds"]), path.parent, int(about["rank"]))
             found.channel, found.left_out = str(about["channel"]), int(about["left_out"])
-            found.left_out_bytes = int(about["left_out_bytes"])
+            found.left_out_bytes, found.part = int(about["left_out_bytes"]), int(about["part"])
             for name in sorted(file):
                 attributes = dict(file[name].attrs)
                 kinds = [int, int, *[str] * (len(Message._fields) - 3)]

@@ -138,6 +138,15 @@ class Bfv:
         for i, modulus in enumerate(self._moduli):
             yield numbers[:, i].ravel(), modulus
 
+    def randomness(self, block: bytes) -> bytes:
+        """Its second polynomial, where no plaintext is."""
+        return block[-4 * self._data :]
+
+    def secrets(self) -> Iterator[bytes]:
+        """The secret key, if it is here."""
+        if self.opens:
+            yield self.secret()
+
 
 def _library() -> Any:
     try:

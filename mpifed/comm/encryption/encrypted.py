@@ -48,6 +48,7 @@ class Encrypted(Channel):
         self.budget: int | None = None  # bits of noise budget that the self-test left
         self._homes = np.full(setting.clients, -1)  # [N] each client's rank; -1 where it is nowhere
         self._opening: Opening
+        self._keyring: Keyring
         self._vectors: dict[str, list[Vector]] = {}
         self._sums = 0  # opened so far; alike on all ranks
         self._totals: dict[int, Any] = {}  # sums of ciphertexts of this rank, by number, of the exchange being played
@@ -73,6 +74,7 @@ class Encrypted(Channel):
         self._homes = self.transport.share(self._homes)
         keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
         keyring.prepare(self.keys.timed)
+        self._keyring = keyring
         kind: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
         self._opening = kind(self.setting, self.scheme, self._homes)
         self._opening.prepare(keyring, self._note(None, None), self.keys.timed)
@@ -80,6 +82,11 @@ class Encrypted(Channel):
         self.keys.up_bytes = keyring.setup_up_bytes + up
         self.keys.down_bytes = keyring.setup_down_bytes + down
         self._try()
+
+    def secrets(self) -> Iterator[bytes]:
+        """Those of the keyring, and the secret key of the scheme, or shares of it."""
+        yield from self._keyring.secrets()
+        yield from self.scheme.secrets()
 
     def _try(self) -> None:
         """The self-test: the largest integers, positive and negative, and random ones, of all clients."""
@@ -132,6 +139,10 @@ class Encrypted(Channel):
         with line.account.timed():
             parts = [vector.pack(integers, client) for vector in self.vectors(line) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
+
+    def sent(self, line: Line, upload: Bytes, client: int) -> Bytes:
+        """All of it."""
+        return upload
 
     def gather(self, line: Line, upload: Bytes, client: int) -> None:
         """Add a client's ciphertexts, or keep them in place of those it sent before; with the public key alone."""
@@ -283,6 +294,11 @@ def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
 
 
 _REMEDY = 'set another [encryption] scheme, or [sum] channel = "masked"; and report it, with the versions of libraries'
+
+
+def randomness(scheme: Any, message: Bytes) -> Iterator[bytes]:
+    """Of each ciphertext of an upload, what follows from the randomness with which it was made; for the audit."""
+    yield from map(scheme.randomness, unbundle(message).values())
 
 
 def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:

@@ -48,6 +48,12 @@ class Scheme(Protocol):
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
         """(numbers, modulus): what a ciphertext consists of, which looks uniform to whoever cannot open it."""
 
+    def randomness(self, block: bytes) -> bytes:
+        """What of a ciphertext follows from its randomness and the public key alone, whatever is encrypted."""
+
+    def secrets(self) -> Iterator[bytes]:
+        """The secret keys that are here; for the audit."""
+
 
 class Shared(Scheme, Protocol):
     """One secret key for all clients."""

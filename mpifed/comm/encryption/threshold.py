@@ -128,6 +128,14 @@ class ThresholdBfv:
                 return
         raise BrokenProtocol(f"a ciphertext of {len(block)} bytes is not laid out as this version of OpenFHE does")
 
+    def randomness(self, block: bytes) -> bytes:
+        """Most of its second polynomial, which lies in the second half of the bytes."""
+        return block[len(block) * 5 // 8 : len(block) * 7 // 8]
+
+    def secrets(self) -> Iterator[bytes]:
+        """The shares of this rank's clients."""
+        yield from map(self._bytes, self._shares.values())
+
     def _bytes(self, thing: Any) -> bytes:
         return bytes(self._fhe.Serialize(thing, self._fhe.BINARY))
 

@@ -14,6 +14,7 @@ of their own. Everybody is taken to follow the protocol, and may tell others wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,12 @@ class Masked(Channel):
         """Raises UsageError when more clients may leave than their neighbours can make up for."""
         super().__init__(setting)
         self.keyring = Keyring.made_up(setting) if setting.rehearsed else Keyring(setting)
-        self._pad, self._turns = Pad(), Turns()
+        self.pad, self._turns = Pad(), Turns()
         self._dropouts: Dropouts | None = None  # where nobody may leave
         self._most = setting.protection.max_dropouts
         if self._most:
             threshold(min(setting.clients - 1, self.neighbours(setting.clients)), self._most)
-            self._dropouts = Dropouts(setting, self.keyring, self._pad)
+            self._dropouts = Dropouts(setting, self.keyring, self.pad)
         self._streams: dict[tuple[int, int], Stream] = {}
         self._group: Stream | None = None
         self._nonce = nonce(0)  # of the turn
@@ -77,6 +78,12 @@ class Masked(Channel):
             for client in self.setting.hosted.tolist():
                 public = self.keyring.public[client].tobytes()
                 self.recorder.note(None, None, f"client {client}", "server", "public key", public)
+
+    def secrets(self) -> Iterator[bytes]:
+        """Those of the keyring, and the keys of the streams that are made from them."""
+        yield from self.keyring.secrets()
+        for i, j in list(self._streams):
+            yield self.keyring.prf(i, j).key(b"streams", 0)
 
     def _turn(self, line: Line, now: Round) -> Turn:
         name, asked = line.exchange.name, now.asked
@@ -177,7 +184,7 @@ class Masked(Channel):
         if isinstance(turn.line.exchange, ToClients):
             masks.setdefault(id(own), (own, []))[1].append((self._sealing(client), 1))
         for parts, some in masks.values():
-            self._pad.add(some, message, parts)
+            self.pad.add(some, message, parts)
 
     def _between(self, i: int, j: int) -> Stream:
         """The mask of two clients in this turn; under a key of its own where the server may be given that."""
@@ -254,7 +261,7 @@ class Masked(Channel):
         with turn.account.timed():
             reduced = self._target(turn.line, turn.line.reduced)
             for client in np.flatnonzero(answering(turn.line.exchange, turn.now)).tolist():
-                self._pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
+                self.pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
         return True
 
     def _hear_kept(self, turn: Turn, kept: Kept) -> bool:
@@ -264,14 +271,14 @@ class Masked(Channel):
         with turn.account.timed():
             opened = self._target(line, line.reduced)
             for unit, before in kept.known() if heard else ():
-                self._pad.add([(self._keeping(unit.number, before), -1)], opened, [unit.at])
+                self.pad.add([(self._keeping(unit.number, before), -1)], opened, [unit.at])
             message[:-1] = 0
             sealers = list(kept.sealers(line, now))
             hosted = set(self.setting.hosted.tolist())
             for unit, client in sealers:
                 if client in hosted:
                     message[unit.at], stream = line.reduced[unit.at], self._keeping(unit.number, turn.number)
-                    self._pad.add([(stream, 1)], self._target(line, message), [unit.at])
+                    self.pad.add([(stream, 1)], self._target(line, message), [unit.at])
                     if self.recorder is not None:
                         sealed = message[unit.at].tobytes()
                         self.recorder.note(line, now, f"client {client}", "server", "sum so far, sealed", sealed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ from click.testing import CliRunner
 
 from mpifed.audit.command import audited
 from mpifed.audit.conditions import UNDERDETERMINED, conditions
-from mpifed.audit.plays import exact_sum, plays
+from mpifed.audit.plays import line_of, plays
 from mpifed.audit.report import Audit, as_text
 from mpifed.audit.sealed import hidden, sealed
-from mpifed.audit.stage import Stage, rehearse
+from mpifed.audit.stage import rehearse
 from mpifed.audit.uniform import examine
 from mpifed.cli import main
-from mpifed.comm.line import Line
 from mpifed.run.config import Job
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
@@ -234,10 +232,6 @@ def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None
     assert [len(hidden(lines["duals"], stage.cells, client, everybody)[0]) for client in range(4)] == [12 * limbs] * 4
     at, clear = hidden(lines["primal"], stage.cells, 2, np.array([False, True, True, True]))
     assert len(at) == 0 and clear == {"primal.pulled": 3 * limbs}
-
-
-def line_of(stage: Stage, exchange: Any) -> Line:
-    return Line(exchange, partial(exact_sum, stage.job, exchange, 4), stage.cells)
 
 
 def test_what_a_holder_hears_of_the_other(squares: Path) -> None:

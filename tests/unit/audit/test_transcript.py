@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -115,7 +117,7 @@ def test_bytes_and_parts(tmp_path: Path) -> None:
 
 
 def test_no_transcript_and_a_damaged_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no transcript.*record.transcript=3"):
+    with pytest.raises(DataError, match=r"no transcript.*record.transcript=12"):
         read(tmp_path)
     (tmp_path / "transcript").mkdir()
     (tmp_path / "transcript" / "rank-0000.h5").write_bytes(b"not HDF5")
@@ -157,7 +159,7 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     assert found.channel == "plain"
     assert {one.round for one in found.messages} == {SETUP, 0, 1}
     (exchange,) = alone.exchanges
-    decoder = Decoder(task, exchange, 8)
+    decoder = Decoder(alone, exchange)
     for play in plays(found.messages, "changes"):
         assert sorted(play.uploads) == list(range(8))
         answers = [decoder(upload) for upload in play.uploads.values()]
@@ -170,6 +172,29 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     assert all(np.array_equal(a.data, b.data) for a, b in zip(mine, theirs, strict=True))
 
 
+def test_a_resumed_run_keeps_and_continues_its_transcript(digits: Path, tmp_path: Path) -> None:
+    for rounds in (1, 2, 3):  # of which two are recorded: the third part has nothing to add
+        task = job(digits, rounds=rounds, sum={"channel": "masked"}, record={"every": 0, "transcript": 2})
+        run(task, Alone(), tmp_path, resume=rounds > 1)
+    files = sorted(path.name for path in (tmp_path / "transcript").iterdir())
+    assert files == ["rank-0000-part-1.h5", "rank-0000.h5"]
+    found = read(tmp_path)
+    assert [(play.round, play.turn, len(play.uploads)) for play in plays(found.messages, "changes")] == [
+        (0, 0, 8), (1, 1, 8)
+    ]  # fmt: skip
+    assert sum(one.what == "public key" for one in found.messages) == 2 * 8
+
+
+def test_a_transcript_of_another_form(tmp_path: Path) -> None:
+    """Of uploads with zeros in others' places, for instance."""
+    made = recorded(Transcript(2, tmp_path / "transcript"))
+    made.close()
+    with h5py.File(tmp_path / "transcript" / "rank-0000.h5", "a") as file:
+        file.attrs["form"] = 1
+    with pytest.raises(DataError, match="by another version of mpifed; record the run again"):
+        read(tmp_path)
+
+
 def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
     for channel in ("plain", "masked"):
         for number, rounds in enumerate((0, 2)):
@@ -180,6 +205,46 @@ def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
 
     assert len({model_sha256(read_model(path)) for path in models}) == 1
     assert not is_recorded(tmp_path / "plain-0")
+
+
+HINGE = {"objective": {"name": "hinge", "penalty": 1e-2}}
+COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("digits", {}),
+    "some": ("digits", {"participation": {"clients_per_round": 5}}),
+    "leaving": ("digits", {"participation": {"dropout_rate": 0.05, "max_dropouts": 2}}),
+    "columns": ("sides", {"algorithm": {"name": "ssca-vertical", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}}),
+    "cells": ("patches", {"algorithm": {"name": "hyfdca", "rule": "damped"}, **HINGE}),
+    "kept": (
+        "patches",
+        {
+            "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 9}, "participation": {"clients_per_round": 4},
+            **HINGE,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, request: pytest.FixtureRequest) -> None:
+    """Numbers, and what the masked channel sends beside them: shares, and sums so far. Keys belong to no exchange."""
+    folder, changes = COUNTED[name]
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name == "columns" else {}
+    sums = {"channel": channel} | (allow if channel == "masked" else {})
+    task = job(request.getfixturevalue(folder), sum=sums, **changes)
+    stage = staged.rehearse(task, 3)
+    assert stage.federation is not None
+    counted = stage.federation.accounts({})
+    sent = Counter[str]()
+    for one in stage.transcript.messages:
+        if one.kind in ("upload", "note"):
+            sent[one.exchange or "keys"] += one.data.nbytes
+    played = {one.name for one in (*stage.algorithm.setup, *stage.exchanges)} & sent.keys()  # measuring is not counted
+    assert played
+    assert {one: sent[one] for one in played} == {one: counted[one]["up_bytes"] for one in played}
+    if channel == "masked":  # beside public keys, the group's key goes from one client to each other one, sealed
+        others = stage.algorithm.problem.clients - 1
+        assert counted["keys"]["up_bytes"] == sent["keys"] + others * (32 + 16)
 
 
 @pytest.mark.parametrize("dropouts", [0, 2])

@@ -1,0 +1,116 @@
+"""What is sealed, number by number: nothing here is a sample, and next to nothing is left to chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpifed.audit import masks, secrets
+from mpifed.audit.stage import Stage
+from mpifed.core.round import SETUP
+from mpifed.run.transcript import Message, client_of
+
+NO_MASK, REPEATED, SHARED, UNEVEN, ALIKE, SENT, SERVER = (
+    "no-mask", "repeated-mask", "shared-stream", "uneven-mask", "same-randomness", "key-sent", "key-with-server",
+)  # fmt: skip
+NAMES = {
+    NO_MASK: "numbers were sent as they are in a channel that should mask them",
+    REPEATED: "a mask was used twice, moved or not, or with the other sign",
+    SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
+    UNEVEN: "masks do not hide all bits of the numbers",
+    ALIKE: "two ciphertexts were made with the same randomness",
+    SENT: "a message has a secret key in it",
+    SERVER: "the server has a secret key of the clients",
+}
+_NOTHING = {
+    NO_MASK: "no zero", REPEATED: "no repeat", SHARED: "no shared stream", UNEVEN: "all bits even",
+    ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
+}  # fmt: skip
+_SHOWN = 3
+
+
+class Exact(NamedTuple):
+    """What was looked at, and what was found."""
+
+    what: str  # "masks", "ciphertexts"; "" where nothing is sealed
+    clients: int  # whose uploads were looked at
+    of_clients: int  # who sent any
+    rounds: int
+    beside: int  # uploads beside the rounds
+    words: int  # of ciphertexts, their number
+    of_words: int
+    streams: int  # of the auditor's own play
+    of_streams: int
+    false_alarm: float  # chance, at most
+    found: dict[str, list[str]]  # by finding: looked for, and what there was
+
+    @property
+    def text(self) -> str:
+        """What was covered, and the verdict."""
+        if not self.what:
+            return "seals nothing"
+        unit = "words" if self.what == "masks" else "ciphertexts"
+        covered = f"{self.clients:,} of {self.of_clients:,} clients, {self.rounds} rounds"
+        covered += f", {self.beside:,} uploads beside them" if self.beside else ""
+        covered += f", {self.words:,} of {self.of_words:,} {unit}"
+        if self.of_streams:
+            covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's own play"
+        told = [NAMES[name] if some else _NOTHING[name] for name, some in self.found.items()]
+        return f"{self.what}: {covered}: {', '.join(told)}"
+
+    @property
+    def leaks(self) -> dict[str, list[str]]:
+        """By finding, the first few places."""
+        more = {name: len(some) - _SHOWN for name, some in self.found.items()}
+        return {
+            name: [*some[:_SHOWN], *[f"and {more[name]} more"] * (more[name] > 0)]
+            for name, some in self.found.items() if some
+        }  # fmt: skip
+
+
+def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) -> Exact:
+    """All exact checks of what a channel has sealed.
+
+    Parameters
+    ----------
+    plain : the same rounds in the plain channel
+    own : whether the messages are of `stage` itself
+    """
+    channel = stage.transcript.channel
+    if channel == "plain":
+        return Exact("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
+    keys = {SENT: secrets.sent(stage), SERVER: secrets.with_server(stage)}
+    return (_of_masks if channel == "masked" else _of_ciphertexts)(stage, messages, plain, own, keys)
+
+
+def _of_masks(
+    stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
+) -> Exact:
+    known, sealed = masks.masks_of(stage, messages, plain, own)
+    every = [*known, *sealed]
+    words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
+    tests = 128 * (len({(one.exchange, one.client) for one in known}) + stage.algorithm.problem.clients)
+    return Exact(
+        "masks", len({one.client for one in known}), len({one.client for one in every}),
+        len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
+        len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
+        words / 2.0**64 + words**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
+        {
+            NO_MASK: masks.zeros(known), REPEATED: [*masks.repeated(known), *masks.alike(sealed)],
+            SHARED: stage.streams.shared() if stage.streams else [],
+            UNEVEN: [*masks.uneven(known), *(stage.streams.uneven() if stage.streams else [])], **keys,
+        },
+    )  # fmt: skip
+
+
+def _of_ciphertexts(
+    stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
+) -> Exact:
+    uploads = secrets.encrypted(stage, messages)
+    clients = len({client_of(one) for one in uploads})
+    count, alike = secrets.made_alike(stage, uploads, messages)
+    rounds, beside = len({one.round for one in uploads} - {SETUP}), sum(one.round == SETUP for one in uploads)
+    return Exact(
+        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**128,
+        {ALIKE: alike, **keys},
+    )  # fmt: skip

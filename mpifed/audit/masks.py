@@ -1,0 +1,188 @@
+"""The masks of a transcript themselves: uploads less what was masked, which the auditor has from the plain channel.
+
+Where masks are sums of key streams as they should be, their words are uniform and independent. Then no number of 64
+bits is zero, no window of 128 bits occurs twice or with the other sign, and every bit is one, and unlike the next, in
+half of the words. All words are looked at, and windows at every offset. The chance of a false alarm among n words is
+at most n / 2^64 for zeros, n^2 / 2^128 for windows, and 2 exp(-32) for each of these counts of bits, of each client's
+words of an exchange (Hoeffding).
+
+Where the plaintexts cannot be had, a mask that is used twice shows in the difference of two uploads of a client, whose
+high bits are then those of a difference of small numbers: all such pairs are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from mpifed.audit.plays import Play, line_of, plays
+from mpifed.audit.sealed import hidden
+from mpifed.audit.stage import Stage
+from mpifed.audit.windows import ones, repeats, uneven_bits
+from mpifed.comm.line import Line
+from mpifed.core.round import SETUP
+from mpifed.run.setup import all_exchanges
+from mpifed.run.transcript import Message
+
+LEVEL = 1e-9  # of all tests of differences
+
+
+class Mask(NamedTuple):
+    """What a client has added to the numbers that it sent once."""
+
+    exchange: str
+    turn: int
+    round: int
+    client: int
+    at: NDArray[np.int64]  # positions among the numbers that it sent
+    words: NDArray[Any]  # unsigned
+
+    @property
+    def name(self) -> str:
+        """For a report."""
+        when = "beside the rounds" if self.round == SETUP else f"round {self.round}"
+        return f"client {self.client} in {self.exchange}, {when}"
+
+
+class Masks(NamedTuple):
+    """Of all uploads of a masked transcript."""
+
+    known: list[Mask]
+    sealed: list[Mask]  # whole uploads, where the plaintext is not known
+
+
+def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) -> Masks:
+    """The masks of all uploads to private exchanges.
+
+    Parameters
+    ----------
+    plain : the same rounds in the plain channel
+    own : whether the messages are of `stage` itself, which played exactly what `plain` did; of another run only what
+        answers the same questions is compared
+    """
+    found = Masks([], [])
+    for exchange in {one.name: one for one in all_exchanges(stage.algorithm) if one.private}.values():
+        line = line_of(stage, exchange)
+        secret = stage.job.privacy is not None and stage.job.privacy.noise == "secure"
+        answers = {} if secret else _answers(plain, exchange.name, own)
+        last: dict[int, NDArray[Any]] = {}
+        for number, play in enumerate(plays(messages, exchange.name)):
+            known = answers.get(_key(play, own), {})
+            for client, at, data in _uploads(stage, line, play):
+                answer = known.get(client)
+                about = exchange.name, number, play.round, client, at
+                if answer is None or answer.shape != data.shape:
+                    found.sealed.append(Mask(*about, _unsigned(data)[at]))
+                    last.pop(client, None)
+                    continue
+                change = answer if not exchange.stale or client not in last else answer - last[client]
+                last[client] = answer
+                found.known.append(Mask(*about, _unsigned(data - change)[at]))
+    return found
+
+
+def _uploads(stage: Stage, line: Line, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
+    """(client, positions that a mask hides, all numbers that it sent)."""
+    clients, kind = stage.algorithm.problem.clients, line.sum.message.dtype
+    present = np.isin(np.arange(clients), list(play.uploads))
+    every = stage.job.participation.max_dropouts > 0  # then each client has a mask of its own as well
+    for client, (upload, *_) in play.uploads.items():
+        data = upload.data.view(kind)
+        at, _ = hidden(line, stage.cells, client, present, every)
+        if len(data) > max(at, default=-1):
+            yield client, at, data
+
+
+def _unsigned(data: NDArray[Any]) -> NDArray[Any]:
+    return data.view(f"u{data.itemsize}")
+
+
+def _key(play: Play, own: bool) -> tuple[Any, ...]:
+    """What two plays have in common in which the same clients answer the same."""
+    asked = tuple((name, data.tobytes()) for name, data in play.question.items())
+    return (play.turn,) if own else (play.round, hash(asked))
+
+
+def _answers(plain: Stage, exchange: str, own: bool) -> dict[tuple[Any, ...], dict[int, NDArray[Any]]]:
+    """By play, what each client answers; nothing where two plays with different answers cannot be told apart."""
+    found: dict[tuple[Any, ...], dict[int, NDArray[Any]]] = {}
+    unclear = set[tuple[Any, ...]]()
+    for play in plays(plain.transcript.messages, exchange):
+        answers = {client: upload[0].data for client, upload in play.uploads.items()}
+        before = found.setdefault(_key(play, own), {})
+        if any(not np.array_equal(before[one], answers[one]) for one in before.keys() & answers.keys()):
+            unclear.add(_key(play, own))
+        before.update(answers)
+    return {key: answers for key, answers in found.items() if key not in unclear}
+
+
+# --- what is wrong with them -----------------------------------------------------------------------------------------
+
+
+def zeros(masks: Sequence[Mask]) -> list[str]:
+    """Where numbers were sent as they are: 64 bits together, or in one place of a client's message at two times."""
+    found = []
+    alone: dict[tuple[str, int, int], int] = {}
+    for one in masks:
+        none = np.flatnonzero(one.words == 0)
+        near = np.isin(none + 1, none) | np.isin(none - 1, none) if one.words.itemsize < 8 else np.ones(len(none), bool)
+        if near.any():
+            of, start = len(one.words), one.at[none[near][0]] + 1
+            found.append(f"{one.name}: {int(near.sum())} of {of} numbers, the {start}th first")
+        for position in one.at[none[~near]].tolist():
+            place = one.exchange, one.client, position
+            alone[place] = alone.get(place, 0) + 1
+    found += [
+        f"client {client} in {exchange}: its {position + 1}th number, {times} times"
+        for (exchange, client, position), times in alone.items() if times > 1
+    ]  # fmt: skip
+    return found
+
+
+def uneven(masks: Sequence[Mask]) -> list[str]:
+    """Whose masks have a bit that is not one in half of the words, or not unlike the next bit in half of them."""
+    counts: dict[tuple[str, int], NDArray[np.int64]] = {}
+    words: dict[tuple[str, int], int] = {}
+    for one in masks:
+        key = one.exchange, one.client
+        counts[key], words[key] = counts.get(key, 0) + ones(one.words), words.get(key, 0) + len(one.words)
+    texts = {key: uneven_bits(count, words[key]) for key, count in counts.items()}
+    return [f"client {client} in {exchange}: {text}" for (exchange, client), text in texts.items() if text]
+
+
+def repeated(masks: Sequence[Mask]) -> list[str]:
+    """Which masks are, from some place on, those of another upload, or their negatives."""
+    found = []
+    for width in {one.words.itemsize for one in masks}:
+        ordered = [one for one in masks if one.words.itemsize == width]
+        ordered.sort(key=lambda one: (one.exchange, one.client, one.turn))
+        starts = np.cumsum([0, *(len(one.words) for one in ordered)])
+        pairs = set[tuple[int, int, int, bool]]()
+        for i, j, negative in repeats(np.concatenate([one.words for one in ordered])):
+            a, b = (int(np.searchsorted(starts, at, "right")) - 1 for at in (i, j))
+            pairs.add((a, b, int(j - starts[b] - i + starts[a]), negative))
+        for a, b, shift, negative in sorted(pairs):
+            sign = "the negative of that" if negative else "that"
+            moved = f", {abs(shift)} numbers {'later' if shift > 0 else 'earlier'}" if shift else ""
+            found.append(f"{ordered[b].name} has {sign} of {ordered[a].name}{moved}")
+    return found
+
+
+def alike(sealed: Sequence[Mask]) -> list[str]:
+    """Of uploads whose plaintexts are not known: pairs of a client's whose difference has too many equal high bits."""
+    same: dict[tuple[str, int, int], list[Mask]] = {}
+    for one in sealed:
+        same.setdefault((one.exchange, one.client, len(one.words)), []).append(one)
+    pairs = [pair for some in same.values() for pair in combinations(some, 2)]
+    found = []
+    for one, other in pairs:
+        high = (one.words - other.words) >> (8 * one.words.itemsize - 8)
+        count = int(((high == 0) | (high == 255)).sum())
+        if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / len(pairs):
+            found.append(f"{other.name} has about that of {one.name}: {count} of {len(high)} differences are small")
+    return found

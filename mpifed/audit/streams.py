@@ -1,0 +1,133 @@
+"""The key streams that the auditor's own play of the masked channel makes: each masks one message, of one pair.
+
+A stream that two pairs share, or that is used again with other partners, shows in no single mask, since a mask is a sum
+of several. So the auditor, who plays all parties, looks at the streams themselves, whatever keys and nonces they come
+from: at the first 128 bits of each, and at windows of 128 bits wherever a word is a multiple of 64, so that a stretch
+that is used again at another offset is found as well (one of m words is missed with chance (63/64)^m). Two clients of
+a pair make the same stream, with opposite signs and for the same turn; nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.audit.windows import half, length, ones, uneven_bits
+from mpifed.comm.line import Line
+from mpifed.comm.masking.masked import Masked
+from mpifed.comm.streams import Mask, Pad, Part
+from mpifed.core.round import SETUP, Round
+
+MOST = 100_000  # streams that are looked at; those of further rounds are only counted
+_EVERY = 64  # of so many words one begins a window that is looked at
+
+
+class Use(NamedTuple):
+    """One stream, added to one message."""
+
+    message: int  # which play of an exchange
+    what: str
+    client: int  # -1: who seals a sum so far
+    sign: int
+
+
+class Streams(Pad):
+    """Takes the place of a channel's pad, and notes which streams go into which client's message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: list[Use] = []
+        self.made = 0  # streams, those that are not looked at included
+        self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
+        self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
+        self._message, self._what = 0, ""
+        self._client: int | None = None
+
+    def watch(self, channel: Masked) -> None:
+        """Be the channel's pad from now on, and know whose message it is that is being sealed."""
+        begin, seal = channel.begin, channel.seal
+
+        def begun(line: Line, now: Round) -> None:
+            self._message += 1
+            when = "beside the rounds" if now.index == SETUP else f"round {now.index}"
+            self._what = f"{line.exchange.name}, {when}"
+            begin(line, now)
+
+        def sealed(line: Line, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+            self._client = client
+            try:
+                return seal(line, integers, client, now)
+            finally:
+                self._client = None
+
+        vars(channel).update(pad=self, begin=begun, seal=sealed)
+
+    def add(self, masks: Sequence[Mask], message: NDArray[np.signedinteger], parts: Sequence[Part]) -> None:
+        """As a pad does, stream by stream; what is taken away outside of a client's message is none of one."""
+        taken_away = self._client is None and all(sign < 0 for _, sign in masks)
+        self.made += 0 if taken_away else len(masks)
+        if taken_away or self.made > MOST:
+            super().add(masks, message, parts)
+            return
+        at = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts]
+        count = sum(map(len, at))
+        for stream, sign in masks:
+            words = np.zeros(max(count, length(message)), dtype=message.dtype)
+            super().add([(stream, 1)], words, [slice(0, len(words))])
+            self._note(words.view(f"u{words.itemsize}"), sign)
+            start = 0
+            for part in parts:
+                stop = start + (part.stop - part.start if isinstance(part, slice) else len(part))
+                message[part] += words[start:stop] if sign > 0 else -words[start:stop]
+                start = stop
+
+    def _note(self, words: NDArray[Any], sign: int) -> None:
+        count = len(words) - length(words) + 1
+        at = np.flatnonzero(words[:count] % _EVERY == 0)
+        at = at if len(at) and at[0] == 0 else np.concatenate([[0], at])
+        use = np.full(len(at), len(self.uses), dtype=np.int64)
+        self._windows.append((half(words, at, False, False), half(words, at, True, False), use, at))
+        key = self._client or 0, words.itemsize
+        counts, before = self._ones.get(key, (0, 0))
+        self._ones[key] = counts + ones(words), before + len(words)
+        self.uses.append(Use(self._message, self._what, -1 if self._client is None else self._client, sign))
+
+    def uneven(self) -> list[str]:
+        """Whose streams have a bit that is not one in half of the words."""
+        texts = {client: uneven_bits(*counts) for (client, _), counts in self._ones.items()}
+        return [f"the streams of client {client}: {text}" for client, text in texts.items() if text]
+
+    def shared(self) -> list[str]:
+        """Which uses of one stream are not those of the two clients of a pair, in words."""
+        if not self.uses:
+            return []
+        first, second, use, at = (np.concatenate(parts) for parts in zip(*self._windows, strict=True))
+        order = np.lexsort((use, second, first))
+        first, second, use, at = first[order], second[order], use[order], at[order]
+        begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
+        sizes = np.diff(np.r_[begins, len(first)])
+        one, other = use[begins], use[begins + np.minimum(sizes, 2) - 1]
+        message, client, sign = np.array([(one.message, one.client, one.sign) for one in self.uses]).T
+        pair = (message[one] == message[other]) & (client[one] != client[other]) & (sign[one] == -sign[other])
+        pair &= at[begins] == at[begins + np.minimum(sizes, 2) - 1]
+        wrong = (sizes > 2) | ((sizes == 2) & ~pair)
+        stops = begins + sizes
+        groups = {tuple(use[start:stop].tolist()) for start, stop in zip(begins[wrong], stops[wrong], strict=True)}
+        return list(dict.fromkeys(map(self._told, sorted(groups))))
+
+    def _told(self, uses: tuple[int, ...]) -> str:
+        users = [self.uses[i] for i in uses]
+        names = ["the sum so far" if one.client < 0 else f"client {one.client}" for one in users]
+        places = dict.fromkeys(f"{name} in {one.what}" for name, one in zip(names, users, strict=True))
+        return "one stream masks " + " and ".join([*places][:4])
+
+
+def streams_of(channel: Any) -> Streams:
+    """What notes the streams of a masked channel from now on."""
+    assert isinstance(channel, Masked)
+    found = Streams()
+    found.watch(channel)
+    return found
