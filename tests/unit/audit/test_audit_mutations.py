@@ -364,7 +364,7 @@ def test_the_server_hosts_the_key_of_the_encryption(
 
 # --- no false alarm --------------------------------------------------------------------------------------------------
 
-PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40}
+PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40, "primal": "clear"}
 HINGE = {"name": "hinge", "penalty": 0.01}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("six", {"record": {"every": 1}}),

@@ -217,7 +217,8 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     "kept": (
         "patches",
         {
-            "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 9}, "participation": {"clients_per_round": 4},
+            "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 9, "primal": "clear"},
+            "participation": {"clients_per_round": 4},
             **HINGE,
         },
     ),
