@@ -37,6 +37,7 @@ from mpifed.algorithms.hybrid import (
     unpadded,
 )
 from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hyfdca_checks import wrong_settings
 from mpifed.algorithms.hyfdca_local import Clients, Local, Question
 from mpifed.algorithms.hyfdca_rules import (
     OWN_NORMS,
@@ -216,7 +217,7 @@ class HyFDCA:
         found: list[Exchange] = []
         if self.rule in OWN_NORMS:
             found += Norms(self.problem).exchanges
-        if self._needs_sigma and self.sigma is None:
+        if self.needs_sigma and self.sigma is None:
             found += Power(self.problem, self._sealed).exchanges
         return tuple(found)
 
@@ -225,7 +226,8 @@ class HyFDCA:
         return self.primal == "sealed"
 
     @property
-    def _needs_sigma(self) -> bool:
+    def needs_sigma(self) -> bool:
+        """Whether lambda_max(XX') decides a step."""
         return self.rule not in OWN_NORMS or (self.rule == "paper" and self.inner is None)
 
     @property
@@ -235,36 +237,7 @@ class HyFDCA:
 
     def check(self) -> list[str]:
         """What does not fit, one message each."""
-        wrong = check_duals(self.problem)
-        if wrong:
-            return wrong
-        smallest = int(np.argmin(self.problem.counts))
-        if self.inner is not None and self.rule in TOGETHER:
-            wrong.append(f'[algorithm] inner = {self.inner}: rule "{self.rule}" moves all samples; leave it out')
-        elif self.inner is not None and self.inner > self.problem.counts[smallest]:
-            wrong.append(
-                f"[algorithm] inner = {self.inner}: the smallest shard (client {smallest}) has "
-                f"{self.problem.counts[smallest]} samples; lower inner"
-            )
-        if self.gamma is not None and self.rule not in ("paper", "theory"):
-            wrong.append(f'[algorithm] gamma: rule "{self.rule}" has no step size but its own; leave it out')
-        elif self.gamma is not None and self.gamma.at(1) > 1:
-            wrong.append(f"[algorithm] gamma = {self.gamma.scale:g}: step sizes above 1 leave the domain; lower it")
-        if self.sigma is not None and not self._needs_sigma:
-            wrong.append(f'[algorithm] sigma = {self.sigma:g}: rule "{self.rule}" has no use for it; leave it out')
-        if self.returns == "best" and self.some:
-            wrong.append(
-                '[algorithm] returns = "best": with clients absent nobody knows the loss of a w; take "mean" or '
-                '"last", or let all clients take part'
-            )
-        if self.draws == "client" and self.local.count(1.0) is None:
-            wrong.append(f'[algorithm] draws = "client": rule "{self.rule}" draws nothing; leave it out, or give inner')
-        if self.senders == "none" and (self.some or self.draws == "client"):
-            wrong.append(
-                '[algorithm] senders = "none": holders of a sample know the same steps only if all clients take part, '
-                'and draws = "rows"; take senders = "all"'
-            )
-        return wrong
+        return check_duals(self.problem) or list(wrong_settings(self))
 
     # --- starts ------------------------------------------------------------------------------------------------------
 
@@ -279,7 +252,7 @@ class HyFDCA:
             sigma=np.float64(self.sigma or 0.0),
             part=np.float64(0.0) if self.rule == "line-search" else (),
             momentum=Momentum(zero, np.float64(1.0), np.float64(0.0)) if self.rule == "accelerated" else (),
-            power=now.rng("power").standard_normal(self.problem.features) if self._needs_sigma else (),
+            power=now.rng("power").standard_normal(self.problem.features) if self.needs_sigma else (),
         )
 
     def start_clients(self, block: Block, now: Round) -> Clients:
