@@ -11,6 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mpifed.core.errors import DataError
+from mpifed.shards.store import open_federation
+
 FOLDER = Path("data")
 
 # by data set: what `mpifed data` is told but for the grid and the scale; $ is the folder of real data
@@ -30,11 +33,22 @@ def folder_of(data: str, grid: str) -> Path:
 
 
 def prepare(data: str, grid: str) -> None:
-    """Shares a data set out to a grid of clients, unless that is done."""
-    folder = folder_of(data, grid)
+    """Shares a data set out to a grid of clients, unless that is done.
+
+    Raises
+    ------
+    DataError
+        When what is there was scaled in another way.
+    """
+    folder, scale = folder_of(data, grid), SCALES.get(data, "unit-rows")
     if (folder / "federation.h5").exists():
+        found = open_federation(folder).provenance["options"]["scale"]
+        if found != scale:
+            raise DataError(
+                f"{folder}: scaled by {found}, expected {scale}; remove the folder, and the runs on it with its optimum"
+            )
         return
     real = os.environ.get("MPIFED_DATA", "data")
     source = [part.replace("$", real) for part in SOURCES[data]]
-    options = ["--split", "grid", "--grid", grid, "--scale", SCALES.get(data, "unit-rows"), "--out", str(folder)]
+    options = ["--split", "grid", "--grid", grid, "--scale", scale, "--out", str(folder)]
     subprocess.run([sys.executable, "-m", "mpifed", "data", *source, *options], check=True)

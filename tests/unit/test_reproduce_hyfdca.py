@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpifed.core.errors import DataError
 from mpifed.run.config import Job, read_table
 from mpifed.run.history import read_json
 
@@ -155,6 +156,17 @@ def test_the_jobs_say_how_their_data_are_scaled() -> None:
     for data in DATA:
         for path in JOBS.glob(f"{data}-*.toml"):
             assert f"--scale {SCALES.get(data, 'unit-rows')} --split grid" in path.read_text(encoding="utf-8")
+
+
+def test_shards_of_another_scale_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs.hyfdca import data
+
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    data.prepare("digits", "2x2")
+    data.prepare("digits", "2x2")  # they are there
+    monkeypatch.setattr(data, "SCALES", {"digits": "minmax,unit-rows"})
+    with pytest.raises(DataError, match="hyfdca-digits-2x2: scaled by unit-rows, expected minmax,unit-rows; remove"):
+        data.prepare("digits", "2x2")
 
 
 @pytest.mark.parametrize("kind", ["--dense", "--sparse"])
