@@ -14,6 +14,8 @@ from mpifed.run.best import toml_text
 from mpifed.run.network import KINDS
 
 COUNTED = ("hyfdca", "hyfdca-accelerated", "bundle")
+STEADY = 0.01  # how far P of the model that is returned may be above the least that was measured
+SWINGS = "A star: P goes up and down, and was lower by more than 1 % at an earlier round; the number says little."
 SINGLE = "One seed a curve: nothing here is an interval."
 
 
@@ -45,7 +47,7 @@ def text(
     lines += ["", "## How near the optimum our rules come, 4 x 4 clients", "", *_goals(curves)]
     lines += ["", "## How far P of the last model is above the least P measured in its run", "", *_excess(curves)]
     lines += ["", "## All rules and rivals, 4 x 4 clients, all of them in every round", "", *_everybody(curves)]
-    lines += ["", f"## (P - P*) / P* after {rounds} rounds, and accuracy", "", *_measured(curves)]
+    lines += ["", f"## (P - P*) / P* after {rounds} rounds, and accuracy", "", SWINGS, "", *_measured(curves)]
     lines += ["", "## Seconds of a round over the network, by kind", "", *_costs(curves)]
     lines += ["", "## P*", "", *(f"- {DATA_TITLES[data]}: {best:.12g}" for data, best in optima.items())]
     if searches:
@@ -86,7 +88,7 @@ def _excess(curves: Curves) -> Iterator[str]:
         if found:
             worst = max(found, key=found.__getitem__)
             numbers = (f"{100 * one:.2g} %" for one in (median(found.values()), found[worst]))
-            yield row((TITLES[method], str(len(found)), *numbers, worst, f"{sum(e <= 0.01 for e in found.values())}"))
+            yield row((TITLES[method], str(len(found)), *numbers, worst, f"{sum(e <= STEADY for e in found.values())}"))
 
 
 def _data(curves: Curves) -> list[str]:
@@ -128,7 +130,8 @@ def _measured(curves: Curves) -> Iterator[str]:
 def _end(curve: Curve | None) -> str:
     if curve is None:
         return "not run"
-    return f"{curve.relative[:, -1].mean():.3g}; {100 * curve.accuracy[:, -1].mean():.1f} %"
+    star = "*" if curve.method in OWN and curve.excess.max() > STEADY else ""
+    return f"{curve.relative[:, -1].mean():.3g}{star}; {100 * curve.accuracy[:, -1].mean():.1f} %"
 
 
 def _costs(curves: Curves) -> Iterator[str]:
