@@ -17,6 +17,7 @@ from mpifed.core.reveals import DualSum
 
 MOST_CLIENTS = 16  # attacked one by one
 LARGEST_BATCH = 10  # rows whose gradients are told apart by inversion
+LARGEST = 2**26  # numbers in the rows that are compared with what is found
 EASY_BATCH, STARTS = 6, 2  # up to so many rows it begins so many times anew; each time takes seconds
 MOST_GUESSES = 4  # of what an answer may be, of which the algorithm says nothing; for inversion
 
@@ -38,8 +39,13 @@ def on_gradients(reader: Reader) -> Iterator[Attempt]:
         return
     known = _nonnegative(reader.stage)
     for seen in (EACH, SEALED, SUM):
-        some = [one for one in found if one.seen == seen and not one.guess]
-        guesses = [one for one in found if one.seen == seen and one.guess]
+        here = [one for one in found if one.seen == seen]
+        some = [one for one in here if not one.guess and one.numbers <= LARGEST]
+        guesses = [one for one in here if one.guess and one.numbers <= LARGEST]
+        if here and not (some or guesses):
+            why = f"the rows behind it have {here[0].numbers} numbers; up to {LARGEST} are compared with what is found"
+            yield none(RECONSTRUCTION, why, seen=seen)
+            yield none(INVERSION, why, seen=seen)
         if some:
             yield _reconstruction(reader.stage, some, known)
             yield _inversion(reader.stage, some, known)

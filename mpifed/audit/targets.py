@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +28,16 @@ class Target(NamedTuple):
     model: Parameters  # where it was taken
     gradient: Parameters  # mean over `batch` rows
     batch: int
-    rows: NDArray[np.float64]  # [b, p] the rows that entered, or may have; nothing an attacker has
+    look: Callable[[], NDArray[np.float64]]  # gives `rows`, which are read when they are needed: they may be wide
+    numbers: int  # in them
     whom: tuple[int, ...]  # of which clients they are
     parts: bool = False  # whether the clients have put it together, each its own columns
     guess: str = ""  # as what an answer is taken of which the algorithm says nothing
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """[b, p] the rows that entered, or may have; nothing an attacker has."""
+        return self.look()
 
 
 def targets(reader: Reader, clients: int) -> Iterator[Target]:
@@ -82,8 +89,14 @@ def _target(reader: Reader, seen: str, received: Received, found: MeanGradient, 
         batch = found.batch * len(whom)
     if found.parts:
         numbers = stage.shards[whom[0]].rows[entered[whom[0]]]
-        rows, batch = stage.whole(numbers), len(numbers)
-    else:
-        rows = np.concatenate([stage.features(client, own) for client, own in entered.items()])
-    model, gradient, parts = found.model, found.gradient, found.parts
-    return Target(seen, received.round, name, model, gradient, batch, rows, whom, parts, guess)
+        batch = len(numbers)
+
+    def rows() -> NDArray[np.float64]:
+        if found.parts:
+            return stage.whole(numbers)
+        return np.concatenate([stage.features(client, own) for client, own in entered.items()])
+
+    size = (batch if found.parts else sum(map(len, entered.values()))) * len(received.columns)
+    return Target(
+        seen, received.round, name, found.model, found.gradient, batch, cache(rows), size, whom, found.parts, guess
+    )

@@ -367,3 +367,16 @@ def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> 
     found = audit(digits, 3, algorithm=SSCA | {"batch": 20}, sum=MASKED, **leaving)
     assert found.uniform.uniform is True
     assert names(found) == []
+
+
+def test_rows_too_wide_to_be_compared_are_not_read(
+    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not tried is said; dense rows of text would fill the memory."""
+    monkeypatch.setattr("mpifed.audit.gradients.LARGEST", 63)
+    monkeypatch.setattr("mpifed.audit.targets.Target.rows", property(lambda target: pytest.fail("rows were read")))
+    found = audit(digits)
+    for name in ("reconstruction", "inversion"):
+        one = attack(found, name, "each client's upload")
+        assert not one.applies
+        assert one.text == "the rows behind it have 64 numbers; up to 63 are compared with what is found"
