@@ -47,7 +47,8 @@ def audited(path: Path, channel: str = "") -> str:
     change = ["--set", f"sum.channel={channel}"] if channel else []
     done = subprocess.run([*MPIFED, "audit", str(path), "--json", *change], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 7):
-        return f"{done.returncode} ({(done.stderr.strip() or 'no message').splitlines()[-1]})"
+        message = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("mpifed: error: ")
+        return f"{done.returncode} ({message.partition(':')[0]})"
     found = [one["name"] for one in json.loads(done.stdout)["findings"] if not one["accepted"]]
     return f"{done.returncode}" + (f" ({', '.join(dict.fromkeys(found))})" if found else "")
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 JOBS = Path(__file__).parent
 DATA = ("mnist", "newsgroups", "covtype", "a9a")  # a9a is not the paper's
 GRIDS = {"2x2": 4, "4x4": 16, "8x8": 64}  # rows x columns: clients
-ROWS = {"mnist": 60000, "newsgroups": 11314, "covtype": 12001, "a9a": 32560, "digits": 1438}  # to train on
-CIPHERTEXT_BYTES, SLOTS = 262_257, 8192  # of BFV
 FRACTIONS = (0.1, 0.5, 1.0)
 ROUNDS = 300
 METHODS = ("hyfdca", "fedavg", "fedavg-blocks", "hyfem")
@@ -55,12 +53,6 @@ class Setting(NamedTuple):
     def everybody(self) -> bool:
         """Whether all take part in every round."""
         return self.present == self.clients
-
-    @property
-    def ciphertext_bytes(self) -> float:
-        """Of BFV for each row of the client with the most of them: its last ciphertext is full only in part."""
-        rows = -(-ROWS[self.data] // int(self.grid[0]))
-        return round(-(-rows // SLOTS) * CIPHERTEXT_BYTES / rows, 1)
 
     @property
     def name(self) -> str:

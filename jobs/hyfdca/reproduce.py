@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from jobs.hyfdca import data, figures, report
-from jobs.hyfdca.names import JOBS, METHODS, OWN, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
+from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
 from mpifed.run import gra
 from mpifed.run.best import toml_text
 from mpifed.run.config import read_table
 from mpifed.run.history import aside, read_json
+from mpifed.run.tables import NetworkTable
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
@@ -53,8 +54,7 @@ class Plan(runs.Plan):
     def setting_changes(self, setting: Setting, method: str) -> list[str]:
         """What a setting makes of a method's job, but for what was tuned."""
         place = [f'data.path="{data.folder_of(setting.data, setting.grid)}"']
-        sealed = [f"network.ciphertext_bytes={setting.ciphertext_bytes}"] if method in OWN else []
-        return [*place, f"participation.clients_per_round={setting.present}", *sealed, *change_of(method)]
+        return [*place, f"participation.clients_per_round={setting.present}", *change_of(method)]
 
     def known(self) -> dict[str, dict[str, Any]]:
         """What was tuned: changes by the name of a curve."""
@@ -144,7 +144,8 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
                 job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
                 optima[setting.data] = best_of(folder, job["objective"]["penalty"], kept)
-            curve = read_curve(setting, method, points, plan.rounds, optima[setting.data])
+            network = NetworkTable(**read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"])
+            curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:
             missing.append(name)
         else:

@@ -59,8 +59,16 @@ class Curve(NamedTuple):
         return max(0, int(np.searchsorted(self.time(axis), when, side="right")) - 1)
 
 
-def read_curve(setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float) -> Curve | None:
-    """The runs that have come to round `rounds`; None without any. `best` is P*."""
+def read_curve(
+    setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float, network: NetworkTable
+) -> Curve | None:
+    """The runs that have come to round `rounds`; None without any.
+
+    Parameters
+    ----------
+    best : P*
+    network : that of the job; times follow from what the exchanges of the runs have cost
+    """
     runs = read_runs(run_dirs, rounds, COLUMNS)
     if runs is None:
         return None
@@ -69,12 +77,13 @@ def read_curve(setting: Setting, method: str, run_dirs: Sequence[Path], rounds: 
     if method in RIVALS:
         objective, accuracy = best_so_far(objective, accuracy)
     told = [read_json(run / "run.json") for run in runs.folders]
-    kinds = _mean([(one["simulated"]["rounds"], one["rounds"]) for one in told])
-    published = _mean([(_published(one, setting.clients), one["rounds"]) for one in told])
-    more = (sum(published.values()) - sum(kinds.values())) * runs.rounds
+    then = _mean([(one["simulated"]["rounds"], one["rounds"]) for one in told])
+    kinds = _mean([(_simulated(network, one, setting.clients), one["rounds"]) for one in told])
+    published = _mean([(_simulated(_paillier(network), one, setting.clients), one["rounds"]) for one in told])
+    here, more = ((sum(one.values()) - sum(then.values())) * runs.rounds for one in (kinds, published))
     return Curve(
-        setting, method, runs.rounds, (objective - best) / best, accuracy, excess, elapsed, simulated, simulated + more,
-        kinds, published,
+        setting, method, runs.rounds, (objective - best) / best, accuracy, excess, elapsed, simulated + here,
+        simulated + more, kinds, published,
     )  # fmt: skip
 
 
@@ -93,11 +102,14 @@ def _mean(many: Sequence[tuple[Mapping[str, Mapping[str, float]], int]]) -> dict
     }
 
 
-def _published(told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
-    """By exchange, over the run's network with Paillier wherever the job says what a sealed value takes."""
-    network = told["simulated"]["network"].items()
-    own = {key: value for key, value in network if value is not None and key not in PER_VALUE}
-    return simulate(NetworkTable(**own), told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
+def _simulated(network: NetworkTable, told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
+    """By exchange, what the rounds of a run take over a network."""
+    return simulate(network, told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
+
+
+def _paillier(network: NetworkTable) -> NetworkTable:
+    """The same with the published times and bytes, wherever the job says what a sealed value takes."""
+    return NetworkTable(**network.model_dump(exclude=set(PER_VALUE)))
 
 
 def best_of(data: Path, penalty: float, kept: Path) -> float:

@@ -39,7 +39,10 @@ def simulated_lines(simulated: Mapping[str, Any], rounds: int, indent: str = "")
     """What `mpifed.run.network.described` says: the network, and by exchange the mean time of a round, by kind."""
     link = simulated["network"]
     rates = f"{human_bytes(link['up_bytes_per_s'])}/s up, {human_bytes(link['down_bytes_per_s'])}/s down"
-    size = f", {link['ciphertext_bytes']:g} bytes a value" if "ciphertext_bytes" in link else ""
+    size = ""
+    if "ciphertext_bytes" in link:
+        values = link["ciphertext_values"]
+        size = f", {link['ciphertext_bytes']:g} bytes {'a value' if values == 1 else f'for up to {values} values'}"
     yield (
         f"{indent}over {link['name'] or 'a network'} with {human_seconds(link['latency_s'])} there and back, {rates}; "
         f"encryption {link['encryption']}{size}"

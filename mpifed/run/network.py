@@ -19,6 +19,7 @@ it back in the clear. So do questions travel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +33,7 @@ Seconds = dict[str, float]  # by `KINDS`
 KINDS = ("compute", "encryption", "latency", "transfer", "server")
 KEYS = "keys"  # the account of the agreement on keys, which is no exchange
 FIGURES = ("latency_s", "up_bytes_per_s", "down_bytes_per_s")
-PER_VALUE = ("encrypt_s", "decrypt_s", "add_s", "ciphertext_bytes")  # keys of published encryption
+PER_VALUE = ("encrypt_s", "decrypt_s", "add_s", "ciphertext_bytes", "ciphertext_values")  # keys of published encryption
 
 
 class Preset(NamedTuple):
@@ -134,9 +135,10 @@ def _seconds(table: NetworkTable, account: Account) -> Seconds:
     link, sealed, opened, added = figures(table), account["sealed_most"], account["opened_most"], account["added"]
     up, down, cryptography = account["up_most"], account["down_most"], 0.0
     if table.encryption == "published" and (sealed or opened):
-        up = sealed * table.ciphertext_bytes + account["up_clear"]
-        down = opened * table.ciphertext_bytes + account["down_clear"]
-        cryptography = sealed * table.encrypt_s + added * table.add_s + opened * table.decrypt_s
+        made, read = (_ciphertexts(table, values, account["played"]) for values in (sealed, opened))
+        up = made * table.ciphertext_bytes + account["up_clear"]
+        down = read * table.ciphertext_bytes + account["down_clear"]
+        cryptography = (made * table.encrypt_s + read * table.decrypt_s) * table.ciphertext_values + added * table.add_s
     elif table.encryption == "as-run":
         # clients seal one after the other here, and side by side there: the busiest takes its share of the time of all
         cryptography = account["crypto_s"] * (sealed / added if added else 1.0)
@@ -147,6 +149,13 @@ def _seconds(table: NetworkTable, account: Account) -> Seconds:
         "transfer": up / link["up_bytes_per_s"] + down / link["down_bytes_per_s"],
         "server": account["server_s"],
     }
+
+
+def _ciphertexts(table: NetworkTable, values: float, played: float) -> float:
+    """How many ciphertexts so many values take, which travelled in as many messages as an exchange was played."""
+    if table.ciphertext_values == 1 or not played:
+        return values
+    return played * math.ceil(values / played / table.ciphertext_values)
 
 
 def _keys(table: NetworkTable, account: Account, clients: int) -> Seconds:

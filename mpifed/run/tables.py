@@ -127,7 +127,8 @@ class NetworkTable(Table):
     encrypt_s: Annotated[float, Field(ge=0)] = 0.018882
     decrypt_s: Annotated[float, Field(ge=0)] = 0.018865
     add_s: Annotated[float, Field(ge=0)] = 0.000054
-    ciphertext_bytes: Annotated[float, Field(gt=0)] = 512.0  # of a value: modulo the square of a modulus of 2048 bits
+    ciphertext_bytes: Annotated[float, Field(gt=0)] = 512.0  # modulo the square of a modulus of 2048 bits
+    ciphertext_values: Positive = 1  # that fit into one; a message of a few takes a whole one, and its time
 
 
 class LimitKeys(Table):

@@ -73,6 +73,12 @@ def test_published_bytes_of_encryption() -> None:
     assert kinds(table, encrypted) == kinds(table, PLAIN)
     in_the_clear = PLAIN | {"sealed_most": 0, "opened_most": 0}
     assert kinds(table, in_the_clear)["transfer"] == 1600 / 1000 + 3200 / 4000
+    packed = NetworkTable(**LINK, encryption="published", ciphertext_bytes=1000, ciphertext_values=64)
+    once = PLAIN | {"played": 2}  # messages of 100 and 200 values: whole ciphertexts, two and four
+    assert kinds(packed, once)["transfer"] == 4 * 1000 / 1000 + (8 * 1000 + 160) / 4000
+    assert kinds(packed, once)["encryption"] == pytest.approx(
+        4 * 64 * 0.018882 + 8 * 64 * 0.018865 + once["added"] * 0.000054
+    )
     small = NetworkTable(**LINK, encryption="published", ciphertext_bytes=2.5)
     assert kinds(small, PLAIN)["transfer"] == 200 * 2.5 / 1000 + (400 * 2.5 + 160) / 4000
     for encryption in ("as-run", "none"):
@@ -209,7 +215,7 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 @pytest.mark.parametrize("primal", ["clear", "sealed"])
 def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, primal: str) -> None:
-    """2 x 3 clients with 719 rows and up to 22 of 64 columns; ciphertexts are those of the table in every channel."""
+    """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
         **job(patches, 1, network=network).table(), "objective": {"name": "hinge", "penalty": 0.01},
@@ -220,11 +226,11 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     simulated = read_json(out / "run.json")["simulated"]
     rows = 719 * 100 / 1000 + 719 * 100 / 4000
     question = (22 * 4 + 2 * 8) / 4000  # w in float32, and two numbers
-    opened = (22 * 100 + 64 * 8) / 1000 + 64 * 100 / 4000  # sealed, opened by one client, and sent to the server
+    opened = (23 * 100 + 65 * 8) / 1000 + 65 * 100 / 4000  # sealed, opened by one client, and sent to the server
     assert {name: one["transfer"] for name, one in simulated["rounds"].items()} == {
         "products": pytest.approx(rows + question),
         "duals": pytest.approx(rows),
-        "primal": pytest.approx(opened if primal == "sealed" else 22 * 8 / 1000),
+        "primal": pytest.approx(opened if primal == "sealed" else 23 * 8 / 1000),
     }
     assert simulated["network"]["ciphertext_bytes"] == 100
     assert "encryption published, 100 bytes a value" in run_text(out)
