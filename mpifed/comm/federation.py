@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mpifed.comm.accounts import Spent, gathered
 from mpifed.comm.channel import Channel, Protection, Recorder, Setting, answering, hearing, make_channel
 from mpifed.comm.device import on_device
-from mpifed.comm.groups import check_groups
+from mpifed.comm.groups import check_groups, check_rounds
 from mpifed.comm.hosted import Hosted
 from mpifed.comm.line import Line, Memory
 from mpifed.comm.places import names_field
@@ -137,6 +137,18 @@ class Federation:
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
         if self.channel.name != "plain":
             check_groups([line for line in lines if line.exchange.private], self.cells, self.protection)
+
+    def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
+        """A look at whether in any of these rounds a sum would be of fewer clients than the job allows.
+
+        Raises
+        ------
+        UsageError
+            when one would.
+        """
+        if self.channel.name != "plain":
+            lines = [self._line(exchange) for exchange in exchanges if exchange.private]
+            check_rounds(lines, self.cells, self.protection, rounds)
 
     def agree_on_keys(self) -> None:
         """Whatever the channel needs before the first exchange. Collective."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,30 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
             f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no "
             f"channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
             f"[sum] allow = [{names}]"
+        )
+
+
+def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds: Iterable[Round]) -> None:
+    """Refuse a job in some of whose rounds a sum would be of too few of the clients present.
+
+    Raises
+    ------
+    UsageError
+        naming all such fields, each with its first round.
+    """
+    found: dict[str, int] = {}
+    for now in rounds:
+        for line in lines:
+            back = now.returning if line.exchange.returning else None
+            for name, _ in small(line, cells, protection, now.present if back is None else back):
+                found.setdefault(name, int(now.index))
+    if found:
+        names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
+        listed = ", ".join(f"{name} (first in round {index})" for name, index in found.items())
+        raise UsageError(
+            f"[sum] min_clients = {protection.min_clients}: in some rounds fewer of the clients who take part fill "
+            f"values of {listed}, and their sum would not be opened; let more clients take part in a round, or, if "
+            f"single clients' values may be known, allow them by name: [sum] allow = [{names}]"
         )
 
 

@@ -32,7 +32,7 @@ from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import most_summed, returning, round_of
+from mpifed.run.participation import first_rounds, most_summed, returning, round_of
 from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
@@ -80,6 +80,7 @@ class _Rehearsal(Federation):
         if channel.name == "encrypted" and not hasattr(channel.scheme, "fuse"):
             channel.scheme = self._understudy = Understudy(channel.scheme)
         self.make_ready(all_exchanges(stage.algorithm))
+        self.check_rounds(stage.algorithm.exchanges, first_rounds(stage.job, data.clients))
         self.agree_on_keys()
         self._keys_owed_s = self.owed_s
 

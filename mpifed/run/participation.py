@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,15 @@ def returning(job: Job, now: Round, key: int | None = None) -> Round:
         return now._replace(returning=np.zeros_like(now.present))
     before = round_of(job, len(now.present), int(now.index) - 1, key)
     return now._replace(returning=now.present & ~before.present)
+
+
+def first_rounds(job: Job, clients: int, most: int = 200) -> Iterator[Round]:
+    """The first rounds, at most so many, of a job in which not all take part; nothing where who does is secret."""
+    some, privacy = job.participation.clients_per_round, job.privacy
+    if some is None or some >= clients or (privacy is not None and (privacy.by_coins or is_secure(job))):
+        return
+    for index in range(min(job.rounds, most)):
+        yield returning(job, round_of(job, clients, index))
 
 
 def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0, key: int | None = None) -> Round:

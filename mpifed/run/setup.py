@@ -27,7 +27,7 @@ from mpifed.run.config import Job
 from mpifed.run.fit import with_noise
 from mpifed.run.ledger_file import Header
 from mpifed.run.own_classes import check_own_classes
-from mpifed.run.participation import is_secret, is_secure, most_summed
+from mpifed.run.participation import first_rounds, is_secret, is_secure, most_summed
 from mpifed.run.shelf import Shelf
 from mpifed.run.staged import staged
 from mpifed.run.together import Result as Result
@@ -104,6 +104,7 @@ def prepare(
     notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
     federation = together(transport, lambda: _federation(job, algorithm, transport, blocks, compute))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
+    together(transport, lambda: federation.check_rounds(algorithm.exchanges, first_rounds(job, data.clients)))
     together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))

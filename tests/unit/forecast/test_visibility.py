@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mpifed.core.errors import UsageError
 from mpifed.forecast.job import forecast, forecast_text
 
 VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
@@ -201,3 +202,15 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
     assert sealed.startswith("changes of single clients' own pulled")
     assert sealed.endswith("their sum with the last answers of who is absent")
     assert ("not masked" in sealed) == (channel == "masked")
+
+
+@pytest.mark.parametrize("channel", ["masked", "encrypted"])
+def test_rounds_in_which_one_holder_is_there_are_found_before_the_first(job: Path, patches: Path, channel: str) -> None:
+    """All fields are named at once, each with the first of its rounds."""
+    sealed = 'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0}'
+    given = (f"data.path={patches}", *HYBRID, sealed, "participation.clients_per_round=4", "rounds=40")
+    with pytest.raises(UsageError) as refused:
+        learns(job, channel, *given)
+    assert "primal.pulled (first in round " in str(refused.value)
+    assert '[sum] allow = ["primal", "return-primal"]' in str(refused.value)
+    assert learns(job, channel, *given, 'sum.allow=["primal", "return-primal"]')
