@@ -55,8 +55,8 @@ FILE = click.Path(path_type=Path)
     "--map",
     type=FILE,
     help="Who holds what: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with a table "
-    '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Rows are numbered from 0, after --test-fraction has '
-    "taken test rows out.",
+    '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Rows are numbered from 0, after test rows have '
+    "been taken out by --test-fraction.",
 )
 @click.option(
     "--missing",
