@@ -239,6 +239,16 @@ class HyFDCA:
         """What does not fit, one message each."""
         return check_duals(self.problem) or list(wrong_settings(self))
 
+    def warnings(self) -> list[str]:
+        """What sealing does not hide."""
+        if self.rule != "paper" or not self._sealed:
+            return []
+        return [
+            '[algorithm] rule = "paper" moves few rows in a round, on small data one: then w moves along that row, and '
+            'who hears w has it up to its length, in every channel; `mpifed audit` looks for it ("moved-row"), and '
+            'rule = "damped" moves all rows'
+        ]
+
     # --- starts ------------------------------------------------------------------------------------------------------
 
     def start_server(self, now: Round) -> Server:

@@ -245,3 +245,14 @@ def test_single_precision_and_exact_sums(shared_path: Path, rule: str) -> None:
     other = course(folder, RULES[rule] | given, measured=12)[-1].columns
     assert one["dual"] == pytest.approx(other["dual"], rel=1e-3)
     assert one["dual"] <= one["objective"]
+
+
+def test_few_rows_that_move_are_warned_of(shared_path: Path) -> None:
+    folder = few_digits(shared_path, "2x3")
+    for rule, primal, warned in (("paper", "sealed", 1), ("paper", "clear", 0), ("damped", "sealed", 0)):
+        table = {
+            "name": "law", "rounds": 1, "data": {"path": str(folder)}, "sum": {"channel": "plain"},
+            "algorithm": {"name": "hyfdca", "rule": rule, "primal": primal},
+            "objective": {"name": "hinge", "penalty": PENALTY},
+        }  # fmt: skip
+        assert len(prepare(Job.check(table), Alone()).algorithm.warnings()) == warned
