@@ -92,6 +92,8 @@ def prepare(
     shelf = shelf or Shelf()
     shelf.keep((job.data, job.compute, job.dedicated, transport.rank, transport.size))
     data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
+    if job.data.verify:
+        together(transport, lambda: shelf.take("verified", data.verify_federation) if transport.rank == 0 else None)
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     secret = False
     if job.privacy is not None:
