@@ -28,6 +28,7 @@ class How(NamedTuple):
     max_hours: float | None = None
     progress: str = "auto"
     check: bool = True
+    accept_changed: bool = False
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
@@ -118,7 +119,7 @@ def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shel
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf,
-            check=how.check,
+            check=how.check, accept_changed=how.accept_changed,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:

@@ -44,6 +44,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("model.h5@", "ledger_lines ledger_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
+        ("run.json", "sources sources.* distributions distributions.* accepted_changes"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),

@@ -30,10 +30,12 @@ def launch(
     resume: bool = False,
     max_hours: float | None = None,
     check: bool = True,
+    accept_changed: bool = False,
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
     Own objectives, terms and regularizers are tried before, unless `check` is False, which run.json tells.
+    With `accept_changed` a run is resumed though own sources or libraries have changed, which run.json tells too.
     An error on any rank ends all of them with its exit code. In one process alone errors are raised.
     """
     transport = connect()
@@ -45,7 +47,10 @@ def launch(
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
         folder,
-        lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check),
+        lambda: run(
+            checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check,
+            accept_changed=accept_changed,
+        ),
         checked.released_only,
     )
     return result

@@ -24,6 +24,7 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.disclosure import mark
 from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
+from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
@@ -93,8 +94,17 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
 class Results:
     """What a run writes beside its checkpoints; on rank 0, no call is collective."""
 
-    def __init__(self, job: Job, algorithm: Algorithm, out: Path, reporter: Reporter, ledger: Ledger | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        algorithm: Algorithm,
+        out: Path,
+        reporter: Reporter,
+        ledger: Ledger | None,
+        identity: Identity | None,
+    ) -> None:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
+        self.identity = identity
         self.history: History | None = None  # there once rounds are measured
         self.about: dict[str, Any] = {}  # what run.json says from the start
         self.device: Device = Host()  # of rank 0
@@ -137,6 +147,7 @@ class Results:
             "process": this_process(),
             "warnings": self._warnings(),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            **(self.identity.told(job.privacy is not None) if self.identity else {}),
             **self._privacy(),
         }
         self.write(progress, None, [], 0.0, [])
