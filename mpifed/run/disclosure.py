@@ -41,7 +41,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
         ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
         ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
-        ("model.h5@", "ledger_lines ledger_sha256"),
+        ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
         ("run.json", "sources sources.* distributions distributions.* accepted_changes"),

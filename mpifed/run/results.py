@@ -206,8 +206,7 @@ class Results:
         last : what is measured of the last model, by column
         late : what of that is not in the history
         """
-        attributes = self.ledger.sync().attributes() if self.ledger else {}
-        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), attributes)
+        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), self._attributes())
         if self.history is not None:
             self.history.close()
         remarks: list[str] = getattr(self.algorithm, "remarks", lambda server, measured: [])(server, last)
@@ -219,6 +218,13 @@ class Results:
         if self.ledger is not None:
             self.about |= collusion(self.job, self.ledger.spending)
             self.ledger.write_table()
+
+    def _attributes(self) -> dict[str, int | str]:
+        """What the model itself says of where it comes from."""
+        job = self.job
+        names = {"name": job.name, "objective": job.objective["name"], "algorithm": job.algorithm["name"]}
+        digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
+        return names | digests | (self.ledger.sync().attributes() if self.ledger else {})
 
     def write(
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]

@@ -21,6 +21,7 @@ from mpifed.run.config import Job
 from mpifed.run.history import read_attributes, read_json, summary
 from mpifed.run.launch import exit_code
 from mpifed.run.own_sources import sources_of
+from mpifed.shards.store import open_federation
 
 MINE = """
 from dataclasses import dataclass
@@ -159,6 +160,14 @@ def test_a_library_that_was_not_loaded_yet_is_no_other(
     monkeypatch.setattr(environment, "blas", lambda: more)
     run(job(digits), Alone(), tmp_path / "run", resume=True)
     assert read_json(tmp_path / "run" / "run.json")["accepted_changes"] == []
+
+
+def test_the_model_says_where_it_comes_from(digits: Path, tmp_path: Path) -> None:
+    run(job(digits), Alone(), tmp_path / "run")
+    told, found = read_json(tmp_path / "run" / "run.json"), read_attributes(tmp_path / "run" / "model.h5")
+    names = {"name": "same", "objective": "softmax", "algorithm": "fedavg"}
+    assert found == names | {key: told[key] for key in ("job_sha256", "data_sha256")}
+    assert found["data_sha256"] == open_federation(digits).sha256
 
 
 def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
