@@ -18,6 +18,7 @@ from mpifed.run.loop import Result, run
 from mpifed.run.report import reporter
 from mpifed.run.results import FAILURE
 from mpifed.run.setup import together
+from mpifed.run.sweep import FINISHED, ended
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
@@ -76,8 +77,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text = exit_code(error), message(error, transport)
-        if agreed and isinstance(error, UsageError) and _ended(run_dir):
-            run_dir = None  # what was refused before it began leaves the results of an earlier run as they are
+        if agreed and _leaves(run_dir, error):
+            run_dir = None
         if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
@@ -90,10 +91,12 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
         transport.abort(code)
 
 
-def _ended(run_dir: Path | None) -> bool:
-    """Whether a run has come to its end in this folder, as far as can be read."""
+def _leaves(run_dir: Path | None, error: BaseException) -> bool:
+    """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
     with contextlib.suppress(DataError):
-        return run_dir is not None and read_json(run_dir / "run.json").get("exit") is not None
+        code = None if run_dir is None else ended(run_dir)
+        refused = code is not None and isinstance(error, UsageError)
+        return refused or (code in FINISHED and isinstance(error, DataError))
     return False
 
 

@@ -21,6 +21,7 @@ from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
+from mpifed.run.history import FIRST, HISTORY, History
 from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger, write_header
 from mpifed.run.ledger_file import Header
@@ -78,12 +79,12 @@ def run(
     reporter = reporter or Silent()
     with stop_on_signals() as request, threadpool_limits(1):  # the bits depend on it, and ranks share the cores
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
-        saved, header = transport.share(opened)
-        if resume and not saved and transport.rank == 0:
+        opened = transport.share(opened)
+        if resume and not opened.saved and transport.rank == 0:
             reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
         try:
-            this = _Run(job, transport, out, reporter, request, shelf, header, check, accept_changed)
-            return this.play(saved, max_hours)
+            this = _Run(job, transport, out, reporter, request, shelf, opened.header, check, accept_changed)
+            return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()
 
@@ -162,15 +163,25 @@ class _Run:
         self._checkpoint()
         code = self.transport.share(self._code())
         self._close_results(cpu_s, code)
+        return self._result(code)
+
+    def stands(self, code: int) -> Result | None:
+        """What a run has left that ended before with this exit code; nothing is written."""
+        self._load()
+        self.ready.federation.record(None)
+        if self.serves and (self.out / HISTORY).exists():
+            self.row = History(self.out, FIRST).last()
+        self.row = self.transport.share(self.row)
+        self._measure_the_end()
+        self.reporter.warn(f"{self.out}: finished already; nothing was changed")
+        return self._result(code)
+
+    def _result(self, code: int) -> Result | None:
+        """The result, on rank 0; or the error that stands for this end, on every rank."""
         result = None
         if self.serves:
             model = self.ready.algorithm.model(self.server)
             result = Result(self.out, self.progress.round, self.row | self.late, model)
-        self._raise(code, result)
-        return result
-
-    def _raise(self, code: int, result: Result | None) -> None:
-        """The error that stands for this end, if it is one; on every rank."""
         ledger = self.ledger
         refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
         lacking = self.transport.share(self._lacking() if self.serves else None)
@@ -179,6 +190,7 @@ class _Run:
             error.result = result
         if error is not None:
             raise error
+        return result
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record = self.ready.federation, self.job.record

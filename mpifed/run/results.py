@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.run.report import Reporter
 from mpifed.run.spending import without_epsilon
+from mpifed.run.sweep import FINISHED, ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
@@ -42,8 +43,16 @@ _FREE = (
 )  # fmt: skip
 
 
-def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]:
-    """Make a run's folder ready: whether there is a checkpoint to go on from, and the header of its ledger.
+class Opened(NamedTuple):
+    """What a run finds in its folder."""
+
+    saved: bool  # whether there is a checkpoint to go on from
+    header: Header | None  # of its ledger
+    ended: int | None  # the exit code, where it has ended with this very job and its result stands
+
+
+def open_folder(job: Job, out: Path, resume: bool) -> Opened:
+    """Make a run's folder ready; that of a run that has ended stays as it is.
 
     Raises
     ------
@@ -55,11 +64,30 @@ def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]
     if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     header = _header(job, out) if resume and begun else None
+    if begun and (code := ended_before(job, out)) is not None:
+        if not saved:
+            raise UsageError(
+                f"{out}: finished already, with exit code {code}, and no checkpoint of it is left; its results stand: "
+                f"see `mpifed show {out}`"
+            )
+        return Opened(saved, header, code)
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
-    return saved, header
+    return Opened(saved, header, None)
+
+
+def ended_before(job: Job, out: Path) -> int | None:
+    """The exit code of a run that has ended with this very job, and whose result stands; else None."""
+    written = out / "job.toml"
+    if not written.exists() or written.read_text(encoding="utf-8") != job.text():
+        return None
+    try:
+        code = ended(out)
+    except DataError:  # run.json cannot be read
+        return None
+    return code if code in FINISHED else None
 
 
 def _header(job: Job, out: Path) -> Header | None:
