@@ -36,6 +36,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     PUBLIC: (
         ("job.toml", ""),
+        ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),

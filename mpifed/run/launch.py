@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import DataError, FolderInUse, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -93,6 +93,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
+    if isinstance(error, FolderInUse):
+        return True
     with contextlib.suppress(DataError):
         code = None if run_dir is None else ended(run_dir)
         refused = code is not None and isinstance(error, UsageError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from mpifed.run.history import FIRST, HISTORY, History
 from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger, write_header
 from mpifed.run.ledger_file import Header
+from mpifed.run.lock import locked
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.own_classes import not_checked
@@ -77,7 +79,8 @@ def run(
     """
     keep_freed_memory()
     reporter = reporter or Silent()
-    with stop_on_signals() as request, threadpool_limits(1):  # the bits depend on it, and ranks share the cores
+    with stop_on_signals() as request, threadpool_limits(1), ExitStack() as held:  # bits depend on threads
+        together(transport, lambda: held.enter_context(locked(out)) if transport.rank == 0 else None)
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
         opened = transport.share(opened)
         if resume and not opened.saved and transport.rank == 0:
