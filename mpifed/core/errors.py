@@ -31,10 +31,6 @@ class UsageError(MpifedError):
     exit_code = 2
 
 
-class FolderInUse(UsageError):
-    """Another process is running in the folder, whose files are its own."""
-
-
 class DataError(MpifedError):
     """A file or shard is missing, damaged or not what its header says."""
 

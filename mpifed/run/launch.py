@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, FolderInUse, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -77,7 +77,7 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text = exit_code(error), message(error, transport)
-        if agreed and _leaves(run_dir, error):
+        if (agreed or transport.size == 1) and _leaves(run_dir, error):
             run_dir = None
         if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
             print(text, file=sys.stderr, flush=True)
@@ -93,13 +93,10 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
-    if isinstance(error, FolderInUse):
-        return True
     with contextlib.suppress(DataError):
-        code = None if run_dir is None else ended(run_dir)
-        refused = code is not None and isinstance(error, UsageError)
-        return refused or (code in FINISHED and isinstance(error, DataError))
-    return False
+        finished = run_dir is not None and ended(run_dir) in FINISHED
+        return isinstance(error, UsageError) or (finished and isinstance(error, DataError))
+    return True
 
 
 def exit_code(error: BaseException) -> int:

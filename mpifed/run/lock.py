@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from mpifed.core.errors import DataError, FolderInUse
+from mpifed.core.errors import DataError, UsageError
 from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
@@ -34,7 +34,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises
     ------
-    FolderInUse
+    UsageError
         when another process holds it.
     DataError
         when the folder cannot be written.
@@ -108,7 +108,7 @@ def _make(path: Path) -> None:
 
 
 def _take_away(path: Path) -> None:
-    """Remove a heartbeat that has stopped; raises FolderInUse where it goes on."""
+    """Remove a heartbeat that has stopped; raises UsageError where it goes on."""
     aside = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
     aside.write_text("", encoding="utf-8")  # its time is that of the file system's clock, like the heartbeat's
     try:
@@ -139,9 +139,9 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _in_use(path: Path, more: str) -> FolderInUse:
+def _in_use(path: Path, more: str) -> UsageError:
     holder = _read(path)
     who = "another process"
     if "since" in holder:
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    return FolderInUse(f"{path.parent}: in use by {who}{more}; let it end, or choose another --out")
+    return UsageError(f"{path.parent}: in use by {who}{more}; let it end, or choose another --out")

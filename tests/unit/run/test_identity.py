@@ -12,13 +12,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from ended import run
 
+from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.run import environment, identity
 from mpifed.run.config import Job
-from mpifed.run.history import read_attributes, read_json, summary
+from mpifed.run.history import read_attributes, read_json, summary, write_json
 from mpifed.run.launch import exit_code
 from mpifed.run.own_sources import sources_of
 from mpifed.shards.store import open_federation
@@ -58,6 +60,12 @@ def interrupted(task: Job, out: Path) -> None:
         run(task, Alone(), out, max_hours=0)
 
 
+def command(task: Job, folder: Path) -> list[str]:
+    """`mpifed run` of a job, into the folder's `run`."""
+    (folder / "job.toml").write_text(task.text())
+    return ["run", str(folder / "job.toml"), "--out", str(folder / "run")]
+
+
 @pytest.fixture
 def copy(digits: Path, tmp_path: Path) -> Path:
     """Data that may be changed."""
@@ -94,13 +102,16 @@ def test_other_data_are_refused_whatever_is_accepted(
         file["scaling/scale"][...] *= 2
         for name in ("sha256", "data_sha256"):
             del file.attrs[name]
-    before = read_json(out / "run.json")
+    before = read_json(out / "run.json") | {"exit": None}  # as after a kill
+    write_json(out / "run.json", before)
     with pytest.raises(UsageError, match=r"with other data \(sha256: \w{12} before, \w{12} now; scaling: ") as caught:
         run(job(copy), Alone(), out, resume=True, accept_changed=True)
     assert exit_code(caught.value) == 2 and "clients" not in str(caught.value)
     other = make_data(tmp_path / "other", "digits", "--split", "rows", "--clients", "3")
     with pytest.raises(UsageError, match=r"clients: 8 before, 3 now; .*options\.clients: 8 before, 3 now"):
         run(job(other), Alone(), out, resume=True)
+    ended = CliRunner().invoke(main, [*command(job(other), tmp_path), "--resume"])
+    assert ended.exit_code == 2 and "with other data" in ended.output
     assert read_json(out / "run.json") == before
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mpifed.comm.transport import Alone
-from mpifed.core.errors import DataError, FolderInUse
+from mpifed.core.errors import DataError, UsageError
 from mpifed.run import lock
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
@@ -73,7 +73,7 @@ def hold(folder: Path) -> None:
 
 def test_another_process_is_named_and_its_folder_is_free_when_it_is_killed(way: str, tmp_path: Path) -> None:
     with holding(tmp_path / "run", way) as other:
-        with pytest.raises(FolderInUse, match=rf"run: in use by process {other.pid} on {os.uname().nodename} since 20"):
+        with pytest.raises(UsageError, match=rf"run: in use by process {other.pid} on {os.uname().nodename} since 20"):
             hold(tmp_path / "run")
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -83,7 +83,7 @@ def test_another_process_is_named_and_its_folder_is_free_when_it_is_killed(way: 
 
 
 def test_the_same_process_does_not_hold_it_twice(way: str, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(FolderInUse):
+    with locked(tmp_path), pytest.raises(UsageError):
         hold(tmp_path)
     hold(tmp_path)
 
@@ -100,7 +100,7 @@ def test_a_heartbeat_of_another_machine_counts_for_a_while(
     if free:
         hold(tmp_path)
         return
-    with pytest.raises(FolderInUse, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* (29|30) s"):
+    with pytest.raises(UsageError, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* (29|30) s"):
         hold(tmp_path)
     assert read_json(path)["pid"] == 7
 
@@ -139,7 +139,7 @@ def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Pat
         write_json(out / "run.json", {"exit": None})
         (out / "history.csv").write_text("of the other")
         with pytest.raises(SystemExit) as caught:
-            guarded(Alone(), out, lambda: agreed(lambda: run(job, Alone(), out, resume=resume)))
+            guarded(Alone(), out, lambda: run(job, Alone(), out, resume=resume))
         assert caught.value.code == 2
         assert read_json(out / "run.json") == {"exit": None}
         assert (out / "history.csv").read_text() == "of the other"
@@ -150,15 +150,6 @@ def tiny(data: Path) -> Job:
         "name": "locked", "rounds": 1, "data": {"path": str(data)}, "objective": {"name": "softmax"},
         "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
     })  # fmt: skip
-
-
-def agreed(work: Callable[[], Any]) -> Any:
-    """What `work` does; its error as of several ranks."""
-    try:
-        return work()
-    except FolderInUse as error:
-        error.agreed = True
-        raise
 
 
 @pytest.mark.launch
