@@ -32,7 +32,7 @@ from mpifed.run.memory import keep_freed_memory
 from mpifed.run.own_classes import not_checked
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.report import Reporter, Silent
-from mpifed.run.results import Results, open_folder, same_job
+from mpifed.run.results import Results, open_folder, same_end, same_job
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
 from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
@@ -171,6 +171,7 @@ class _Run:
     def stands(self, code: int) -> Result | None:
         """What a run has left that ended before with this exit code; nothing is written."""
         self._load()
+        together(self.transport, lambda: same_end(self.out, self.progress.round) if self.serves else None)
         self.ready.federation.record(None)
         if self.serves and (self.out / HISTORY).exists():
             self.row = History(self.out, FIRST).last()

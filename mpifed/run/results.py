@@ -23,7 +23,7 @@ from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.disclosure import mark
-from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
+from mpifed.run.history import HISTORY, History, aside, dotted, read_json, write_json, write_model
 from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
@@ -66,16 +66,26 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     header = _header(job, out) if resume and begun else None
     if begun and (code := ended_before(job, out)) is not None:
         if not saved:
-            raise UsageError(
-                f"{out}: finished already, with exit code {code}, and no checkpoint of it is left; its results stand: "
-                f"see `mpifed show {out}`"
-            )
+            raise _without_its_end(out)
         return Opened(saved, header, code)
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
     return Opened(saved, header, None)
+
+
+def same_end(out: Path, done: int) -> None:
+    """UsageError unless `done`, the round of the newest whole checkpoint, is the last of a run that has ended."""
+    if read_json(out / "run.json")["rounds"] != done:
+        raise _without_its_end(out)
+
+
+def _without_its_end(out: Path) -> UsageError:
+    return UsageError(
+        f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
+        f"`mpifed show {out}`; to play rounds again, take another --out"
+    )
 
 
 def ended_before(job: Job, out: Path) -> int | None:

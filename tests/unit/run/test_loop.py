@@ -145,14 +145,15 @@ def test_so_does_the_command_which_says_so(digits: Path, tmp_path: Path) -> None
     assert read_json(tmp_path / "run" / "run.json")["rounds"] == 6
 
 
-@pytest.mark.parametrize("lost", ["checkpoint", "data"])
+@pytest.mark.parametrize("lost", ["checkpoint", "checkpoint/round-00000005", "data"])
 def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: Path, lost: str) -> None:
     data, out = Path(shutil.copytree(digits, tmp_path / "data")), tmp_path / "run"
-    run(job(data), Alone(), out)
-    shutil.rmtree(tmp_path / "data" if lost == "data" else out / "checkpoint")
+    task = job(data, record={"checkpoint_every": 2})
+    run(task, Alone(), out)
+    shutil.rmtree(tmp_path / "data" if lost == "data" else out / lost)
     before = contents(out)
     with pytest.raises(SystemExit) as caught:
-        guarded(Alone(), out, lambda: run(job(data), Alone(), out, resume=True))
+        guarded(Alone(), out, lambda: run(task, Alone(), out, resume=True))
     assert caught.value.code == (3 if lost == "data" else 2)
     assert contents(out) == before
 
