@@ -58,6 +58,9 @@ main.add_command(scale)
     help="auto: a bar at a terminal. mpiexec of MPICH hides the terminal from its ranks: there, ask for bar.",
 )  # fmt: skip
 @click.option("--no-check", "unchecked", is_flag=True, help="Do not try own objectives, terms, regularizers before.")
+@click.option(
+    "--accept-changed", is_flag=True, help="With --resume: go on though own sources or libraries have changed."
+)
 def run(
     job: Path,
     changes: tuple[str, ...],
@@ -67,6 +70,7 @@ def run(
     point: int | None,
     progress: str,
     unchecked: bool,
+    accept_changed: bool,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
@@ -77,10 +81,15 @@ def run(
     Before round 0 the job's own classes, "module:Class" of [objective], [minimize], [[constraint]] and [regularizer],
     are tried on a few rows: slopes against finite differences, a prox by its inequality, what they claim of
     themselves. One that is wrong ends the run with 2. --no-check leaves that out, and run.json says so.
+
+    --resume wants the data that the run began with, in any folder, and the same own sources and libraries; the latter
+    may be others with --accept-changed, and run.json says so.
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked)
+    how = How(
+        resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed
+    )
     sys.exit(run_command(job, changes, out, point, how))
 
 

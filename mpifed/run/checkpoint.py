@@ -34,7 +34,7 @@ from mpifed.run.setup import Result, together
 from mpifed.shards.hdf5 import open_hdf5
 from mpifed.shards.layout import sha256
 
-SCHEMA = 4
+SCHEMA = 5
 KEPT = 2  # generations
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _SERVER = "server"  # group in server.h5
@@ -77,7 +77,7 @@ class Checkpoints:
         hosting = transport.gather(self._blocks.clients[:1].tolist())
         self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
-    def save(self, progress: Progress, job: dict[str, Any], server: Record, clients: ClientStates, kept: Kept) -> None:
+    def save(self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, kept: Kept) -> None:
         """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
         Where a whole one of this round stands already, it stays: it holds the same bits. What clients keep is written
@@ -85,6 +85,7 @@ class Checkpoints:
 
         Parameters
         ----------
+        run : what makes it the same run when it is resumed: its job and identity
         server : on rank 0
         clients : the states of this rank's blocks
         kept : the last answers of this rank's clients, where they go on counting
@@ -118,7 +119,7 @@ class Checkpoints:
         ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
         gathered = transport.gather((checksums, others, ranges))
         manifest = {
-            "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "job": job,
+            "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
             "hosting": self._hosting,
         }  # fmt: skip
         _together(transport, lambda: self._commit(aside, final, manifest, gathered))
@@ -129,7 +130,7 @@ class Checkpoints:
         self._checksums, self._own, self._last = checksums, True, progress.round
 
     def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, Kept]:
-        """(progress, job, server, last answers) of the newest whole checkpoint, whose states `clients` have then.
+        """(progress, run, server, last answers) of the newest whole checkpoint, whose states `clients` have then.
         Collective.
 
         Parameters
@@ -163,7 +164,7 @@ class Checkpoints:
         self._own = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
-        return progress, manifest["job"], restored, kept
+        return progress, manifest["run"], restored, kept
 
     def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:
         """(segments that stay as they are, blocks to be written).

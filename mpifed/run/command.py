@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import Interrupted, MpifedError, NumericalError, UsageError
-from mpifed.run.config import read_table
+from mpifed.run.config import Job, read_table
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
 from mpifed.run.protection import SWEPT
 from mpifed.run.report import reporter
+from mpifed.run.results import ended_before
 from mpifed.run.setup import together
 from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
@@ -28,6 +29,7 @@ class How(NamedTuple):
     max_hours: float | None = None
     progress: str = "auto"
     check: bool = True
+    accept_changed: bool = False
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
@@ -49,6 +51,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     folder = out or Path("runs") / found[0].job.name
     if not sweeps:
         job = found[0].job
+        if how.resume and (code := _on_server(transport, partial(_finished, job, folder))) is not None:
+            return int(code)
         guarded(transport, folder, lambda: _one(found[0], transport, folder, how), job.released_only)
         return 0
     return _sweep(found, found if point is None else [found[point]], transport, folder, how)
@@ -86,6 +90,14 @@ def _on_server(transport: Transport, work: Callable[[], Any]) -> Any:
     )
 
 
+def _finished(job: Job, folder: Path) -> int | None:
+    """The exit code of a run that has ended with this very job, which is said; None of any other."""
+    code = ended_before(job, folder)
+    if code is not None:
+        print(f"mpifed: {folder}: finished already; nothing was changed", run_text(folder), sep="\n", flush=True)
+    return code
+
+
 def _begin(folder: Path, found: list[Point]) -> None:
     """The list of points, from the start: it is what makes a folder that of a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +130,7 @@ def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shel
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf,
-            check=how.check,
+            check=how.check, accept_changed=how.accept_changed,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:

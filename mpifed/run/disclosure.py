@@ -36,14 +36,16 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     PUBLIC: (
         ("job.toml", ""),
+        ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
         ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
         ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
-        ("model.h5@", "ledger_lines ledger_sha256"),
+        ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
+        ("run.json", "sources sources.* distributions distributions.* accepted_changes"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),

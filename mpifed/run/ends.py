@@ -33,8 +33,8 @@ def error_of(
         return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}")
     if end == BUDGET_SPENT:
         return BudgetSpent(
-            f"{refusal}; the model of round {done} stands in {out}, and the run goes on only with a larger "
-            "budget: --set stop.epsilon=... --resume"
+            f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "
+            "goes on only with a larger budget: --set stop.epsilon=... --resume"
         )
     if end == TOO_FEW:
         part = job.participation

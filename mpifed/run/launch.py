@@ -18,6 +18,7 @@ from mpifed.run.loop import Result, run
 from mpifed.run.report import reporter
 from mpifed.run.results import FAILURE
 from mpifed.run.setup import together
+from mpifed.run.sweep import FINISHED, ended
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
@@ -30,10 +31,12 @@ def launch(
     resume: bool = False,
     max_hours: float | None = None,
     check: bool = True,
+    accept_changed: bool = False,
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
     Own objectives, terms and regularizers are tried before, unless `check` is False, which run.json tells.
+    With `accept_changed` a run is resumed though own sources or libraries have changed, which run.json tells too.
     An error on any rank ends all of them with its exit code. In one process alone errors are raised.
     """
     transport = connect()
@@ -45,7 +48,10 @@ def launch(
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
         folder,
-        lambda: run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check),
+        lambda: run(
+            checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check,
+            accept_changed=accept_changed,
+        ),
         checked.released_only,
     )
     return result
@@ -71,8 +77,8 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text = exit_code(error), message(error, transport)
-        if agreed and isinstance(error, UsageError) and _ended(run_dir):
-            run_dir = None  # what was refused before it began leaves the results of an earlier run as they are
+        if (agreed or transport.size == 1) and _leaves(run_dir, error):
+            run_dir = None
         if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
             print(text, file=sys.stderr, flush=True)
             _note_exit(run_dir, code)
@@ -85,11 +91,12 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
         transport.abort(code)
 
 
-def _ended(run_dir: Path | None) -> bool:
-    """Whether a run has come to its end in this folder, as far as can be read."""
+def _leaves(run_dir: Path | None, error: BaseException) -> bool:
+    """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
     with contextlib.suppress(DataError):
-        return run_dir is not None and read_json(run_dir / "run.json").get("exit") is not None
-    return False
+        finished = run_dir is not None and ended(run_dir) in FINISHED
+        return isinstance(error, UsageError) or (finished and isinstance(error, DataError))
+    return True
 
 
 def exit_code(error: BaseException) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +22,17 @@ from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
+from mpifed.run.history import FIRST, HISTORY, History
+from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger, write_header
 from mpifed.run.ledger_file import Header
+from mpifed.run.lock import locked
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.own_classes import not_checked
 from mpifed.run.participation import leaving, returning, round_of
 from mpifed.run.report import Reporter, Silent
-from mpifed.run.results import Results, open_folder, same_job
+from mpifed.run.results import Results, open_folder, same_end, same_job
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
 from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
@@ -55,6 +59,7 @@ def run(
     reporter: Reporter | None = None,
     shelf: Shelf | None = None,
     check: bool = True,
+    accept_changed: bool = False,
 ) -> Result | None:
     """Run a job to its end, or on from its checkpoint. Collective.
 
@@ -64,6 +69,7 @@ def run(
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     shelf : where the data of an earlier run in this process may still be, and this run's stay
     check : try the user's own objective, terms and regularizer before; without, run.json has a warning
+    accept_changed : go on though the user's sources or the libraries have changed since the checkpoint
 
     Raises
     ------
@@ -73,13 +79,15 @@ def run(
     """
     keep_freed_memory()
     reporter = reporter or Silent()
-    with stop_on_signals() as request, threadpool_limits(1):  # the bits depend on it, and ranks share the cores
+    with stop_on_signals() as request, threadpool_limits(1), ExitStack() as held:  # bits depend on threads
+        together(transport, lambda: held.enter_context(locked(out)) if transport.rank == 0 else None)
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
-        saved, header = transport.share(opened)
-        if resume and not saved and transport.rank == 0:
+        opened = transport.share(opened)
+        if resume and not opened.saved and transport.rank == 0:
             reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
         try:
-            return _Run(job, transport, out, reporter, request, shelf, header, check).play(saved, max_hours)
+            this = _Run(job, transport, out, reporter, request, shelf, opened.header, check, accept_changed)
+            return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()
 
@@ -97,6 +105,7 @@ class _Run:
         shelf: Shelf | None,
         header: Header | None,
         check: bool,
+        accept_changed: bool,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
@@ -109,7 +118,8 @@ class _Run:
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
         self.keeps = any(exchange.stale for exchange in self.exchanges)  # answers of those who are absent
-        self.settings = job.table()
+        self.settings, self.accept_changed = job.table(), accept_changed
+        self.identity = together(transport, self._identity)
         self.checkpoints = Checkpoints(out, transport, self.ready.federation.blocks)
         self.header = header  # of the ledger of an earlier part of this run
         self.results: Results | None = None  # on rank 0
@@ -156,15 +166,26 @@ class _Run:
         self._checkpoint()
         code = self.transport.share(self._code())
         self._close_results(cpu_s, code)
+        return self._result(code)
+
+    def stands(self, code: int) -> Result | None:
+        """What a run has left that ended before with this exit code; nothing is written."""
+        self._load()
+        together(self.transport, lambda: same_end(self.out, self.progress.round) if self.serves else None)
+        self.ready.federation.record(None)
+        if self.serves and (self.out / HISTORY).exists():
+            self.row = History(self.out, FIRST).last()
+        self.row = self.transport.share(self.row)
+        self._measure_the_end()
+        self.reporter.warn(f"{self.out}: finished already; nothing was changed")
+        return self._result(code)
+
+    def _result(self, code: int) -> Result | None:
+        """The result, on rank 0; or the error that stands for this end, on every rank."""
         result = None
         if self.serves:
             model = self.ready.algorithm.model(self.server)
             result = Result(self.out, self.progress.round, self.row | self.late, model)
-        self._raise(code, result)
-        return result
-
-    def _raise(self, code: int, result: Result | None) -> None:
-        """The error that stands for this end, if it is one; on every rank."""
         ledger = self.ledger
         refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
         lacking = self.transport.share(self._lacking() if self.serves else None)
@@ -173,6 +194,7 @@ class _Run:
             error.result = result
         if error is not None:
             raise error
+        return result
 
     def _rounds(self, max_hours: float | None) -> None:
         federation, record = self.ready.federation, self.job.record
@@ -328,13 +350,29 @@ class _Run:
         if self.results is not None and self.results.history is not None:
             self.results.history.sync()
         self.checkpoints.save(
-            self.progress, self.settings, self.server, self.clients.settled(), self.ready.federation.kept()
+            self.progress, self._same(), self.server, self.clients.settled(), self.ready.federation.kept()
         )
+
+    def _identity(self) -> Identity | None:
+        """On rank 0: what must be the same when the run is resumed, beside its job."""
+        ready = self.ready
+        return Identity.of(self.job, ready.data, ready.federation.device) if ready.federation.serves else None
+
+    def _same(self) -> dict[str, Any]:
+        """What a checkpoint says of it."""
+        return {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
+
+    def _as_before(self, before: Mapping[str, Any]) -> Identity | None:
+        """On rank 0: that of the run as it goes on; what does not fit is refused on every rank."""
+        same_job(self.out, before["job"], self.settings)
+        if self.identity is None:
+            return None
+        return self.identity.resumed(self.out, before["identity"], self.progress.round, self.accept_changed)
 
     def _load(self) -> None:
         federation = self.ready.federation
         self.progress, before, self.server, kept = self.checkpoints.load(self.server, self.clients)
-        together(self.transport, lambda: same_job(self.out, before, self.settings))
+        self.identity = together(self.transport, lambda: self._as_before(before))
         federation.restore(kept)
         self.spent = self.progress.exchanges
         if self.serves:
@@ -348,7 +386,7 @@ class _Run:
             if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
-        results = Results(self.job, algorithm, self.out, self.reporter, ledger)
+        results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
         results.device, results.notes = self.ready.federation.device, self.notes
         if resumed:
             self.row = results.resume(self.progress.round)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
 from mpifed.run.disclosure import mark
-from mpifed.run.history import HISTORY, History, aside, dotted, write_json, write_model
+from mpifed.run.history import HISTORY, History, aside, dotted, read_json, write_json, write_model
+from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
@@ -31,6 +32,7 @@ from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.run.report import Reporter
 from mpifed.run.spending import without_epsilon
+from mpifed.run.sweep import FINISHED, ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
@@ -41,8 +43,16 @@ _FREE = (
 )  # fmt: skip
 
 
-def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]:
-    """Make a run's folder ready: whether there is a checkpoint to go on from, and the header of its ledger.
+class Opened(NamedTuple):
+    """What a run finds in its folder."""
+
+    saved: bool  # whether there is a checkpoint to go on from
+    header: Header | None  # of its ledger
+    ended: int | None  # the exit code, where it has ended with this very job and its result stands
+
+
+def open_folder(job: Job, out: Path, resume: bool) -> Opened:
+    """Make a run's folder ready; that of a run that has ended stays as it is.
 
     Raises
     ------
@@ -54,11 +64,40 @@ def open_folder(job: Job, out: Path, resume: bool) -> tuple[bool, Header | None]
     if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     header = _header(job, out) if resume and begun else None
+    if begun and (code := ended_before(job, out)) is not None:
+        if not saved:
+            raise _without_its_end(out)
+        return Opened(saved, header, code)
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
-    return saved, header
+    return Opened(saved, header, None)
+
+
+def same_end(out: Path, done: int) -> None:
+    """UsageError unless `done`, the round of the newest whole checkpoint, is the last of a run that has ended."""
+    if read_json(out / "run.json")["rounds"] != done:
+        raise _without_its_end(out)
+
+
+def _without_its_end(out: Path) -> UsageError:
+    return UsageError(
+        f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
+        f"`mpifed show {out}`; to play rounds again, take another --out"
+    )
+
+
+def ended_before(job: Job, out: Path) -> int | None:
+    """The exit code of a run that has ended with this very job, and whose result stands; else None."""
+    written = out / "job.toml"
+    if not written.exists() or written.read_text(encoding="utf-8") != job.text():
+        return None
+    try:
+        code = ended(out)
+    except DataError:  # run.json cannot be read
+        return None
+    return code if code in FINISHED else None
 
 
 def _header(job: Job, out: Path) -> Header | None:
@@ -93,8 +132,17 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
 class Results:
     """What a run writes beside its checkpoints; on rank 0, no call is collective."""
 
-    def __init__(self, job: Job, algorithm: Algorithm, out: Path, reporter: Reporter, ledger: Ledger | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        algorithm: Algorithm,
+        out: Path,
+        reporter: Reporter,
+        ledger: Ledger | None,
+        identity: Identity | None,
+    ) -> None:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
+        self.identity = identity
         self.history: History | None = None  # there once rounds are measured
         self.about: dict[str, Any] = {}  # what run.json says from the start
         self.device: Device = Host()  # of rank 0
@@ -137,6 +185,7 @@ class Results:
             "process": this_process(),
             "warnings": self._warnings(),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            **(self.identity.told(job.privacy is not None) if self.identity else {}),
             **self._privacy(),
         }
         self.write(progress, None, [], 0.0, [])
@@ -195,8 +244,7 @@ class Results:
         last : what is measured of the last model, by column
         late : what of that is not in the history
         """
-        attributes = self.ledger.sync().attributes() if self.ledger else {}
-        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), attributes)
+        write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), self._attributes())
         if self.history is not None:
             self.history.close()
         remarks: list[str] = getattr(self.algorithm, "remarks", lambda server, measured: [])(server, last)
@@ -208,6 +256,13 @@ class Results:
         if self.ledger is not None:
             self.about |= collusion(self.job, self.ledger.spending)
             self.ledger.write_table()
+
+    def _attributes(self) -> dict[str, int | str]:
+        """What the model itself says of where it comes from."""
+        job = self.job
+        names = {"name": job.name, "objective": job.objective["name"], "algorithm": job.algorithm["name"]}
+        digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
+        return names | digests | (self.ledger.sync().attributes() if self.ledger else {})
 
     def write(
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]

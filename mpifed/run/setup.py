@@ -42,6 +42,7 @@ class Ready(NamedTuple):
     """Everything that a run needs; of this rank."""
 
     algorithm: Algorithm
+    data: store.Federation
     federation: Federation
     server: Record  # None on ranks but 0
     clients: ClientStates
@@ -92,6 +93,8 @@ def prepare(
     shelf = shelf or Shelf()
     shelf.keep((job.data, job.compute, job.dedicated, transport.rank, transport.size))
     data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
+    if job.data.verify:
+        together(transport, lambda: shelf.take("verified", data.verify_federation) if transport.rank == 0 else None)
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     secret = False
     if job.privacy is not None:
@@ -116,7 +119,7 @@ def prepare(
     tests = federation.serves and job.record.every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
-    return Ready(algorithm, federation, server, clients, test, key, tuple(notes))
+    return Ready(algorithm, data, federation, server, clients, test, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:

@@ -9,10 +9,16 @@ TRUE or BEST_EFFORT, stands above all this, and brings the locks back: `mpifed d
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import h5py
+import numpy as np
+
+_PIECE_BYTES = 2**22  # of a dataset that are read at once
 
 
 def open_hdf5(path: str | os.PathLike[str], mode: Literal["r", "w", "a", "r+"]) -> h5py.File:
@@ -26,3 +32,43 @@ def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> i
     settled.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     settled.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     return int(file.create_dataset(name, shape, dtype, dcpl=settled).id.get_offset() or 0)
+
+
+def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
+    """The SHA-256 of what a file holds: names, types, shapes, values and attributes, wherever they lie in it.
+
+    `without` names root attributes and datasets that do not count.
+    """
+    digest, names = hashlib.sha256(), list[str]()
+    file.visit(names.append)
+    for name in ("/", *sorted(set(names) - set(without))):
+        held = file[name]
+        for key in sorted(set(held.attrs) - set(without)):
+            digest.update(b"".join(_encoded(f"{name}@{key}", held.attrs[key])))
+        if isinstance(held, h5py.Dataset):
+            for piece in _pieces(name, held):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(name: str, dataset: h5py.Dataset) -> Iterator[bytes]:
+    """What is hashed of a dataset, a few rows at a time."""
+    if dataset.ndim == 0 or dataset.dtype.kind == "O":
+        yield from _encoded(name, dataset.asstr()[()] if dataset.dtype.kind == "O" else dataset[()])
+        return
+    yield _head(name, dataset)
+    rows = max(1, _PIECE_BYTES // max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))))
+    for start in range(0, len(dataset), rows):
+        yield np.ascontiguousarray(dataset[start : start + rows]).tobytes()
+
+
+def _encoded(name: str, value: Any) -> tuple[bytes, bytes]:
+    """Head and content of a value in memory; texts as JSON."""
+    values = np.asarray(value)
+    content = json.dumps(values.tolist()).encode() if values.dtype.kind in "OU" else values.tobytes()
+    return (f"{name}\0{len(content)}\0".encode() if values.dtype.kind in "OU" else _head(name, values)), content
+
+
+def _head(name: str, values: Any) -> bytes:
+    """What tells arrays of the same bytes apart."""
+    return f"{name}\0{values.dtype.str}\0{','.join(map(str, values.shape))}\0".encode()

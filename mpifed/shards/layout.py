@@ -14,6 +14,9 @@ from mpifed.core.record import Array
 
 SCHEMA = 2
 FEDERATION = "federation.h5"
+CHECKSUM = "sha256"  # attribute of federation.h5: of all else that is in it
+DATA_CHECKSUM = "data_sha256"  # attribute: the same without where the data come from, which tells data from others
+PROVENANCE = "provenance"
 REMEDY = "make the data again with `mpifed data ... --force`"
 
 

@@ -8,7 +8,9 @@ and how many rows and columns each client has: so a shard is opened without HDF5
 Values are raw: uint8 where the source is, else float32. Numbers are little-endian.
 
 `federation.h5` holds what all have in common: groups of rows and columns and who holds which, the scaling of the
-columns, test data, checksums, provenance. It is written last, so that unfinished data never looks complete.
+columns, test data, checksums, provenance. It is written last, so that unfinished data never looks complete. Two of its
+attributes are SHA-256 of its own content: `sha256` of all else; `data_sha256` of all but the provenance, which is the
+same for data made twice in the same way. (Files of earlier versions have none of both.)
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.shards.hdf5 import content_sha256, open_hdf5
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import DenseRows, Extent, Files, Shard, SparseRows
 from mpifed.shards.writing import About as About
@@ -91,6 +93,15 @@ class Federation:
     )  # those in use
     _scalings: dict[int, Scaling] = field(init=False, default_factory=dict, repr=False, compare=False)  # of columns
     _files: Files = field(init=False, default_factory=Files, repr=False, compare=False)
+
+    @cached_property
+    def sha256(self) -> str:
+        """What tells these data from others, wherever they lie: of the checksums of all shards and all else but the
+        provenance. Computed where `federation.h5` is of an earlier version.
+        """
+        with _reading(self.path / layout.FEDERATION) as file:
+            told: str | None = file.attrs.get(layout.DATA_CHECKSUM)
+            return told or content_sha256(file, without=[layout.PROVENANCE])
 
     def file_of(self, client: int) -> Path:
         """The file that holds a client's shard."""
@@ -218,6 +229,24 @@ class Federation:
                 f"{layout.REMEDY}"
             )
 
+    def verify_federation(self) -> None:
+        """Compare `federation.h5` with its checksum, where it has one: one of an earlier version passes.
+
+        Raises
+        ------
+        DataError
+            When they differ.
+        """
+        path = self.path / layout.FEDERATION
+        with _reading(path) as file:
+            expected = file.attrs.get(layout.CHECKSUM)
+            found = expected and content_sha256(file, without=[layout.CHECKSUM])
+        if found != expected:
+            raise DataError(
+                f"{path}: SHA-256 of its content is {found}, its attribute says {expected}; the file was changed or "
+                f"damaged: {layout.REMEDY}"
+            )
+
     def _members(self, name: str, number: int) -> NDArray[np.int64]:
         """The numbers of a group of "rows" or "columns": one array for all clients who hold it."""
         members = self._groups.get((name, number))
@@ -263,7 +292,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     Parameters
     ----------
     path : the folder
-    verify : compare all shard files with their checksums too
+    verify : compare all files with their checksums too
 
     Raises
     ------
@@ -294,7 +323,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
             scaling=Scaling(*(np.asarray(file[f"scaling/{name}"][()]) for name in Scaling._fields)),
             nbytes=file["shard_nbytes"][()],
             checksums=tuple(file["files/checksum"].asstr()[()]),
-            provenance=json.loads(file["provenance"].asstr()[()]),
+            provenance=json.loads(file[layout.PROVENANCE].asstr()[()]),
             optimum=optimum or None,
             **{name: int(file.attrs[name]) for name in NUMBERS},
         )
@@ -304,8 +333,10 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
             f"{len(federation.counts)} clients and {len(sizes)} files; {layout.REMEDY}"
         )
     layout.check_sizes(path, sizes, federation.clients, federation.pack)
-    for number in range(len(sizes) if verify else 0):
-        federation.verify(number)
+    if verify:
+        federation.verify_federation()
+        for number in range(len(sizes)):
+            federation.verify(number)
     return federation
 
 

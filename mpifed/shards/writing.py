@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifed.core.record import Array
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import open_hdf5, reserve
+from mpifed.shards.hdf5 import content_sha256, open_hdf5, reserve
 from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import Scaling
 
@@ -66,7 +66,7 @@ def write_federation(
             classes=about.classes, seed=about.seed, pack=pack, sparse=dtype is None,
             test_samples=0 if about.test is None else len(about.test[1]),
         )  # fmt: skip
-        file["provenance"] = json.dumps(about.provenance)
+        file[layout.PROVENANCE] = json.dumps(about.provenance)
         file["files/checksum"] = [layout.sha256(path) for path in paths]
         file["files/nbytes"] = [path.stat().st_size for path in paths]
         for name in packed[0].offsets:
@@ -84,6 +84,8 @@ def write_federation(
             file["names"] = list(about.names)
         for name, value in (about.optimum or {}).items():
             file[f"optimum/{name}"] = value
+        file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
+        file.attrs[layout.CHECKSUM] = content_sha256(file)
     layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
 
 

@@ -315,12 +315,19 @@ def test_what_is_written_anew_everywhere_is_not_found(copied: Callable[..., tupl
     run(job, Alone(), out, resume=True)
     whole = summary(out)["epsilon"]
     shutil.rmtree(out / "checkpoint" / "round-00000008")  # so that two rounds are played again
+    unfinished(out)
     run(job, Alone(), out, resume=True)
     assert len(read_ledger(out).lines) == 10 and summary(out)["epsilon"] > whole
     agreeing(forge(lambda header, rest: rest.__delitem__(slice(8, 10))))(out)
     assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
+    unfinished(out)
     run(job, Alone(), out, resume=True)
     assert summary(out)["epsilon"] == whole
+
+
+def unfinished(out: Path) -> None:
+    """As a run that was killed has left it."""
+    write_json(out / "run.json", read_json(out / "run.json") | {"exit": None})
 
 
 @pytest.mark.parametrize("kind", ["plain", "secure"])

@@ -160,8 +160,8 @@ def test_there_is_none(tmp_path: Path, blocks: list[Block]) -> None:
 def test_another_schema(tmp_path: Path, blocks: list[Block]) -> None:
     folder = save(tmp_path, 1, blocks)
     text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(text.replace('"schema": 4', '"schema": 99'))
-    with pytest.raises(DataError, match="schema 99, this version reads 4"):
+    (folder / "manifest.json").write_text(text.replace('"schema": 5', '"schema": 99'))
+    with pytest.raises(DataError, match="schema 99, this version reads 5"):
         load(tmp_path, blocks)
 
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from ended import run
 
+from mpifed.cli import main
 from mpifed.comm.transport import Alone
-from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.core.record import leaves
 from mpifed.run.config import Job
-from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary
-from mpifed.run.launch import exit_code, launch
+from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary, write_json
+from mpifed.run.launch import exit_code, guarded, launch
 from mpifed.run.participation import round_of
 
 
@@ -96,6 +98,8 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
             (tmp_path / "run" / name / "round-00000002.new").mkdir(parents=True)
         else:
             shutil.copy(tmp_path / "whole" / name, tmp_path / "run" / name)
+        if name == "run.json":
+            write_json(tmp_path / "run" / name, read_json(tmp_path / "whole" / name) | {"exit": None})
     run(job(digits), Alone(), tmp_path / "run", resume=True)
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     once_more = run(job(digits), Alone(), tmp_path / "run", resume=True)  # of a run that is finished
@@ -114,22 +118,48 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     ],
 )
 def test_resuming_another_job_is_refused(digits: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    from mpifed.core.errors import MpifedError
-
     run(job(digits), Alone(), tmp_path / "run")
     with pytest.raises(MpifedError, match=said or "float64"):
         run(job(digits, **change), Alone(), tmp_path / "run", resume=True)
 
 
 def test_resuming_a_finished_run_changes_nothing(digits: Path, tmp_path: Path) -> None:
-    run(job(digits), Alone(), tmp_path / "run")
-    before = summary(tmp_path / "run"), (tmp_path / "run" / "history.csv").read_text()
-    run(job(digits), Alone(), tmp_path / "run", resume=True)
-    after = summary(tmp_path / "run")
-    assert {n: after[n] for n in ("model_sha256", "rounds", "exit", "objective")} == {
-        n: before[0][n] for n in ("model_sha256", "rounds", "exit", "objective")
-    }
-    assert (tmp_path / "run" / "history.csv").read_text() == before[1]
+    first = run(job(digits), Alone(), tmp_path / "run")
+    before = contents(tmp_path / "run")
+    again = run(job(digits), Alone(), tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    assert (again.run_dir, again.rounds) == (first.run_dir, first.rounds)
+    assert first.columns.items() <= again.columns.items()
+    np.testing.assert_array_equal(again.model.first, first.model.first)
+
+
+def test_so_does_the_command_which_says_so(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(job(digits).text())
+    command = ["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--resume"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    before = contents(tmp_path / "run")
+    ended = CliRunner().invoke(main, command)
+    assert (ended.exit_code, contents(tmp_path / "run")) == (0, before)
+    assert "finished already; nothing was changed" in ended.output
+    assert CliRunner().invoke(main, [*command, "--set", "rounds=6"]).exit_code == 0
+    assert read_json(tmp_path / "run" / "run.json")["rounds"] == 6
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "checkpoint/round-00000005", "data"])
+def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: Path, lost: str) -> None:
+    data, out = Path(shutil.copytree(digits, tmp_path / "data")), tmp_path / "run"
+    task = job(data, record={"checkpoint_every": 2})
+    run(task, Alone(), out)
+    shutil.rmtree(tmp_path / "data" if lost == "data" else out / lost)
+    before = contents(out)
+    with pytest.raises(SystemExit) as caught:
+        guarded(Alone(), out, lambda: run(task, Alone(), out, resume=True))
+    assert caught.value.code == (3 if lost == "data" else 2)
+    assert contents(out) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_interruption(digits: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -300,12 +301,24 @@ def set_attribute(path: Path, name: str, value: Any) -> None:
         file.attrs[name] = value
 
 
+def change(path: Path, name: str, at: Any, value: Any) -> None:
+    """Change a value of a dataset."""
+    with h5py.File(path, "a") as file:
+        file[name][at] = value
+
+
+CHANGED = "federation.h5: SHA-256 of its content is .*changed or damaged"
 FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "shard missing": ("shard-00001.h5", Path.unlink, "it holds clients 2 to 3; put it back"),
     "shard truncated": ("shard-00001.h5", lambda path: truncate(path, 10), "bytes, .* were written for clients 2 to 3"),
     "shard changed": ("shard-00002.h5", flip, "SHA-256 is .*changed or damaged"),
     "other schema": ("federation.h5", lambda path: set_attribute(path, "schema", 99), "schema version 99.* 1 to 2"),
     "other counts": ("federation.h5", lambda path: set_attribute(path, "clients", 9), "says 9 clients"),
+    "other seed": ("federation.h5", lambda path: set_attribute(path, "seed", 99), CHANGED),
+    "other scale": ("federation.h5", lambda path: change(path, "scaling/scale", (), 2.0), CHANGED),
+    "other test labels": ("federation.h5", lambda path: change(path, "test/y", 0, 2), CHANGED),
+    "other provenance": ("federation.h5", lambda path: change(path, "provenance", (), "{}"), CHANGED),
+    "other data checksum": ("federation.h5", lambda path: set_attribute(path, "data_sha256", "0" * 64), CHANGED),
     "no HDF5": ("federation.h5", lambda path: path.write_bytes(b"x" * 100) and None, "damaged"),
     "map truncated": ("federation.h5", lambda path: truncate(path, 10), "damaged"),
 }
@@ -313,13 +326,34 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize(("name", "break_it", "words"), FAULTS.values(), ids=FAULTS)
 def test_faulty_files(make: Make, name: str, break_it: Callable[[Path], None], words: str) -> None:
-    federation = make(BYTES, Y, by_rows(Y, P, 5), pack=2)
+    federation = make(BYTES, Y, by_rows(Y, P, 5), pack=2, test=(BYTES[:6], Y[:6]))
     check_open(federation.path)
     break_it(federation.path / name)
     with pytest.raises(DataError, match=words) as caught:
         check_open(federation.path)
     assert str(federation.path / name) in str(caught.value)
     assert "mpifed data" in str(caught.value)
+
+
+def test_the_checksum_of_data_tells_them_from_others_wherever_they_lie(
+    make: Make, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    partition = by_rows(Y, P, 3)
+    first = make(BYTES, Y, partition)
+    before = first.sha256
+    assert make(BYTES, Y, partition, chunks=2).sha256 == before
+    moved = Path(shutil.copytree(first.path, tmp_path_factory.mktemp("moved"), dirs_exist_ok=True))
+    assert open_federation(moved, verify=True).sha256 == before
+    with h5py.File(moved / "federation.h5", "a") as file:
+        file["provenance"][()] = '{"made": "another day"}'
+        for name in ("sha256", "data_sha256"):  # as earlier versions wrote it
+            del file.attrs[name]
+    assert open_federation(moved, verify=True).sha256 == before
+    others = [
+        (BYTES, Y, by_rows(Y, P, 4)), (BYTES, Y, partition, SCALINGS["scalar"]), (BYTES, (Y + 1) % 3, partition),
+        (BYTES[:, ::-1], Y, partition), (FLOATS, Y, partition), (SPARSE, Y, partition),
+    ]  # fmt: skip
+    assert len({before, *(make(*one).sha256 for one in others)}) == 7
 
 
 def test_shard_verifies_its_own_file(make: Make) -> None:

@@ -1,0 +1,147 @@
+"""One run at a time writes to a folder; reading it needs no lock.
+
+The file `lock` is locked by flock where the file system has that, so that a killed run's folder is free at once, and
+says who holds it. Where there is no flock (Lustre mounted without it, some NFS) a file `lock-heartbeat` is touched
+every 20 seconds, and counts until its process is known to have ended, or it has not been touched for 3 minutes.
+Lustre's `localflock` keeps only the processes of one node apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run.process import is_alive, this_process
+
+LOCK, HEARTBEAT = "lock", "lock-heartbeat"
+BEAT_S, STALE_S = 20.0, 180.0  # NFS may tell of a touch a minute late
+_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a run's folder, and hold it; of one process, rank 0.
+
+    Raises
+    ------
+    UsageError
+        when another process holds it.
+    DataError
+        when the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _flocked(folder / LOCK)
+        beat = _begun(folder / HEARTBEAT) if file is None else None
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error}); choose another --out") from error
+    try:
+        yield
+    finally:
+        path = folder / (HEARTBEAT if file is None else LOCK)
+        if beat is not None:
+            beat.set()
+        if _read(path).items() >= this_process().items():  # else it was taken from a process that had stopped for long
+            path.unlink(missing_ok=True)
+        if file is not None:
+            file.close()
+
+
+def _flocked(path: Path) -> IO[str] | None:
+    """The file, with a lock that ends with this process; None where the file system has none."""
+    while True:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open(path, "a+", encoding="utf-8"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise _in_use(path, "") from error
+            except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise
+                path.unlink(missing_ok=True)
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    continue  # its holder has removed it in the meantime
+                file.truncate(0)
+                file.write(_holder())
+                file.flush()
+                opened.pop_all()  # it stays open until the run ends
+                return file
+
+
+def _begun(path: Path) -> threading.Event:
+    """Make the heartbeat; what is set ends it."""
+    try:
+        _make(path)
+    except FileExistsError:
+        _take_away(path)
+        try:
+            _make(path)
+        except FileExistsError as error:  # another process was faster
+            raise _in_use(path, "") from error
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+    threading.Thread(target=beat, daemon=True).start()
+    return ended
+
+
+def _make(path: Path) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_holder())
+
+
+def _take_away(path: Path) -> None:
+    """Remove a heartbeat that has stopped; raises UsageError where it goes on."""
+    aside = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
+    aside.write_text("", encoding="utf-8")  # its time is that of the file system's clock, like the heartbeat's
+    try:
+        before = path.stat()
+        silent_s = aside.stat().st_mtime - before.st_mtime
+        if silent_s < STALE_S and is_alive(_read(path)) is not False:
+            raise _in_use(path, f"; where that was killed, it is free in {STALE_S - silent_s:.0f} s")
+        os.replace(path, aside)
+        if not os.path.samestat(before, aside.stat()):  # of another process, which took the old one away before
+            os.replace(aside, path)
+            raise _in_use(path, "")
+    except FileNotFoundError:
+        pass  # it has just ended
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _holder() -> str:
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return json.dumps({**this_process(), "since": since}) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _in_use(path: Path, more: str) -> UsageError:
+    holder = _read(path)
+    who = "another process"
+    if "since" in holder:
+        who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    return UsageError(f"{path.parent}: in use by {who}{more}; let it end, or choose another --out")

@@ -1,0 +1,191 @@
+"""A run goes on with the data, own sources and libraries that it began with, or is refused."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from ended import run
+
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import Interrupted, UsageError
+from mpifed.run import environment, identity
+from mpifed.run.config import Job
+from mpifed.run.history import read_attributes, read_json, summary, write_json
+from mpifed.run.launch import exit_code
+from mpifed.run.own_sources import sources_of
+from mpifed.shards.store import open_federation
+
+MINE = """
+from dataclasses import dataclass
+
+from own_package.helper import FACTOR
+from mpifed.maths.regularizers import L1
+
+@dataclass(frozen=True)
+class Mine(L1):
+    def plot(self):
+        import click, own_package.late
+"""
+FILES = {
+    "own_mine.py": MINE,
+    "own_package/__init__.py": "import numpy, json\nfrom . import sibling\n",
+    "own_package/helper.py": "FACTOR = 2\n",
+    "own_package/sibling.py": "from .helper import FACTOR\nimport scipy.sparse as sparse\n",
+    "own_package/late.py": "from ..elsewhere import nothing\n",
+    "own_package/unused.py": "",
+}
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    table: dict[str, Any] = {
+        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]}, "record": {"every": 2},
+    }  # fmt: skip
+    return Job.check(table | changes)
+
+
+def interrupted(task: Job, out: Path) -> None:
+    """A run that has come to its first checkpoint."""
+    with pytest.raises(Interrupted):
+        run(task, Alone(), out, max_hours=0)
+
+
+def command(task: Job, folder: Path) -> list[str]:
+    """`mpifed run` of a job, into the folder's `run`."""
+    (folder / "job.toml").write_text(task.text())
+    return ["run", str(folder / "job.toml"), "--out", str(folder / "run")]
+
+
+@pytest.fixture
+def copy(digits: Path, tmp_path: Path) -> Path:
+    """Data that may be changed."""
+    return Path(shutil.copytree(digits, tmp_path / "data"))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of `sys.path` with a regularizer and what it imports."""
+    folder = tmp_path / "own"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("own_mine") or name.startswith("own_package")]:
+        del sys.modules[name]
+
+
+def test_data_that_were_moved_are_the_same_data(digits: Path, copy: Path, tmp_path: Path) -> None:
+    interrupted(job(digits), tmp_path / "run")
+    run(job(copy), Alone(), tmp_path / "run", resume=True)
+    run(job(digits), Alone(), tmp_path / "whole")
+    assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    assert len(read_json(tmp_path / "run" / "run.json")["data_sha256"]) == 64
+
+
+def test_other_data_are_refused_whatever_is_accepted(
+    digits: Path, copy: Path, tmp_path: Path, make_data: Any
+) -> None:
+    out = tmp_path / "run"
+    interrupted(job(digits), out)
+    with h5py.File(copy / "federation.h5", "r+") as file:
+        file["scaling/scale"][...] *= 2
+        for name in ("sha256", "data_sha256"):
+            del file.attrs[name]
+    before = read_json(out / "run.json") | {"exit": None}  # as after a kill
+    write_json(out / "run.json", before)
+    with pytest.raises(UsageError, match=r"with other data \(sha256: \w{12} before, \w{12} now; scaling: ") as caught:
+        run(job(copy), Alone(), out, resume=True, accept_changed=True)
+    assert exit_code(caught.value) == 2 and "clients" not in str(caught.value)
+    other = make_data(tmp_path / "other", "digits", "--split", "rows", "--clients", "3")
+    with pytest.raises(UsageError, match=r"clients: 8 before, 3 now; .*options\.clients: 8 before, 3 now"):
+        run(job(other), Alone(), out, resume=True)
+    ended = CliRunner().invoke(main, [*command(job(other), tmp_path), "--resume"])
+    assert ended.exit_code == 2 and "with other data" in ended.output
+    assert read_json(out / "run.json") == before
+
+
+def test_own_sources_are_found_with_all_that_they_import_beside_them(own: Path, digits: Path) -> None:
+    found = sources_of(job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}))
+    assert found.files.keys() == FILES.keys() - {"own_package/unused.py"}
+    assert found.distributions == {name: version(name) for name in ("click", "mpifed", "numpy", "scipy")}
+    assert sources_of(job(digits)) == ({}, {})
+
+
+@pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
+def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tmp_path: Path, changed: str) -> None:
+    task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"
+    interrupted(task, out)
+    (own / changed).write_text(FILES[changed] + "# edited\n")
+    said = rf"other sources or libraries.*\({changed}: \w{{12}} before, .*--accept-changed"
+    with pytest.raises(UsageError, match=said):
+        run(task, Alone(), out, resume=True)
+    run(task.model_copy(update={"rounds": 2}), Alone(), out, resume=True, accept_changed=True)
+    run(task, Alone(), out, resume=True)
+    told = read_json(out / "run.json")
+    (change,) = told["accepted_changes"]
+    assert change.startswith(f"after round 0: {changed}: ")
+    assert told["sources"].keys() == FILES.keys() - {"own_package/unused.py"}
+    assert told["distributions"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "said"),
+    [
+        ("versions", {"numpy": "0.1", "python": "2"}, rf"numpy: {np.__version__} before, 0.1 now"),
+        ("blas", ["other 1"], "BLAS: .* before, other 1 now"),
+    ],
+)
+def test_other_libraries_are_refused(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, now: Any, said: str
+) -> None:
+    interrupted(job(digits), tmp_path / "run")
+    monkeypatch.setattr(environment, name, lambda: now)
+    with pytest.raises(UsageError, match=said) as caught:
+        run(job(digits), Alone(), tmp_path / "run", resume=True)
+    assert "python" not in str(caught.value)
+
+
+def test_another_mpifed_is_refused(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(job(digits), tmp_path / "run")
+    monkeypatch.setattr(identity, "_package", lambda: "9.9, sources 0")
+    with pytest.raises(UsageError, match=r"mpifed: .*, sources \w{12} before, 9.9, sources 0 now"):
+        run(job(digits), Alone(), tmp_path / "run", resume=True)
+
+
+def test_a_library_that_was_not_loaded_yet_is_no_other(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(job(digits), tmp_path / "run")
+    more = [*environment.blas(), "openblas 99"]
+    monkeypatch.setattr(environment, "blas", lambda: more)
+    run(job(digits), Alone(), tmp_path / "run", resume=True)
+    assert read_json(tmp_path / "run" / "run.json")["accepted_changes"] == []
+
+
+def test_the_model_says_where_it_comes_from(digits: Path, tmp_path: Path) -> None:
+    run(job(digits), Alone(), tmp_path / "run")
+    told, found = read_json(tmp_path / "run" / "run.json"), read_attributes(tmp_path / "run" / "model.h5")
+    names = {"name": "same", "objective": "softmax", "algorithm": "fedavg"}
+    assert found == names | {key: told[key] for key in ("job_sha256", "data_sha256")}
+    assert found["data_sha256"] == open_federation(digits).sha256
+
+
+def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
+    privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}
+    task = job(digits, privacy=privacy, regularizer=None)
+    run(task, Alone(), tmp_path / "run")
+    text = (tmp_path / "run" / "run.json").read_text() + str(read_attributes(tmp_path / "run" / "model.h5"))
+    assert "data_sha256" not in text
+    (manifest,) = (tmp_path / "run" / "checkpoint").glob("*4/manifest.json")
+    assert read_json(manifest)["run"]["identity"]["data"]["sha256"] not in text

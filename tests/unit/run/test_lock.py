@@ -1,0 +1,162 @@
+"""One run at a time writes to a folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import DataError, UsageError
+from mpifed.run import lock
+from mpifed.run.config import Job
+from mpifed.run.history import read_json, write_json
+from mpifed.run.launch import guarded
+from mpifed.run.lock import HEARTBEAT, LOCK, locked
+from mpifed.run.loop import run
+
+HOLD = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from mpifed.run.lock import locked
+
+def missing(*arguments):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+if sys.argv[2] == "heartbeat":
+    fcntl.flock = missing
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holding(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds a folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), way], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(params=["flock", "heartbeat"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the file system's locks, and without."""
+
+    def missing(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    if request.param == "heartbeat":
+        monkeypatch.setattr(fcntl, "flock", missing)
+    return str(request.param)
+
+
+def hold(folder: Path) -> None:
+    with locked(folder):
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_another_process_is_named_and_its_folder_is_free_when_it_is_killed(way: str, tmp_path: Path) -> None:
+    with holding(tmp_path / "run", way) as other:
+        with pytest.raises(UsageError, match=rf"run: in use by process {other.pid} on {os.uname().nodename} since 20"):
+            hold(tmp_path / "run")
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK if way == "flock" else HEARTBEAT]
+        hold(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_the_same_process_does_not_hold_it_twice(way: str, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(UsageError):
+        hold(tmp_path)
+    hold(tmp_path)
+
+
+@pytest.mark.parametrize(("silent_s", "free"), [(lock.STALE_S - 30, False), (lock.STALE_S + 1, True)])
+def test_a_heartbeat_of_another_machine_counts_for_a_while(
+    silent_s: float, free: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / HEARTBEAT
+    write_json(path, {"host": "elsewhere", "pid": 7, "started": 1, "since": "2026-01-01"})
+    monkeypatch.setattr(lock, "_flocked", lambda path: None)
+    then = path.stat().st_mtime - silent_s
+    os.utime(path, (then, then))
+    if free:
+        hold(tmp_path)
+        return
+    with pytest.raises(UsageError, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* (29|30) s"):
+        hold(tmp_path)
+    assert read_json(path)["pid"] == 7
+
+
+def test_what_was_taken_from_a_process_that_had_stopped_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_flocked", lambda path: None)
+    other = {"host": "elsewhere", "pid": 7, "started": 1, "since": "2026-01-01"}
+    with locked(tmp_path):
+        write_json(tmp_path / HEARTBEAT, other)
+    assert read_json(tmp_path / HEARTBEAT) == other
+
+
+def test_a_heartbeat_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_flocked", lambda path: None)
+    monkeypatch.setattr(lock, "BEAT_S", 0.01)
+    path = tmp_path / HEARTBEAT
+    with locked(tmp_path):
+        os.utime(path, (0, 0))
+        for _ in range(500):
+            if path.stat().st_mtime > 0:
+                break
+            signal.sigtimedwait([], 0.01)
+        assert path.stat().st_mtime > 0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written .*choose another --out"):
+        hold(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Path, resume: bool) -> None:
+    job, out = tiny(digits), tmp_path / "run"
+    with holding(out, "flock"):
+        write_json(out / "run.json", {"exit": None})
+        (out / "history.csv").write_text("of the other")
+        with pytest.raises(SystemExit) as caught:
+            guarded(Alone(), out, lambda: run(job, Alone(), out, resume=resume))
+        assert caught.value.code == 2
+        assert read_json(out / "run.json") == {"exit": None}
+        assert (out / "history.csv").read_text() == "of the other"
+
+
+def tiny(data: Path) -> Job:
+    return Job.check({
+        "name": "locked", "rounds": 1, "data": {"path": str(data)}, "objective": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
+    })  # fmt: skip
+
+
+@pytest.mark.launch
+def test_all_ranks_end_alike(digits: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+    (tmp_path / "job.toml").write_text(tiny(digits).text())
+    with holding(tmp_path / "run", "flock") as other:
+        ended = launch(3, "run", tmp_path / "job.toml", "--out", tmp_path / "run", "--resume")
+    assert ended.code == 2 and ended.text.count(f"in use by process {other.pid} ") == 1, ended.text
+    ended = launch(2, "run", tmp_path / "job.toml", "--out", tmp_path / "run", "--resume")
+    assert ended.code == 0 and not (tmp_path / "run" / LOCK).exists(), ended.text
