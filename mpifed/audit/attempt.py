@@ -26,6 +26,7 @@ class Attempt(NamedTuple):
     of: int = 0
     found: Floats = np.zeros((0, 0))  # [m, p] rows, for pictures
     truth: Floats = np.zeros((0, 0))  # [m, p] those nearest to them
+    exchanges: tuple[str, ...] = ()  # whose answers it was handed
 
 
 def none(attack: str, why: str, party: str = "server", seen: str = "") -> Attempt:

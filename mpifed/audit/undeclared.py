@@ -23,14 +23,18 @@ def remarks(reader: Reader) -> Iterator[str]:
     """Whom the algorithm's paper trusts; and what was tried of answers of which the algorithm says nothing."""
     stage = reader.stage
     yield from getattr(stage.algorithm, "trust", lambda plain: [])(stage.transcript.channel == "plain")
+    says = isinstance(stage.algorithm, Reveals)
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
-        says = isinstance(stage.algorithm, Reveals)
-        if says and not tried:
-            continue
         what = f"they were tried as {', '.join(tried)}" if tried else "nothing in them has a shape that is attacked"
         name, do = type(stage.algorithm).__name__, "let its `reveals` say it" if says else "give it a method `reveals`"
         yield f'{name} does not say what answers to "{exchange.name}" reveal: {what}; {do}, see README, "What leaked"'
+    if reader.beside:
+        names = ", ".join(f'"{one.name}"' for one in reader.beside)
+        yield (
+            f"{type(stage.algorithm).__name__} says nothing of what answers beside the rounds reveal, to {names}: as "
+            "far as they can be read and shapes allow, they were tried as gradients, models and inner products"
+        )
 
 
 def _all_guesses(reader: Reader, exchange: Any) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from mpifed.algorithms.horizontal import (
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, map_leaves
-from mpifed.core.reveals import DualSum, InnerProducts, MeanGradient, Received
+from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient
 
@@ -204,6 +204,59 @@ class Secretive(CoCoA):
     def reveals(self, received: Received) -> Iterator[DualSum]:
         if received.answered_by(self.negated):
             yield DualSum(received.answer.w, change=True)
+
+
+# --- what is said, and is not so -------------------------------------------------------------------------------------
+
+
+class Silent(Raw):
+    def reveals(self, received: Received) -> tuple[()]:
+        return ()
+
+
+class OtherKind(Raw):
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
+
+
+class OtherGradient(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question, map_leaves(np.ones_like, received.question), 1)
+
+
+class PartsOfWhole(Said):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield from (one._replace(parts=True) for one in super().reveals(received))
+
+
+class OnlyNoise(Raw):
+    def reveals(self, received: Received) -> Iterator[AddedNoise]:
+        yield AddedNoise(received.answer, 1.0)
+
+
+class OfSumsOnly(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        if len(received.clients) > 1:
+            yield MeanGradient(received.question, map_leaves(np.zeros_like, received.question), 1)
+
+
+class Overwrites(Raw):
+    def reveals(self, received: Received) -> tuple[()]:
+        received.answer.value.first[...] = 0
+        return ()
+
+
+class Beside(Raw):
+    """Gradients of single rows go to the server in the set-up; those of the rounds are of many."""
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        alone = Raw(self.problem)  # whose batch is 1
+        fields = weighted_fields(self.problem, model_template(self.problem))
+        return (ToServer("hello", fields, alone.ask, alone.answer, lambda server, total, now: server),)
+
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
 
 
 # --- what is said wrong ----------------------------------------------------------------------------------------------
