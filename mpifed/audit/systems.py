@@ -237,7 +237,7 @@ class _Found:
         """How far it came."""
         text = f"{self._good} of {self._there} rows of a client's columns recovered"
         text += f", to a relative error of {self._worst:.1g}" if self._good else ""
-        text += f"; {self._got} {what}, {self._needed} needed"
+        text += f"; {self._got} {what}, {self._needed} needed for all of them"
         return Attempt(
             attack, "server", self._seen, True, self._good > 0, text, self._good, self._there,
             *pictures(self._pairs), self._exchanges,
