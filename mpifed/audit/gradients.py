@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mpifed.audit.attacks.inversion import invert
-from mpifed.audit.attacks.matching import Match, match, match_all, recovered
+from mpifed.audit.attacks.matching import EXACT, Match, match, match_all, recovered
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
@@ -147,16 +147,22 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
         chance += match_all(end.rows, _strangers(stage, one))
         rows += list(end.rows)[: len(matched)]
         truth += [one.rows[each.at] for each in matched]
-    good = recovered(matches)
+    good, by_chance = recovered(matches), recovered(chance)
     close, near = (sum(one.verdict == "close" for one in some) for some in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += _guess(tried)
+    text += f"; and {by_chance} of as many rows that were not there" if by_chance else ""
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
     text += "; whose they are is not told" if good and seen == SUM and not some[0].parts else ""
     pictures = _stacked(rows, truth)
-    success = good > 0 or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike by chance, too
+    success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike, too
     names = tuple({one.exchange: None for one in tried})
     return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures, names)
+
+
+def beyond_chance(there: int, strangers: int) -> bool:
+    """Whether more rows were met than rows that were not there explain; where none of these was, one is enough."""
+    return bool(there > strangers + 3 * np.sqrt(strangers))
 
 
 def _stacked(rows: Sequence[Floats], truth: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -182,7 +188,16 @@ def _strangers(stage: Stage, target: Target) -> Floats:
         inside = stage.rows(target.round, target.exchange, client)
         others = np.setdiff1d(np.arange(stage.shards[client].samples), inside)
         found.append(stage.features(client, others[: max(1, len(inside))]))
-    return np.concatenate(found)
+    rows = np.concatenate(found)
+    cosines = _units(rows) @ _units(target.rows).T
+    # a row that is there twice, once in the minibatch, is no stranger
+    strange: Floats = rows[(np.abs(cosines) < 1 - EXACT**2 / 2).all(axis=1)]
+    return strange
+
+
+def _units(rows: Floats) -> Floats:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
 
 
 def _count(some: Sequence[Target]) -> int:

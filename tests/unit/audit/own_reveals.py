@@ -278,6 +278,11 @@ class NoParameters(Raw):
         yield MeanGradient(received.question.first, received.answer.value.first, 1)
 
 
+class NoGradient(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question, np.zeros(3), 1)
+
+
 class WrongProducts(Raw):
     def reveals(self, received: Received) -> Iterator[InnerProducts]:
         yield InnerProducts(received.rows, received.question.first, received.answer.value.first)

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from own_reveals import renamed
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.audit import gradients
 from mpifed.audit.command import audited
+from mpifed.audit.gradients import beyond_chance
 from mpifed.audit.noise import on_noise
 from mpifed.audit.reader import Reader
 from mpifed.audit.report import Audit, as_json
@@ -201,10 +203,10 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
 def test_the_readme_example_says_it(
     digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As it is typed off."""
     root = Path(__file__).resolve().parents[3]
-    (method,) = re.findall(r"```python\n(    def reveals\(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
-    example = (root / "jobs/examples/own_algorithm.py").read_text("utf-8")
-    source = f"from mpifed.core.reveals import MeanGradient\n{example}\n{method}"
+    sources = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    (source,) = [one for one in sources if "class ServerMomentum" in one]
     (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     own = {"name": "own_from_readme:ServerMomentum", "batch": 1, "step": 0.1}
@@ -245,6 +247,20 @@ def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Aud
     assert not any("taken for" in one.text or one.success for one in found.attempts)
 
 
+def test_rows_met_as_often_as_strangers_are_met_by_chance(
+    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inversion that finds rows that were there, and others just as often, tells nothing."""
+    good = [beyond_chance(*one) for one in ((1, 0), (2, 1), (3, 3), (8, 1), (0, 0))]
+    assert good == [True, False, False, True, False]
+    own = {"name": "fedavg", "batch": 5, "step": [0.1]}
+    assert attack(audit(digits, 1, WIDE, own), "inversion").success
+    monkeypatch.setattr(gradients, "_strangers", lambda stage, target: target.rows)
+    found = attack(audit(digits, 1, WIDE, own), "inversion")
+    assert found.recovered and not found.success
+    assert f"and {found.recovered} of as many rows that were not there" in found.text
+
+
 # --- what is said wrong ----------------------------------------------------------------------------------------------
 
 
@@ -252,8 +268,9 @@ def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Aud
     ("kind", "text"),
     [
         ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct it, or leave it out"),
-        ("WrongShape", "MeanGradient with a gradient of shapes"),
-        ("NoParameters", "MeanGradient with a model of ndarray; Parameters(first, head) is expected"),
+        ("WrongShape", "`gradient` Parameters(first (10, 64)"),
+        ("NoParameters", "`model` of type ndarray and shape (64, 10); Parameters(first, head) is expected"),
+        ("NoGradient", "`gradient` of type ndarray and shape (3,); that of `model` is expected: Parameters(f"),
         ("WrongProducts", "InnerProducts with products of shape [64, 10]; ["),
         ("WrongSum", "DualSum with values of shape [64, 10]; [64] is expected"),
         ("DividesByZero", "MeanGradient with numbers that are not finite"),
