@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS = (
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
     "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
+    "row-sent",
 )  # fmt: skip
 
 

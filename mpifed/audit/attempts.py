@@ -7,6 +7,7 @@ from mpifed.audit.gradients import on_gradients, on_unsaid_gradients
 from mpifed.audit.membership import membership_attempt
 from mpifed.audit.noise import on_noise
 from mpifed.audit.reader import Reader
+from mpifed.audit.sent import sent_rows
 from mpifed.audit.stage import Stage
 from mpifed.audit.systems import systems, unsaid_products
 from mpifed.maths.objectives import Parameters
@@ -20,4 +21,5 @@ def attempts(stage: Stage, messages: tuple[Message, ...], model: Parameters) -> 
     # what an algorithm says may be wrong, or less than all: where it leads to nothing, guesses are tried beside it
     explained = {name for one in told if one.success for name in one.exchanges}
     unsaid = [*on_unsaid_gradients(reader, explained), *unsaid_products(reader, explained)]
-    return [*told, *unsaid, *on_noise(reader), membership_attempt(stage, model)]
+    explained |= {name for one in unsaid for name in one.exchanges}
+    return [*told, *unsaid, *sent_rows(reader, explained), *on_noise(reader), membership_attempt(stage, model)]

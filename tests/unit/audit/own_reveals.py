@@ -22,7 +22,7 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, flat, map_leaves, unflat
 from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient
@@ -137,6 +137,87 @@ class Inherited(FedAvg):
         weights = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
         sent = gradient(self.problem.objective, question.model, batch.X, batch.y, weights)
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
+
+
+# --- one vector, and rows as they are --------------------------------------------------------------------------------
+
+
+class Vector(NamedTuple):
+    """All numbers of a model, or of a row."""
+
+    values: Array  # [n, d]
+
+
+@dataclass(frozen=True)
+class Flat(Raw):
+    """Clients send a gradient as one vector, whose numbers stand in this order or in another, and scaled."""
+
+    order: str = "kept"
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (ToServer("vector", Vector(Field((len(self._at()),))), self.ask, self.packed, self.unpacked),)
+
+    def _at(self) -> Array:
+        """Which number stands where."""
+        like = model_template(self.problem)
+        at = unflat(np.arange(len(flat(like))), like)
+        match self.order:
+            case "backwards":
+                return flat(at)[::-1].astype(int)
+            case "transposed":
+                return np.concatenate([np.ravel(at.first.T), flat(at.head)]).astype(int)
+            case "head-first":
+                return np.concatenate([flat(at.head), flat(at.first)]).astype(int)
+        return flat(at).astype(int)
+
+    def packed(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Vector]:
+        _, (value, weight) = self.answer(clients, model, block, now)
+        each = [flat(map_leaves(lambda leaf, i=i: leaf[i], value)) / weight[i] for i in range(len(weight))]
+        return clients, Vector((-3.7 * np.stack(each)[:, self._at()]).astype(self.problem.dtype))
+
+    def unpacked(self, server: Server, total: Vector, now: Round) -> Server:
+        found = np.empty(len(self._at()), self.problem.dtype)
+        found[self._at()] = total.values / np.dtype(self.problem.dtype).type(-3.7 * self.problem.clients)
+        step = unflat(found, server.model)
+        return Server(map_leaves(lambda w, g: w - w.dtype.type(self.step) * g, server.model, step))
+
+
+@dataclass(frozen=True)
+class SendsRows(Raw):
+    """The first row of each client, scaled and between other numbers, in the rounds, the set-up or a measure."""
+
+    where: str = "rounds"
+    batch: int = 40
+
+    def _rows(self) -> ToServer:
+        fields = Vector(Field((self.problem.features + 5,)))
+        return ToServer("hello", fields, self.ask_nothing, self.first_row, lambda server, total, now: server)
+
+    def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
+        return ()
+
+    def first_row(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Vector]:
+        found = np.ones((len(block.clients), self.problem.features + 5), self.problem.dtype)
+        for out, shard in zip(found, block.shards, strict=True):
+            out[2:-3] = -0.3 * next(shard.pieces(self.problem.dtype))[1][0]
+        return clients, Vector(found)
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        return (self._rows(),) if self.where == "setup" else ()
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (self._rows(),) * (self.where == "rounds") + super().exchanges
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        beside = (Measure((self._rows(),), lambda server: server, lambda *given: {}),)
+        return beside if self.where == "measure" else ()
+
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
 
 
 # --- inner products, and sums over dual variables --------------------------------------------------------------------

@@ -19,6 +19,7 @@ from mpifed.audit.gradients import beyond_chance
 from mpifed.audit.noise import on_noise
 from mpifed.audit.reader import Reader
 from mpifed.audit.report import Audit, as_json
+from mpifed.audit.sent import _near
 from mpifed.audit.stage import rehearse
 from mpifed.cli import main
 from mpifed.core.reveals import Reveals
@@ -231,6 +232,33 @@ def test_what_an_algorithm_says_silences_nothing(kind: str, digits: Path, audit:
     assert "reconstruction" in {one.name for one in found.leaks}
     silent = 'does not say what answers to "what-i-saw" reveal'
     assert any(silent in one for one in found.remarks) is (kind == "Silent")
+
+
+@pytest.mark.parametrize("order", ["kept", "backwards", "transposed", "head-first"])
+def test_a_gradient_as_one_vector(order: str, digits: Path, audit: Callable[..., Audit]) -> None:
+    found = audit(digits, 2, SOFTMAX, {"name": "own_reveals:Flat", "order": order})
+    assert attack(found, "reconstruction").recovered == 8
+    assert "reconstruction" in {one.name for one in found.leaks}
+
+
+@pytest.mark.parametrize("where", ["rounds", "setup", "measure"])
+def test_rows_as_they_are(where: str, digits: Path, audit: Callable[..., Audit]) -> None:
+    own = {"name": "own_reveals:SendsRows", "where": where}
+    found = audit(digits, 2, SOFTMAX, own, record={"every": 1})
+    one = attack(found, "row-sent")
+    assert one.success and one.recovered == 8 and 'in those to "hello"' in one.text
+    assert "row-sent" in {one.name for one in found.leaks}
+    assert not attack(found, "row-sent", "the opened sum").success
+    masked = audit(digits, 2, SOFTMAX, own, record={"every": 1}, sum={"channel": "masked"})
+    assert not any(one.success for one in masked.attempts)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_a_row_is_near_itself_and_no_random_numbers(width: int) -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((50, width))
+    assert not _near(rng.standard_normal((4000, width)), rows)
+    assert [at for at, _ in _near(-2 * rows[:1], rows)] == [0]
 
 
 def test_where_there_is_nothing_to_try_it_says_so_by_the_algorithms_word(
