@@ -19,6 +19,7 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import map_leaves, zeros
+from mpifed.core.reveals import MeanGradient
 from mpifed.maths.objectives import Parameters, gradient
 
 
@@ -71,3 +72,9 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
 
     def model(self, server):
         return server.model
+
+    def reveals(self, received):  # for `mpifed audit`: what one client's answer, or the sum, tells of private rows
+        if received.answered_by(self.answer):
+            weight = received.answer.weight
+            slopes = map_leaves(lambda leaf: leaf / weight, received.answer.value)  # of the loss, without penalties
+            yield MeanGradient(model=received.question, gradient=slopes, batch=self.batch)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS = (
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
     "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
+    "row-sent",
 )  # fmt: skip
 
 
@@ -26,6 +27,7 @@ class Attempt(NamedTuple):
     of: int = 0
     found: Floats = np.zeros((0, 0))  # [m, p] rows, for pictures
     truth: Floats = np.zeros((0, 0))  # [m, p] those nearest to them
+    exchanges: tuple[str, ...] = ()  # whose answers it was handed
 
 
 def none(attack: str, why: str, party: str = "server", seen: str = "") -> Attempt:

@@ -42,10 +42,11 @@ def from_changes(reader: Reader) -> Iterator[Attempt]:
         return
     last = exchanges[-1]
     if reader.readable(last):
-        yield _moved(reader.stage, list(_of_each(reader, exchanges)), reader.seen(last))
+        names = tuple(one.name for one in exchanges)
+        yield _moved(reader.stage, list(_of_each(reader, exchanges)), reader.seen(last), names)
     else:
         yield none(MOVED, HIDDEN, seen="sealed uploads")
-    yield _moved(reader.stage, list(_of_sum(reader, last)), SUM)
+    yield _moved(reader.stage, list(_of_sum(reader, last)), SUM, (last.name,))
 
 
 def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
@@ -83,13 +84,13 @@ def _changes(several: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, 
         before = when, values
 
 
-def _moved(stage: Stage, changes: list[_Change], seen: str) -> Attempt:
+def _moved(stage: Stage, changes: list[_Change], seen: str, exchanges: tuple[str, ...]) -> Attempt:
     """Those changes that are some row, up to a factor; none is taken for one that is not as near as rounding leaves."""
     there = [one for one in changes if np.count_nonzero(one.values) >= NARROWEST][:TRIED]
     pairs = [pair for pair in (_nearest(stage, one) for one in there) if pair is not None]
     text = f"{len(pairs)} of {len(there)} changes are one row, up to its length; others are of several rows that moved"
-    success = bool(pairs)
-    return Attempt(MOVED, "server", seen, True, success, text, len(pairs), len(there), *pictures(pairs))
+    success, shown = bool(pairs), pictures(pairs)
+    return Attempt(MOVED, "server", seen, True, success, text, len(pairs), len(there), *shown, exchanges)
 
 
 def _nearest(stage: Stage, change: _Change) -> tuple[Floats, Floats] | None:

@@ -29,11 +29,11 @@ def wrong_revealed(item: Any, received: Received) -> str:
 
 def _wrong_shapes(item: Any, columns: int) -> str:
     if isinstance(item, MeanGradient):
-        if not isinstance(item.model, Parameters) or not isinstance(item.gradient, Parameters):
-            return f"MeanGradient with a model of {type(item.model).__name__}; Parameters(first, head) is expected"
-        pairs = [[(name, np.shape(leaf)) for name, leaf in leaves(one)] for one in (item.model, item.gradient)]
-        if pairs[0] != pairs[1]:
-            return f"MeanGradient with a gradient of shapes {pairs[1]}; those of the model are {pairs[0]}"
+        if not isinstance(item.model, Parameters):
+            return f"MeanGradient with `model` {_form(item.model)}; Parameters(first, head) is expected"
+        own, other = _form(item.model), _form(item.gradient)
+        if not isinstance(item.gradient, Parameters) or own != other:
+            return f"MeanGradient with `gradient` {other}; that of `model` is expected: {own}"
         return _unlike("MeanGradient", "model.first", item.model.first, (columns, None))
     if isinstance(item, InnerProducts):
         scores = np.shape(item.weights)[-1] if np.ndim(item.weights) else None
@@ -47,6 +47,15 @@ def _wrong_shapes(item: Any, columns: int) -> str:
     if isinstance(item, DualSum):
         return _unlike("DualSum", "values", item.values, (columns,))
     return "" if isinstance(item, AddedNoise) else f"gives a {type(item).__name__}, of no kind that is known"
+
+
+def _form(record: Any) -> str:
+    """Its type and shapes, for an error."""
+    if not isinstance(record, tuple):
+        return f"of type {type(record).__name__} and shape {np.shape(record)}"
+    if not hasattr(record, "_fields"):
+        return "a plain tuple"
+    return f"{type(record).__name__}({', '.join(f'{name} {np.shape(leaf)}' for name, leaf in leaves(record))})"
 
 
 def finite(item: Any) -> bool:

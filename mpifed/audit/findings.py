@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import exact
-from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, Attempt
+from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, SENT, Attempt
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Verdict
@@ -29,6 +29,7 @@ NAMES = {
     PRODUCTS: "rows were computed from their inner products with known weights",
     LINEAR: "rows were computed from linear equations between what was sent",
     MOVED: "a row was computed from how a sum over dual variables changed when one alone moved",
+    SENT: "a row stands in an answer, up to a factor",
     MEMBERSHIP: "the final model tells rows that were trained on from others",
     BITS: "the rounding of a private release tells where nothing was added to its noise",
 }

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mpifed.audit.attacks.inversion import invert
-from mpifed.audit.attacks.matching import Match, match, match_all, recovered
+from mpifed.audit.attacks.matching import EXACT, Match, match, match_all, recovered
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import Target, in_parts, targets
+from mpifed.audit.targets import Target, in_parts, targets, unsaid_targets
 from mpifed.core.reveals import DualSum
 
 MOST_CLIENTS = 16  # attacked one by one
@@ -26,7 +26,7 @@ def on_gradients(reader: Reader) -> Iterator[Attempt]:
     """Reconstruction and inversion, of single clients' uploads as far as they can be read, and of the sum."""
     found = list(targets(reader, MOST_CLIENTS))
     if in_parts(reader):
-        reason = "data are split by columns: no client sends the gradient of whole rows"
+        reason = f"data are split by columns: no client sends the gradient of whole rows{reader.by_word}"
         yield none(RECONSTRUCTION, reason, seen=EACH)
         yield none(INVERSION, reason, seen=EACH)
     elif found and reader.stage.transcript.channel == "encrypted" and not any(one.seen != SUM for one in found):
@@ -54,12 +54,25 @@ def on_gradients(reader: Reader) -> Iterator[Attempt]:
             yield _first_success([_inversion(reader.stage, [one], known) for one in guesses[:MOST_GUESSES]])
 
 
+def on_unsaid_gradients(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+    """Guesses that succeed, where what the algorithm says of an exchange has led to nothing; and beside the rounds."""
+    told, known = [one for one in targets(reader, MOST_CLIENTS) if not one.guess], _nonnegative(reader.stage)
+    guesses = list(unsaid_targets(reader, MOST_CLIENTS, explained, told))
+    for seen, name in dict.fromkeys((one.seen, one.exchange) for one in guesses):
+        here = [one for one in guesses if (one.seen, one.exchange) == (seen, name)]
+        exact = _reconstruction(reader.stage, _best_guesses(reader.stage, here, known), known)
+        few = _first_success([_inversion(reader.stage, [one], known) for one in here[:MOST_GUESSES]])
+        for one in (exact, few):
+            if one.success:
+                yield one._replace(text=f'{one.text}, which the algorithm does not say of "{name}"')
+
+
 def _why_none(reader: Reader) -> str:
     """Why there is no gradient to attack."""
     if not any(reader.plays(one) for one in reader.rounds):
         return "no exchange of a round was recorded to its end"
     if any(True for one in reader.rounds for _ in reader.told_by_sum(DualSum, one)):
-        return "clients send sums over their dual variables, and no gradients"
+        return f"clients send sums over their dual variables, and no gradients{reader.by_word}"
     return "no gradient is in what can be read, and nothing in it has the shapes of the model"
 
 
@@ -108,7 +121,8 @@ def _reconstruction(stage: Stage, some: Sequence[Target], known: bool) -> Attemp
     text += _guess(some)
     truth = [one.rows[matched.at] for one, matched in zip(some, matches, strict=True)]
     pictures = _stacked(rows, truth)
-    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), *pictures)
+    names = tuple({one.exchange: None for one, way in zip(some, matches, strict=True) if recovered([way])})
+    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), *pictures, names)
 
 
 def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
@@ -133,15 +147,22 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
         chance += match_all(end.rows, _strangers(stage, one))
         rows += list(end.rows)[: len(matched)]
         truth += [one.rows[each.at] for each in matched]
-    good = recovered(matches)
+    good, by_chance = recovered(matches), recovered(chance)
     close, near = (sum(one.verdict == "close" for one in some) for some in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += _guess(tried)
+    text += f"; and {by_chance} of as many rows that were not there" if by_chance else ""
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
     text += "; whose they are is not told" if good and seen == SUM and not some[0].parts else ""
     pictures = _stacked(rows, truth)
-    success = good > 0 or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike by chance, too
-    return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures)
+    success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike, too
+    names = tuple({one.exchange: None for one in tried})
+    return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures, names)
+
+
+def beyond_chance(there: int, strangers: int) -> bool:
+    """Whether more rows were met than rows that were not there explain; where none of these was, one is enough."""
+    return bool(there > strangers + 3 * np.sqrt(strangers))
 
 
 def _stacked(rows: Sequence[Floats], truth: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -167,7 +188,16 @@ def _strangers(stage: Stage, target: Target) -> Floats:
         inside = stage.rows(target.round, target.exchange, client)
         others = np.setdiff1d(np.arange(stage.shards[client].samples), inside)
         found.append(stage.features(client, others[: max(1, len(inside))]))
-    return np.concatenate(found)
+    rows = np.concatenate(found)
+    cosines = _units(rows) @ _units(target.rows).T
+    # a row that is there twice, once in the minibatch, is no stranger
+    strange: Floats = rows[(np.abs(cosines) < 1 - EXACT**2 / 2).all(axis=1)]
+    return strange
+
+
+def _units(rows: Floats) -> Floats:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
 
 
 def _count(some: Sequence[Target]) -> int:

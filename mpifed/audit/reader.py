@@ -181,7 +181,7 @@ class Reader:
             return []
         name = f'{type(algorithm).__name__}.reveals of {_whose(received)} to "{received.exchange.name}"'
         try:
-            found = list(algorithm.reveals(received))
+            found = list(algorithm.reveals(_read_only(received)))
         except Exception as error:
             raise UsageError(
                 f"{name}: {type(error).__name__}: {error}; correct it, or leave it out, and the audit tries by itself"
@@ -210,6 +210,18 @@ class Reader:
         for play in self.plays(exchange):
             for received in list(self.of_sum(exchange, play))[:1]:
                 yield from ((play, one) for one in self.revealed(received) if isinstance(one, kind))
+
+    @property
+    def by_word(self) -> str:
+        """What to add to a sentence about answers that is taken from the algorithm."""
+        return ", as the algorithm says" if isinstance(self.stage.algorithm, Reveals) else ""
+
+    @cached_property
+    def beside(self) -> list[Exchange]:
+        """Exchanges of the set-up and of measures of whose answers the algorithm says nothing."""
+        known = {one.name for one in self.rounds}
+        others = [one for name, one in self.exchanges.items() if name not in known and self.plays(one)]
+        return [one for one in others if not any(self.revealed(each) for each in self._first(one))]
 
     @cached_property
     def undeclared(self) -> list[Exchange]:
@@ -242,6 +254,19 @@ class Reader:
         yield from self.of_sum(exchange, play)
         each = (self.of_client(exchange, play, client) for client in play.uploads)
         yield from (one for one in each if one is not None)
+
+
+def _read_only(received: Received) -> Received:
+    """A copy, so that what the algorithm does with it changes nothing that attacks are handed."""
+
+    def copied(leaf: Any) -> Any:
+        leaf = np.array(leaf)
+        leaf.setflags(write=False)
+        return leaf
+
+    question, answer = (map_leaves(copied, one) for one in (received.question, received.answer))
+    rows, columns = copied(received.rows), copied(received.columns)
+    return received._replace(question=question, answer=answer, rows=rows, columns=columns)
 
 
 def _whose(received: Received) -> str:

@@ -79,7 +79,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
             for one in audit.conditions
         ],
         "attacks": [
-            {key: value for key, value in one._asdict().items() if key not in ("found", "truth")}
+            {key: value for key, value in one._asdict().items() if key not in ("found", "truth", "exchanges")}
             for one in audit.attempts
         ],
         "uniform": _verdict(audit.uniform) | {"in_the_clear": audit.clear},

@@ -70,18 +70,26 @@ def _products(reader: Reader) -> Attempt:
             for client, several in each.items():
                 for one in several:
                     found[client].add(one)
-    tried = [_from_products(reader, _seen(reader, used), found)] if found else []
-    tried += list(_guessed(reader))
+    tried = [_from_products(reader, used, found)] if found else []
+    tried += list(_guessed(reader, reader.guessed))
     if tried:
         return next((one for one in tried if one.success), tried[0])
     if _hidden(reader):
         return none(PRODUCTS, HIDDEN, seen="sealed uploads")
-    return none(PRODUCTS, "no client sends inner products of its rows with what the server knows")
+    return none(PRODUCTS, f"no client sends inner products of its rows with what the server knows{reader.by_word}")
 
 
-def _guessed(reader: Reader) -> Iterator[Attempt]:
+def unsaid_products(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+    """Guesses that succeed, where what the algorithm says of an exchange has led to nothing; and beside the rounds."""
+    known = explained | {one.name for one in reader.guessed}
+    others = [one for name, one in reader.exchanges.items() if name not in known and reader.readable(one)]
+    clear = [one for one in others if reader.seen(one) == EACH]  # of what is sealed nothing is left
+    yield from (one for one in _guessed(reader, clear) if one.success)
+
+
+def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[Attempt]:
     """The same, of answers of which the algorithm says nothing: each guess by itself."""
-    for exchange in reader.guessed:
+    for exchange in exchanges:
         found: dict[str, dict[int, _Products]] = {}
         for play in reader.plays(exchange):
             for client in sorted(play.uploads)[:FEW]:
@@ -90,12 +98,12 @@ def _guessed(reader: Reader) -> Iterator[Attempt]:
                     of_client = found.setdefault(guess, {}).setdefault(client, _Products([], [], []))
                     of_client.add(one)
         for guess, each in found.items():
-            one_ = _from_products(reader, _seen(reader, [exchange]), each)
+            one_ = _from_products(reader, [exchange], each)
             yield one_._replace(text=f"{one_.text}; taken for {guess}")
 
 
-def _from_products(reader: Reader, seen: str, collected: dict[int, _Products]) -> Attempt:
-    found = _Found(seen)
+def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _Products]) -> Attempt:
+    found = _Found(reader, used)
     for client, one in sorted(collected.items())[:FEW]:
         shard = reader.stage.shards[client]
         needed, equations = shard.features, sum(weights.shape[1] for weights in one.weights)
@@ -119,7 +127,8 @@ def _linear(reader: Reader) -> Attempt:
         return found
     if _hidden(reader):
         return none(LINEAR, HIDDEN, seen="sealed uploads")
-    return none(LINEAR, "no client sends dual variables, or derivatives by scores, beside what follows from them")
+    why = "no client sends dual variables, or derivatives by scores, beside what follows from them"
+    return none(LINEAR, why + reader.by_word)
 
 
 def _from_derivatives(reader: Reader) -> Attempt | None:
@@ -140,7 +149,7 @@ def _from_derivatives(reader: Reader) -> Attempt | None:
                 firsts = [(client, one.gradient.first) for client in parts for one in parts[client] if one.parts]
                 gradients += [(play.round, client, first) for client, first in firsts]
                 used += [exchange] if firsts else []
-    found = _Found(_seen(reader, used))
+    found = _Found(reader, used)
     for round, client, first in gradients:
         shard, one = reader.stage.shards[client], told[round]
         solved = rows_from_slopes(first, one.derivatives)
@@ -163,7 +172,7 @@ def _from_duals(reader: Reader) -> Attempt | None:
             for client, several in each.items():
                 sums[client] += [np.asarray(one.values) for one in several]
                 moved[client] += [weight[reader.stage.shards[client].rows] for _ in several]
-    found = _Found(_seen(reader, used))
+    found = _Found(reader, used)
     for client in sorted(sums)[:FEW]:
         shard, left = reader.stage.shards[client], np.array(moved[client])
         at = np.flatnonzero(left.any(axis=0))  # others are in no equation
@@ -205,8 +214,8 @@ def _placed(one: DualVariables, samples: int) -> Floats:
 class _Found:
     """What systems of equations were solved for, beside the truth."""
 
-    def __init__(self, seen: str) -> None:
-        self._seen = seen
+    def __init__(self, reader: Reader, used: Iterable[Exchange]) -> None:
+        self._seen, self._exchanges = _seen(reader, used), tuple({one.name: None for one in used})
         self._there = self._good = self._got = self._needed = 0
         self._worst = 0.0  # relative error of those recovered
         self._pairs: list[tuple[Floats, Floats]] = []
@@ -228,7 +237,8 @@ class _Found:
         """How far it came."""
         text = f"{self._good} of {self._there} rows of a client's columns recovered"
         text += f", to a relative error of {self._worst:.1g}" if self._good else ""
-        text += f"; {self._got} {what}, {self._needed} needed"
+        text += f"; {self._got} {what}, {self._needed} needed for all of them"
         return Attempt(
-            attack, "server", self._seen, True, self._good > 0, text, self._good, self._there, *pictures(self._pairs)
+            attack, "server", self._seen, True, self._good > 0, text, self._good, self._there,
+            *pictures(self._pairs), self._exchanges,
         )  # fmt: skip

@@ -16,6 +16,9 @@ from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters
 
+ALIKE = 0.9999  # cosine between a guess and what is said, from which on they are the same
+OFF = 1e-2  # of a guess may lie outside of all sums over the rows
+FEW_ROWS, MOST_NUMBERS = 10, 2**22  # behind a guess beside what is said
 FEW = 4  # clients whose answers are tried as gradients where the algorithm does not say what they are
 
 
@@ -56,11 +59,60 @@ def targets(reader: Reader, clients: int) -> Iterator[Target]:
                         yield _target(reader, seen, received, one, guess)
 
 
+def unsaid_targets(reader: Reader, clients: int, explained: set[str], told: list[Target]) -> Iterator[Target]:
+    """Guesses at answers of which the algorithm says something else, or which are beside the rounds.
+
+    Parameters
+    ----------
+    explained : exchanges of which an attack has made something already
+    told : targets of what the algorithm says, which are not tried twice
+    """
+    known = explained | {one.name for one in reader.guessed}
+    for exchange in [one for name, one in reader.exchanges.items() if name not in known and reader.readable(one)]:
+        plays = reader.plays(exchange)
+        for play in plays[:1] + plays[1:][-1:]:
+            for seen, received in _received(reader, exchange, play, min(clients, FEW)):
+                if received.sealed:  # random numbers, whatever the algorithm says
+                    continue
+                guesses = ((guess, one) for guess, one in as_gradients(reader, received))
+                complete = ((guess, one) for guess, one in guesses if _complete(reader, received, one))
+                some = (_target(reader, seen, received, one, guess) for guess, one in complete)
+                yield from (one for one in some if not _tried(one, told) and _may_be(one))
+
+
+def _tried(guess: Target, told: list[Target]) -> bool:
+    """Whether the algorithm says the same of it, up to a factor."""
+    first = np.ravel(guess.gradient.first)
+    for one in told:
+        if (one.seen, one.round, one.exchange, one.whom) == (guess.seen, guess.round, guess.exchange, guess.whom):
+            other = np.ravel(one.gradient.first)
+            if abs(first @ other) >= ALIKE * np.linalg.norm(first) * np.linalg.norm(other):
+                return True
+    return False
+
+
+def _may_be(guess: Target) -> bool:
+    """Whether it is a sum over the rows that entered, which a gradient is: what only the auditor can see beforehand.
+
+    Among as many rows as columns anything is; then only few are looked at.
+    """
+    first = guess.gradient.first
+    columns = len(first)
+    if not guess.batch or guess.numbers > MOST_NUMBERS or not np.any(first):
+        return False
+    if guess.batch >= columns:
+        return guess.batch <= FEW_ROWS
+    left, values, _ = np.linalg.svd(guess.rows.T, full_matrices=False)
+    span = left[:, values > 1e-9 * values.max(initial=0.0)]
+    return bool(np.linalg.norm(first - span @ (span.T @ first)) < OFF * np.linalg.norm(first))
+
+
 def in_parts(reader: Reader) -> bool:
     """Whether clients send parts of gradients of whole rows, by their columns."""
     found = (one for exchange in reader.rounds for _, one in reader.told_by_sum(MeanGradient, exchange))
     first = next(found, None)
-    return first is not None and first.parts
+    whole = all(len(one.columns) == reader.stage.algorithm.problem.features for one in reader.stage.shards.values())
+    return first is not None and first.parts and not whole  # whoever holds whole rows sends no part of them
 
 
 def _received(reader: Reader, exchange: Exchange, play: Play, clients: int) -> Iterator[tuple[str, Received]]:

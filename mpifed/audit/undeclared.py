@@ -16,6 +16,7 @@ from mpifed.core.record import Array, bare_leaves, leaves, map_leaves, unflat, z
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Reveals
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
+PADDING = 8  # numbers before or behind those of a model, in a vector of all of them
 Leaves = list[tuple[str, Any]]
 
 
@@ -23,14 +24,19 @@ def remarks(reader: Reader) -> Iterator[str]:
     """Whom the algorithm's paper trusts; and what was tried of answers of which the algorithm says nothing."""
     stage = reader.stage
     yield from getattr(stage.algorithm, "trust", lambda plain: [])(stage.transcript.channel == "plain")
+    says = isinstance(stage.algorithm, Reveals)
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
-        says = isinstance(stage.algorithm, Reveals)
-        if says and not tried:
-            continue
         what = f"they were tried as {', '.join(tried)}" if tried else "nothing in them has a shape that is attacked"
         name, do = type(stage.algorithm).__name__, "let its `reveals` say it" if says else "give it a method `reveals`"
         yield f'{name} does not say what answers to "{exchange.name}" reveal: {what}; {do}, see README, "What leaked"'
+    if reader.beside:
+        names = ", ".join(f'"{one.name}"' for one in reader.beside)
+        yield (
+            f"{type(stage.algorithm).__name__} says nothing of what answers beside the rounds reveal, to {names}: as "
+            "far as they can be read and shapes allow, they were tried as gradients, models and inner products, and "
+            "looked through for rows"
+        )
 
 
 def _all_guesses(reader: Reader, exchange: Any) -> Iterator[tuple[str, Any]]:
@@ -92,6 +98,29 @@ def _in_shapes(found: Leaves, model: Parameters) -> Iterator[tuple[str, Any]]:
             yield name, unflat(np.concatenate(whole), wide(model))
         elif some[0] is not None:
             yield name, Parameters(some[0], zeros(wide(model.head)))
+    for name, leaf in found:
+        if np.shape(leaf) != np.shape(model.first):
+            yield from _flat(name, leaf, model)
+
+
+def _flat(name: str, leaf: Any, model: Parameters) -> Iterator[tuple[str, Any]]:
+    """(name, parameters) of a vector of all a model's numbers, in any usual order, with a few more before or behind."""
+    values, like = np.asarray(leaf), wide(model)
+    size = like.first.size
+    total = size + sum(other.size for other in bare_leaves(like.head))
+    if values.ndim != 1 or values.dtype.kind != "f" or not total <= len(values) <= total + PADDING:
+        return
+    for start in range(len(values) - total + 1):
+        part = values[start : start + total].astype(np.float64)
+        behind = np.roll(part, size)  # the head is first
+        for how, ordered in (("", part), (" backwards", part[::-1]), (" from the head on", behind)):
+            whole = unflat(ordered, like)
+            yield f"{name or 'answer'}{how}", whole
+            if like.first.ndim == 2:
+                yield (
+                    f"{name or 'answer'}{how}, transposed",
+                    whole._replace(first=whole.first.reshape(like.first.shape[::-1]).T),
+                )
 
 
 def _like(leaf: Any, like: Any) -> Array | None:

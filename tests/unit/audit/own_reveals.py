@@ -22,8 +22,8 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, map_leaves
-from mpifed.core.reveals import DualSum, InnerProducts, MeanGradient, Received
+from mpifed.core.record import Array, flat, map_leaves, unflat
+from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient
 
@@ -139,6 +139,87 @@ class Inherited(FedAvg):
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
 
 
+# --- one vector, and rows as they are --------------------------------------------------------------------------------
+
+
+class Vector(NamedTuple):
+    """All numbers of a model, or of a row."""
+
+    values: Array  # [n, d]
+
+
+@dataclass(frozen=True)
+class Flat(Raw):
+    """Clients send a gradient as one vector, whose numbers stand in this order or in another, and scaled."""
+
+    order: str = "kept"
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (ToServer("vector", Vector(Field((len(self._at()),))), self.ask, self.packed, self.unpacked),)
+
+    def _at(self) -> Array:
+        """Which number stands where."""
+        like = model_template(self.problem)
+        at = unflat(np.arange(len(flat(like))), like)
+        match self.order:
+            case "backwards":
+                return flat(at)[::-1].astype(int)
+            case "transposed":
+                return np.concatenate([np.ravel(at.first.T), flat(at.head)]).astype(int)
+            case "head-first":
+                return np.concatenate([flat(at.head), flat(at.first)]).astype(int)
+        return flat(at).astype(int)
+
+    def packed(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Vector]:
+        _, (value, weight) = self.answer(clients, model, block, now)
+        each = [flat(map_leaves(lambda leaf, i=i: leaf[i], value)) / weight[i] for i in range(len(weight))]
+        return clients, Vector((-3.7 * np.stack(each)[:, self._at()]).astype(self.problem.dtype))
+
+    def unpacked(self, server: Server, total: Vector, now: Round) -> Server:
+        found = np.empty(len(self._at()), self.problem.dtype)
+        found[self._at()] = total.values / np.dtype(self.problem.dtype).type(-3.7 * self.problem.clients)
+        step = unflat(found, server.model)
+        return Server(map_leaves(lambda w, g: w - w.dtype.type(self.step) * g, server.model, step))
+
+
+@dataclass(frozen=True)
+class SendsRows(Raw):
+    """The first row of each client, scaled and between other numbers, in the rounds, the set-up or a measure."""
+
+    where: str = "rounds"
+    batch: int = 40
+
+    def _rows(self) -> ToServer:
+        fields = Vector(Field((self.problem.features + 5,)))
+        return ToServer("hello", fields, self.ask_nothing, self.first_row, lambda server, total, now: server)
+
+    def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
+        return ()
+
+    def first_row(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Vector]:
+        found = np.ones((len(block.clients), self.problem.features + 5), self.problem.dtype)
+        for out, shard in zip(found, block.shards, strict=True):
+            out[2:-3] = -0.3 * next(shard.pieces(self.problem.dtype))[1][0]
+        return clients, Vector(found)
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        return (self._rows(),) if self.where == "setup" else ()
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (self._rows(),) * (self.where == "rounds") + super().exchanges
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        beside = (Measure((self._rows(),), lambda server: server, lambda *given: {}),)
+        return beside if self.where == "measure" else ()
+
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
+
+
 # --- inner products, and sums over dual variables --------------------------------------------------------------------
 
 
@@ -206,6 +287,59 @@ class Secretive(CoCoA):
             yield DualSum(received.answer.w, change=True)
 
 
+# --- what is said, and is not so -------------------------------------------------------------------------------------
+
+
+class Silent(Raw):
+    def reveals(self, received: Received) -> tuple[()]:
+        return ()
+
+
+class OtherKind(Raw):
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
+
+
+class OtherGradient(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question, map_leaves(np.ones_like, received.question), 1)
+
+
+class PartsOfWhole(Said):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield from (one._replace(parts=True) for one in super().reveals(received))
+
+
+class OnlyNoise(Raw):
+    def reveals(self, received: Received) -> Iterator[AddedNoise]:
+        yield AddedNoise(received.answer, 1.0)
+
+
+class OfSumsOnly(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        if len(received.clients) > 1:
+            yield MeanGradient(received.question, map_leaves(np.zeros_like, received.question), 1)
+
+
+class Overwrites(Raw):
+    def reveals(self, received: Received) -> tuple[()]:
+        received.answer.value.first[...] = 0
+        return ()
+
+
+class Beside(Raw):
+    """Gradients of single rows go to the server in the set-up; those of the rounds are of many."""
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        alone = Raw(self.problem)  # whose batch is 1
+        fields = weighted_fields(self.problem, model_template(self.problem))
+        return (ToServer("hello", fields, alone.ask, alone.answer, lambda server, total, now: server),)
+
+    def reveals(self, received: Received) -> Iterator[DualSum]:
+        yield DualSum(np.zeros(len(received.columns)), change=True)
+
+
 # --- what is said wrong ----------------------------------------------------------------------------------------------
 
 
@@ -223,6 +357,11 @@ class WrongShape(Raw):
 class NoParameters(Raw):
     def reveals(self, received: Received) -> Iterator[MeanGradient]:
         yield MeanGradient(received.question.first, received.answer.value.first, 1)
+
+
+class NoGradient(Raw):
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:
+        yield MeanGradient(received.question, np.zeros(3), 1)
 
 
 class WrongProducts(Raw):

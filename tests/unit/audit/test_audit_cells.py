@@ -92,7 +92,7 @@ def test_who_sees_duals_and_products_solves_for_the_rows(squares: Path, audit: C
     assert names(found) == ["answers", "inner-products", "linear-system", "moved-row"]
     products, duals = (attack(found, name, "each client's") for name in ("inner-products", "linear-system"))
     assert (products.recovered, products.of) == (48, 48)  # 12 rows of each of four clients, from three weights each
-    assert "3 equations a row, 3 needed" in products.text
+    assert "3 equations a row, 3 needed for all of them" in products.text
     assert duals.recovered >= 24
     data = held(squares)
     parts = [data[:12, :3], data[:12, 3:], data[12:, :3], data[12:, 3:]]
