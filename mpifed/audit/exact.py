@@ -10,12 +10,14 @@ from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
 
-NO_MASK, REPEATED, SHARED, UNEVEN, ALIKE, SENT, SERVER = (
-    "no-mask", "repeated-mask", "shared-stream", "uneven-mask", "same-randomness", "key-sent", "key-with-server",
+NO_MASK, REPEATED, LEFT, SHARED, UNEVEN, ALIKE, SENT, SERVER = (
+    "no-mask", "repeated-mask", "mask-left", "shared-stream", "uneven-mask", "same-randomness", "key-sent",
+    "key-with-server",
 )  # fmt: skip
 NAMES = {
     NO_MASK: "numbers were sent as they are in a channel that should mask them",
     REPEATED: "a mask was used twice, moved or not, or with the other sign",
+    LEFT: "masks do not cancel in a sum for the server, which is not what the clients' answers add up to",
     SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
     UNEVEN: "masks do not hide all bits of the numbers",
     ALIKE: "two ciphertexts were made with the same randomness",
@@ -23,7 +25,7 @@ NAMES = {
     SERVER: "the server has a secret key of the clients",
 }
 _NOTHING = {
-    NO_MASK: "no zero", REPEATED: "no repeat", SHARED: "no shared stream", UNEVEN: "all bits even",
+    NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream", UNEVEN: "all bits even",
     ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
 }  # fmt: skip
 _SHOWN = 3
@@ -86,19 +88,25 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
 def _of_masks(
     stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
 ) -> Exact:
-    known, sealed = masks.masks_of(stage, messages, plain, own)
+    known, sealed, totals, left = masks.masks_of(stage, messages, plain, own)
     every = [*known, *sealed]
     words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
-    tests = 128 * (len({(one.exchange, one.client) for one in known}) + stage.algorithm.problem.clients)
+    tests = 128 * (len({(one.exchange, one.client) for one in known + totals}) + stage.algorithm.problem.clients)
+    tested = words + sum(len(one.words) for one in totals)
     return Exact(
         "masks", len({one.client for one in known}), len({one.client for one in every}),
         len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
         len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
-        words / 2.0**64 + words**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
+        tested / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
-            NO_MASK: masks.zeros(known), REPEATED: [*masks.repeated(known), *masks.alike(sealed)],
+            NO_MASK: [*masks.zeros(known), *masks.zeros(totals)],
+            REPEATED: [*masks.repeated(known), *masks.repeated(totals), *masks.alike(sealed)],
+            LEFT: left,
             SHARED: stage.streams.shared() if stage.streams else [],
-            UNEVEN: [*masks.uneven(known), *(stage.streams.uneven() if stage.streams else [])], **keys,
+            UNEVEN: [
+                *masks.uneven(known), *masks.uneven(totals), *(stage.streams.uneven() if stage.streams else []),
+            ],
+            **keys,
         },
     )  # fmt: skip
 
