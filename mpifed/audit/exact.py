@@ -28,6 +28,7 @@ _NOTHING = {
     NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream", UNEVEN: "all bits even",
     ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
 }  # fmt: skip
+_UNKNOWN = {NO_MASK: "zeros: not looked at", LEFT: "sums: not looked at", UNEVEN: "bits: only those of streams"}
 _SHOWN = 3
 
 
@@ -57,8 +58,16 @@ class Exact(NamedTuple):
         covered += f", {self.words:,} of {self.of_words:,} {unit}"
         if self.of_streams:
             covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's own play"
-        told = [NAMES[name] if some else _NOTHING[name] for name, some in self.found.items()]
+        told = [NAMES[name] if some else self._nothing(name) for name, some in self.found.items()]
         return f"{self.what}: {covered}: {', '.join(told)}"
+
+    def _nothing(self, name: str) -> str:
+        """What is said of a finding that there is not: nothing was found, or nothing was looked at."""
+        if name == SHARED and not self.streams:
+            return "streams: none seen"
+        if self.what == "masks" and not self.words:  # under secret noise masks are not known
+            return {**_NOTHING, **_UNKNOWN}[name]
+        return _NOTHING[name]
 
     @property
     def leaks(self) -> dict[str, list[str]]:
@@ -93,14 +102,17 @@ def _of_masks(
     words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
     tests = 128 * (len({(one.exchange, one.client) for one in known + totals}) + stage.algorithm.problem.clients)
     tested = words + sum(len(one.words) for one in totals)
+    times = len({(one.exchange, one.turn) for one in known})  # that a place was filled, at most
     return Exact(
         "masks", len({one.client for one in known}), len({one.client for one in every}),
         len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
         len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
-        tested / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
+        (tested + words * times) / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
             NO_MASK: [*masks.zeros(known), *masks.zeros(totals)],
-            REPEATED: [*masks.repeated(known), *masks.repeated(totals), *masks.alike(sealed)],
+            REPEATED: [
+                *masks.repeated(known), *masks.repeated(totals), *masks.same_word(known), *masks.alike(sealed),
+            ],
             LEFT: left,
             SHARED: stage.streams.shared() if stage.streams else [],
             UNEVEN: [

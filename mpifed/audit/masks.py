@@ -205,16 +205,40 @@ def repeated(masks: Sequence[Mask]) -> list[str]:
     return found
 
 
+def same_word(masks: Sequence[Mask]) -> list[str]:
+    """Which places of a client's message have one mask at several times, though their neighbours have not.
+
+    Two numbers of 64 bits in one place are alike, up to the sign, with chance 2^-63, three of 32 bits with 2^-62.
+    """
+    together: dict[tuple[str, int, int], list[Mask]] = {}
+    for one in masks:
+        together.setdefault((one.exchange, one.client, one.words.itemsize), []).append(one)
+    texts = []
+    for (exchange, client, width), some in together.items():
+        words = np.zeros((len(some), 1 + max(one.at.max(initial=0) for one in some)), dtype=some[0].words.dtype)
+        for row, one in zip(words, some, strict=True):
+            row[one.at] = np.minimum(one.words, -one.words)
+        words.sort(axis=0)
+        apart = 1 if width == 8 else 2
+        places = np.flatnonzero(((words[apart:] == words[:-apart]) & (words[apart:] != 0)).any(axis=0))
+        if len(places):
+            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            texts.append(f"{whose(client)} in {exchange}: its {places[0] + 1}th number{more} at several times")
+    return texts
+
+
 def alike(sealed: Sequence[Mask]) -> list[str]:
-    """Of uploads whose plaintexts are not known: pairs of a client's whose difference has too many equal high bits."""
+    """Of uploads whose plaintexts are not known: pairs of a client's whose difference, or sum, has equal high bits."""
     same: dict[tuple[str, int, int], list[Mask]] = {}
     for one in sealed:
         same.setdefault((one.exchange, one.client, len(one.words)), []).append(one)
     pairs = [pair for some in same.values() for pair in combinations(some, 2)]
     found = []
     for one, other in pairs:
-        high = (one.words - other.words) >> (8 * one.words.itemsize - 8)
-        count = int(((high == 0) | (high == 255)).sum())
-        if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / len(pairs):
-            found.append(f"{other.name} has about that of {one.name}: {count} of {len(high)} differences are small")
+        for what, words in (("that", one.words - other.words), ("the negative of that", one.words + other.words)):
+            high = words >> (8 * words.itemsize - 8)
+            count = int(((high == 0) | (high == 255)).sum())
+            if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / (2 * len(pairs)):
+                sums = "differences" if what == "that" else "sums"
+                found.append(f"{other.name} has about {what} of {one.name}: {count} of {len(high)} {sums} are small")
     return found

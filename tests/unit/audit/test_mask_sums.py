@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
+from mpifed.comm import streams
 from mpifed.comm.masking.masked import Masked
+from mpifed.comm.streams import Pad, Stream
 from mpifed.core.exchange import ToClients
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
@@ -111,3 +114,71 @@ def test_one_mask_that_nobody_takes_away(six: Path, audit: Audit, monkeypatch: p
 def test_masks_that_are_left_in_sums_for_clients_are_looked_at(cells: Path, audit: Audit) -> None:
     found, verdict = audit(cells, **CELLS)
     assert found == {} and "no repeat, all cancel, no shared stream" in verdict
+
+
+# --- words that come again -------------------------------------------------------------------------------------------
+
+PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "model": "local"}
+
+
+def test_one_number_with_the_same_mask_in_every_round(
+    six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No window of 128 bits comes again."""
+
+    class Constant:
+        def __init__(self, key: bytes, turn: int) -> None:
+            self.key, self.stream = key, Stream(key)
+            self.stream.begin(streams.nonce(turn))
+
+        def into(self, zeros: Any, out: Any) -> int:
+            count = self.stream.into(zeros, out)
+            out[96:104] = self.key[:8]
+            return count
+
+    def between(self: Masked, i: int, j: int) -> Any:
+        return Constant(self.keyring.prf(i, j).key(b"streams", 0), self._turns.now)
+
+    monkeypatch.setattr(Masked, "_between", between)
+    found, _ = audit(six)
+    assert set(found) == {"repeated-mask"}
+    assert "client 0 in changes: its 13th number at several times" in found["repeated-mask"]
+
+
+def test_the_negative_of_a_mask_under_secret_noise(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads are what there is to look at: their sum has small numbers."""
+
+    class Negative:
+        def __init__(self, stream: Stream) -> None:
+            self.stream = stream
+
+        def into(self, zeros: Any, out: Any) -> int:
+            count = self.stream.into(zeros, out)
+            out[:count] = (-np.frombuffer(bytes(out[:count]), np.int64)).tobytes()
+            return count
+
+    def between(self: Masked, i: int, j: int) -> Any:
+        made = Stream(self.keyring.prf(i, j).key(b"streams", 0))
+        made.begin(streams.nonce((self._turns.now + 1) // 2))
+        return made if self._turns.now % 2 else Negative(made)
+
+    monkeypatch.setattr(Masked, "_between", between)
+    monkeypatch.setattr("mpifed.audit.streams.Streams.shared", lambda self: [])
+    found, verdict = audit(six, rounds=12, privacy=PRIVATE)
+    assert "has about the negative of that of" in found["repeated-mask"]
+    assert "zeros: not looked at" in verdict and "bits: only those of streams" in verdict
+
+
+def test_streams_that_are_not_seen_are_not_said_to_be_right(
+    six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pad, mask = Pad(), Masked._mask
+
+    def elsewhere(self: Masked, turn: Any, message: Any, client: int) -> None:
+        watched, self.pad = self.pad, pad
+        mask(self, turn, message, client)
+        self.pad = watched
+
+    monkeypatch.setattr(Masked, "_mask", elsewhere)
+    _, verdict = audit(six)
+    assert "streams: none seen" in verdict
