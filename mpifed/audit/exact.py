@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import masks, secrets
+from mpifed.audit import graphs, masks, secrets
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
 
-NO_MASK, REPEATED, LEFT, SHARED, UNEVEN, ALIKE, SENT, SERVER = (
-    "no-mask", "repeated-mask", "mask-left", "shared-stream", "uneven-mask", "same-randomness", "key-sent",
-    "key-with-server",
+NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ALIKE, SENT, SERVER = (
+    "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "same-randomness",
+    "key-sent", "key-with-server",
 )  # fmt: skip
 NAMES = {
     NO_MASK: "numbers were sent as they are in a channel that should mask them",
     REPEATED: "a mask was used twice, moved or not, or with the other sign",
     LEFT: "masks do not cancel in a sum for the server, which is not what the clients' answers add up to",
     SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
+    FEW: "clients mask with fewer others than they should, or in groups, or without a mask of their own",
     UNEVEN: "masks do not hide all bits of the numbers",
     ALIKE: "two ciphertexts were made with the same randomness",
     SENT: "a message has a secret key in it",
     SERVER: "the server has a secret key of the clients",
 }
 _NOTHING = {
-    NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream", UNEVEN: "all bits even",
+    NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream",
+    FEW: "no stream missing", UNEVEN: "all bits even",
     ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
 }  # fmt: skip
 _UNKNOWN = {NO_MASK: "zeros: not looked at", LEFT: "sums: not looked at", UNEVEN: "bits: only those of streams"}
@@ -59,12 +61,12 @@ class Exact(NamedTuple):
         if self.of_streams:
             covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's own play"
         told = [NAMES[name] if some else self._nothing(name) for name, some in self.found.items()]
-        return f"{self.what}: {covered}: {', '.join(told)}"
+        return f"{self.what}: {covered}: {', '.join(filter(None, told))}"
 
     def _nothing(self, name: str) -> str:
         """What is said of a finding that there is not: nothing was found, or nothing was looked at."""
-        if name == SHARED and not self.streams:
-            return "streams: none seen"
+        if name in (SHARED, FEW) and not self.streams:
+            return "streams: none seen" if name == SHARED else ""
         if self.what == "masks" and not self.words:  # under secret noise masks are not known
             return {**_NOTHING, **_UNKNOWN}[name]
         return _NOTHING[name]
@@ -115,6 +117,7 @@ def _of_masks(
             ],
             LEFT: left,
             SHARED: stage.streams.shared() if stage.streams else [],
+            FEW: graphs.missing(stage.streams, stage.job) if stage.streams else [],
             UNEVEN: [
                 *masks.uneven(known), *masks.uneven(totals), *(stage.streams.uneven() if stage.streams else []),
             ],

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from mpifed.cli import main
 from mpifed.comm import streams
+from mpifed.comm.masking.dropouts import Dropouts
+from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad, Stream
 from mpifed.core.exchange import ToClients
@@ -180,5 +182,68 @@ def test_streams_that_are_not_seen_are_not_said_to_be_right(
         self.pad = watched
 
     monkeypatch.setattr(Masked, "_mask", elsewhere)
-    _, verdict = audit(six)
+    found, verdict = audit(six)
     assert "streams: none seen" in verdict
+    assert "client 0 in changes, round 0: 0 of 5 at 13 numbers" in found["few-streams"]
+
+
+# --- who masks with whom ---------------------------------------------------------------------------------------------
+
+
+def test_clients_who_mask_in_two_groups(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may add up three answers."""
+    partners = Plan.partners
+
+    def near(plan: Plan, one: int) -> Any:
+        return [partner for partner in partners(plan, one) if partner.client // 3 == one // 3]
+
+    monkeypatch.setattr(Plan, "partners", near)
+    found, _ = audit(six)
+    assert set(found) == {"few-streams"}
+    assert "client 0 in changes, round 0: 2 of 5 at 13 numbers" in found["few-streams"]
+
+
+def test_groups_of_as_many_partners_as_are_asked_for(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    partners = Plan.partners
+
+    def near(plan: Plan, one: int) -> Any:
+        plan.near = {client: np.delete(plan.asked, client) for client in plan.asked.tolist()}
+        return [partner for partner in partners(plan, one) if partner.client // 3 == one // 3]
+
+    monkeypatch.setattr(Plan, "partners", near)
+    found, _ = audit(six, masking={"neighbours": 2})
+    assert set(found) == {"few-streams"}
+    assert "changes, round 0: clients fall into 2 groups, of 3, 3" in found["few-streams"]
+
+
+def test_fewer_neighbours_than_the_job_has(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Masked, "neighbours", lambda self, n: 2)
+    found, _ = audit(six)
+    assert set(found) == {"few-streams"}
+
+
+def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose keys are opened late, because they seemed to have left, shows its answer."""
+    masked_by(monkeypatch, lambda client: True, own=False)
+    add = Dropouts._take_away
+
+    def pairs_alone(self: Dropouts, turn: Any, reduced: Any, openings: Any) -> None:
+        before = self._pad
+        self._pad = type("Pad", (), {"add": lambda _, some, *rest: len(rest[1]) and taken(before, some, *rest)})()
+        add(self, turn, reduced, openings)
+        self._pad = before
+
+    def taken(pad: Any, masks: Any, reduced: Any, parts: Any) -> None:
+        if not getattr(masks[0][0], "own", False):
+            pad.add(masks, reduced, parts)
+
+    monkeypatch.setattr("mpifed.comm.masking.dropouts.Stream", lambda key: _named(key))
+    monkeypatch.setattr("mpifed.comm.masking.dropouts.open_seed", lambda *opened: b"own")
+    monkeypatch.setattr(Dropouts, "_take_away", pairs_alone)
+    found, _ = audit(six, participation=LEAVING)
+    assert "client 0 in changes, round 0: 5 of 6 at 13 numbers" in found["few-streams"]
+
+
+def _named(key: bytes) -> Any:
+    """A stream, or what stands for an own mask that was never added."""
+    return type("Own", (), {"own": True})() if key == b"own" else Stream(key)
