@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import graphs, masks, secrets
+from mpifed.audit import graphs, kept, masks, secrets
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
@@ -100,6 +100,8 @@ def _of_masks(
     stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
 ) -> Exact:
     known, sealed, totals, left = masks.masks_of(stage, messages, plain, own)
+    sums, lengths = kept.masks_of_kept(stage, plain) if own else ([], [])
+    known += sums
     every = [*known, *sealed]
     words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
     tests = 128 * (len({(one.exchange, one.client) for one in known + totals}) + stage.algorithm.problem.clients)
@@ -111,7 +113,7 @@ def _of_masks(
         len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
         (tested + words * times) / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
-            NO_MASK: [*masks.zeros(known), *masks.zeros(totals)],
+            NO_MASK: [*masks.zeros(known), *masks.zeros(totals), *lengths],
             REPEATED: [
                 *masks.repeated(known), *masks.repeated(totals), *masks.same_word(known), *masks.alike(sealed),
             ],

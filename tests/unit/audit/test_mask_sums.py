@@ -17,11 +17,17 @@ from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad, Stream
 from mpifed.core.exchange import ToClients
+from mpifed.run.transcript import Transcript
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 CELLS = {
     "algorithm": {"name": "hyfdca", "rule": "damped", "primal": "sealed"},
     "objective": {"name": "hinge", "penalty": 0.01},
+}  # fmt: skip
+KEPT = {
+    "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 3, "primal": "clear"},
+    "objective": {"name": "hinge", "penalty": 0.01},
+    "participation": {"clients_per_round": 4}, "audit": {"accept": ["in-the-clear", "moved-row"]},
 }  # fmt: skip
 
 
@@ -247,3 +253,34 @@ def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.Mo
 def _named(key: bytes) -> Any:
     """A stream, or what stands for an own mask that was never added."""
     return type("Own", (), {"own": True})() if key == b"own" else Stream(key)
+
+
+# --- sums so far -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["all", "one", "short"])
+def test_sums_so_far_that_the_server_keeps_unsealed(
+    part: str, cells: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few for any test of how random they look."""
+    note, keeping, masks = Transcript.note, Masked._keeping, list[Any]()
+
+    def kept(self: Masked, unit: int, turn: int) -> Any:
+        masks.append(np.zeros(60, np.int64))
+        Pad().add([(keeping(self, unit, turn), 1)], masks[-1], [slice(0, 60)])
+        return keeping(self, unit, turn)
+
+    def told(self: Transcript, line: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        if what == "sum so far, sealed" and sender == "client 0":
+            plain = (np.frombuffer(payload, np.int64) - masks[-1][: len(payload) // 8]).tobytes()
+            payload = {"all": plain, "one": plain[:8] + payload[8:], "short": payload[:-8]}[part]
+        note(self, line, now, sender, receiver, what, payload)
+
+    monkeypatch.setattr(Masked, "_keeping", kept)
+    monkeypatch.setattr(Transcript, "note", told)
+    found, _ = audit(cells, rounds=2, **KEPT)
+    assert "sum so far" in found["no-mask"]
+
+
+def test_sums_so_far_are_sealed(cells: Path, audit: Audit) -> None:
+    assert audit(cells, **KEPT)[0] == {}
