@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import graphs, kept, masks, secrets
+from mpifed.audit import escrows, graphs, kept, masks, secrets
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
 
-NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ALIKE, SENT, SERVER = (
-    "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "same-randomness",
-    "key-sent", "key-with-server",
+NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ESCROW, ALIKE, SENT, SERVER = (
+    "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "opened-more",
+    "same-randomness", "key-sent", "key-with-server",
 )  # fmt: skip
 NAMES = {
     NO_MASK: "numbers were sent as they are in a channel that should mask them",
@@ -21,13 +21,14 @@ NAMES = {
     SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
     FEW: "clients mask with fewer others than they should, or in groups, or without a mask of their own",
     UNEVEN: "masks do not hide all bits of the numbers",
+    ESCROW: "shares of clients' secrets open more than the sum without those who left",
     ALIKE: "two ciphertexts were made with the same randomness",
     SENT: "a message has a secret key in it",
     SERVER: "the server has a secret key of the clients",
 }
 _NOTHING = {
     NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream",
-    FEW: "no stream missing", UNEVEN: "all bits even",
+    FEW: "no stream missing", UNEVEN: "all bits even", ESCROW: "no shares of two secrets",
     ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
 }  # fmt: skip
 _UNKNOWN = {NO_MASK: "zeros: not looked at", LEFT: "sums: not looked at", UNEVEN: "bits: only those of streams"}
@@ -99,6 +100,7 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
 def _of_masks(
     stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
 ) -> Exact:
+    keys[SENT] = list(dict.fromkeys([*keys[SENT], *escrows.sent(stage)]))
     known, sealed, totals, left = masks.masks_of(stage, messages, plain, own)
     sums, lengths = kept.masks_of_kept(stage, plain) if own else ([], [])
     known += sums
@@ -123,7 +125,7 @@ def _of_masks(
             UNEVEN: [
                 *masks.uneven(known), *masks.uneven(totals), *(stage.streams.uneven() if stage.streams else []),
             ],
-            **keys,
+            **({ESCROW: escrows.opened(stage)} if stage.job.participation.max_dropouts else {}), **keys,
         },
     )  # fmt: skip
 

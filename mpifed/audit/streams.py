@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.windows import half, length, ones, uneven_bits
 from mpifed.comm.line import Line
+from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Mask, Pad, Part
 from mpifed.core.round import SETUP, Round
@@ -53,6 +54,7 @@ class Streams(Pad):
         self.uses: list[Use] = []
         self.made = 0  # streams, those that are not looked at included
         self.messages: dict[int, Sealing] = {}
+        self.drawn: list[tuple[str, Drawn]] = []  # what clients drew in each turn where some may leave
         self.cut = 2**63  # the first message of which not all streams are looked at
         self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
         self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
@@ -78,6 +80,7 @@ class Streams(Pad):
             finally:
                 self._client = None
 
+        channel.watch_secrets(lambda drawn: self.drawn.append((self._what, drawn)))
         vars(channel).update(pad=self, begin=begun, seal=sealed)
 
     def add(self, masks: Sequence[Mask], message: NDArray[np.signedinteger], parts: Sequence[Part]) -> None:
