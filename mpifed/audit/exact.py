@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import masks, secrets
+from mpifed.audit import escrows, graphs, kept, masks, secrets
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
 
-NO_MASK, REPEATED, SHARED, UNEVEN, ALIKE, SENT, SERVER = (
-    "no-mask", "repeated-mask", "shared-stream", "uneven-mask", "same-randomness", "key-sent", "key-with-server",
+NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ESCROW, ALIKE, SENT, SERVER = (
+    "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "opened-more",
+    "same-randomness", "key-sent", "key-with-server",
 )  # fmt: skip
 NAMES = {
     NO_MASK: "numbers were sent as they are in a channel that should mask them",
     REPEATED: "a mask was used twice, moved or not, or with the other sign",
+    LEFT: "masks do not cancel in a sum for the server, which is not what the clients' answers add up to",
     SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
+    FEW: "clients mask with fewer others than they should, or in groups, or without a mask of their own",
     UNEVEN: "masks do not hide all bits of the numbers",
+    ESCROW: "shares of clients' secrets open more than the sum without those who left",
     ALIKE: "two ciphertexts were made with the same randomness",
     SENT: "a message has a secret key in it",
     SERVER: "the server has a secret key of the clients",
 }
 _NOTHING = {
-    NO_MASK: "no zero", REPEATED: "no repeat", SHARED: "no shared stream", UNEVEN: "all bits even",
+    NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream",
+    FEW: "no stream missing", UNEVEN: "all bits even", ESCROW: "no shares of two secrets",
     ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
 }  # fmt: skip
+_UNKNOWN = {NO_MASK: "zeros: not looked at", LEFT: "sums: not looked at", UNEVEN: "bits: only those of streams"}
 _SHOWN = 3
 
 
@@ -55,8 +61,16 @@ class Exact(NamedTuple):
         covered += f", {self.words:,} of {self.of_words:,} {unit}"
         if self.of_streams:
             covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's own play"
-        told = [NAMES[name] if some else _NOTHING[name] for name, some in self.found.items()]
-        return f"{self.what}: {covered}: {', '.join(told)}"
+        told = [NAMES[name] if some else self._nothing(name) for name, some in self.found.items()]
+        return f"{self.what}: {covered}: {', '.join(filter(None, told))}"
+
+    def _nothing(self, name: str) -> str:
+        """What is said of a finding that there is not: nothing was found, or nothing was looked at."""
+        if name in (SHARED, FEW) and not self.streams:
+            return "streams: none seen" if name == SHARED else ""
+        if self.what == "masks" and not self.words:  # under secret noise masks are not known
+            return {**_NOTHING, **_UNKNOWN}[name]
+        return _NOTHING[name]
 
     @property
     def leaks(self) -> dict[str, list[str]]:
@@ -86,19 +100,32 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
 def _of_masks(
     stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
 ) -> Exact:
-    known, sealed = masks.masks_of(stage, messages, plain, own)
+    keys[SENT] = list(dict.fromkeys([*keys[SENT], *escrows.sent(stage)]))
+    known, sealed, totals, left = masks.masks_of(stage, messages, plain, own)
+    sums, lengths = kept.masks_of_kept(stage, plain) if own else ([], [])
+    known += sums
     every = [*known, *sealed]
     words, of_words = (sum(len(one.words) for one in some) for some in (known, every))
-    tests = 128 * (len({(one.exchange, one.client) for one in known}) + stage.algorithm.problem.clients)
+    tests = 128 * (len({(one.exchange, one.client) for one in known + totals}) + stage.algorithm.problem.clients)
+    tested = words + sum(len(one.words) for one in totals)
+    times = len({(one.exchange, one.turn) for one in known})  # that a place was filled, at most
     return Exact(
         "masks", len({one.client for one in known}), len({one.client for one in every}),
         len({one.round for one in known} - {SETUP}), sum(one.round == SETUP for one in known), words, of_words,
         len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
-        words / 2.0**64 + words**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
+        (tested + words * times) / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
-            NO_MASK: masks.zeros(known), REPEATED: [*masks.repeated(known), *masks.alike(sealed)],
+            NO_MASK: [*masks.zeros(known), *masks.zeros(totals), *lengths],
+            REPEATED: [
+                *masks.repeated(known), *masks.repeated(totals), *masks.same_word(known), *masks.alike(sealed),
+            ],
+            LEFT: left,
             SHARED: stage.streams.shared() if stage.streams else [],
-            UNEVEN: [*masks.uneven(known), *(stage.streams.uneven() if stage.streams else [])], **keys,
+            FEW: graphs.missing(stage.streams, stage.job) if stage.streams else [],
+            UNEVEN: [
+                *masks.uneven(known), *masks.uneven(totals), *(stage.streams.uneven() if stage.streams else []),
+            ],
+            **({ESCROW: escrows.opened(stage)} if stage.job.participation.max_dropouts else {}), **keys,
         },
     )  # fmt: skip
 

@@ -7,7 +7,11 @@ at most n / 2^64 for zeros, n^2 / 2^128 for windows, and 2 exp(-32) for each of 
 words of an exchange (Hoeffding).
 
 Where the plaintexts cannot be had, a mask that is used twice shows in the difference of two uploads of a client, whose
-high bits are then those of a difference of small numbers: all such pairs are looked at.
+high bits are then those of a difference of small numbers: all such pairs are looked at, and their sums as well.
+
+A mask may look right and yet cancel in a sum that the server is not to hear. So the masks of all who answer are added
+up: in a sum for the server nothing is left of them, and in one for the clients, or where clients may leave, what is
+left is looked at as a mask itself.
 """
 
 from __future__ import annotations
@@ -25,11 +29,13 @@ from mpifed.audit.sealed import hidden
 from mpifed.audit.stage import Stage
 from mpifed.audit.windows import ones, repeats, uneven_bits
 from mpifed.comm.line import Line
+from mpifed.core.exchange import ToClients
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
-LEVEL = 1e-9  # of all tests of differences
+LEVEL = 1e-9  # of all tests of differences and sums
+EVERYBODY = -1  # the client of a mask that is the sum of those of all who answered
 
 
 class Mask(NamedTuple):
@@ -46,7 +52,12 @@ class Mask(NamedTuple):
     def name(self) -> str:
         """For a report."""
         when = "beside the rounds" if self.round == SETUP else f"round {self.round}"
-        return f"client {self.client} in {self.exchange}, {when}"
+        return f"{whose(self.client)} in {self.exchange}, {when}"
+
+
+def whose(client: int) -> str:
+    """For a report."""
+    return "all clients together" if client == EVERYBODY else f"client {client}"
 
 
 class Masks(NamedTuple):
@@ -54,6 +65,8 @@ class Masks(NamedTuple):
 
     known: list[Mask]
     sealed: list[Mask]  # whole uploads, where the plaintext is not known
+    totals: list[Mask]  # of the masks of all who answered, where something has to be left of them
+    left: list[str]  # and where something is left that should not be
 
 
 def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) -> Masks:
@@ -65,14 +78,14 @@ def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool)
     own : whether the messages are of `stage` itself, which played exactly what `plain` did; of another run only what
         answers the same questions is compared
     """
-    found = Masks([], [])
+    found, leaving = Masks([], [], [], []), stage.job.participation.max_dropouts > 0
     for exchange in {one.name: one for one in all_exchanges(stage.algorithm) if one.private}.values():
         line = line_of(stage, exchange)
         secret = stage.job.privacy is not None and stage.job.privacy.noise == "secure"
         answers = {} if secret else _answers(plain, exchange.name, own)
         last: dict[int, NDArray[Any]] = {}
         for number, play in enumerate(plays(messages, exchange.name)):
-            known = answers.get(_key(play, own), {})
+            known, added = answers.get(_key(play, own), {}), dict[int, NDArray[Any]]()
             for client, at, data in _uploads(stage, line, play):
                 answer = known.get(client)
                 about = exchange.name, number, play.round, client, at
@@ -81,9 +94,28 @@ def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool)
                     last.pop(client, None)
                     continue
                 change = answer if not exchange.stale or client not in last else answer - last[client]
-                last[client] = answer
-                found.known.append(Mask(*about, _unsigned(data - change)[at]))
+                last[client], added[client] = answer, data - change
+                found.known.append(Mask(*about, _unsigned(added[client])[at]))
+            if added and added.keys() == play.uploads.keys() == known.keys():
+                total = _total(line, play, added)
+                if leaving or isinstance(exchange, ToClients):
+                    found.totals.append(total)
+                elif total.words.any():
+                    wrong = int(np.count_nonzero(total.words))
+                    found.left.append(f"{total.name}: {wrong} of {len(total.words)} numbers")
     return found
+
+
+def _total(line: Line, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
+    """What all who answered have added, at each place that one of them fills."""
+    message = np.zeros_like(line.sum.message)
+    filled = np.zeros(len(message), dtype=bool)
+    for client, numbers in added.items():
+        line.put(message, client, numbers)
+        for at in line.own(client):
+            filled[at] = True
+    at = np.flatnonzero(filled)
+    return Mask(line.exchange.name, play.turn, play.round, EVERYBODY, at, _unsigned(message)[at])
 
 
 def _uploads(stage: Stage, line: Line, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
@@ -138,7 +170,7 @@ def zeros(masks: Sequence[Mask]) -> list[str]:
             place = one.exchange, one.client, position
             alone[place] = alone.get(place, 0) + 1
     found += [
-        f"client {client} in {exchange}: its {position + 1}th number, {times} times"
+        f"{whose(client)} in {exchange}: its {position + 1}th number, {times} times"
         for (exchange, client, position), times in alone.items() if times > 1
     ]  # fmt: skip
     return found
@@ -152,7 +184,7 @@ def uneven(masks: Sequence[Mask]) -> list[str]:
         key = one.exchange, one.client
         counts[key], words[key] = counts.get(key, 0) + ones(one.words), words.get(key, 0) + len(one.words)
     texts = {key: uneven_bits(count, words[key]) for key, count in counts.items()}
-    return [f"client {client} in {exchange}: {text}" for (exchange, client), text in texts.items() if text]
+    return [f"{whose(client)} in {exchange}: {text}" for (exchange, client), text in texts.items() if text]
 
 
 def repeated(masks: Sequence[Mask]) -> list[str]:
@@ -173,16 +205,40 @@ def repeated(masks: Sequence[Mask]) -> list[str]:
     return found
 
 
+def same_word(masks: Sequence[Mask]) -> list[str]:
+    """Which places of a client's message have one mask at several times, though their neighbours have not.
+
+    Two numbers of 64 bits in one place are alike, up to the sign, with chance 2^-63, three of 32 bits with 2^-62.
+    """
+    together: dict[tuple[str, int, int], list[Mask]] = {}
+    for one in masks:
+        together.setdefault((one.exchange, one.client, one.words.itemsize), []).append(one)
+    texts = []
+    for (exchange, client, width), some in together.items():
+        words = np.zeros((len(some), 1 + max(one.at.max(initial=0) for one in some)), dtype=some[0].words.dtype)
+        for row, one in zip(words, some, strict=True):
+            row[one.at] = np.minimum(one.words, -one.words)
+        words.sort(axis=0)
+        apart = 1 if width == 8 else 2
+        places = np.flatnonzero(((words[apart:] == words[:-apart]) & (words[apart:] != 0)).any(axis=0))
+        if len(places):
+            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            texts.append(f"{whose(client)} in {exchange}: its {places[0] + 1}th number{more} at several times")
+    return texts
+
+
 def alike(sealed: Sequence[Mask]) -> list[str]:
-    """Of uploads whose plaintexts are not known: pairs of a client's whose difference has too many equal high bits."""
+    """Of uploads whose plaintexts are not known: pairs of a client's whose difference, or sum, has equal high bits."""
     same: dict[tuple[str, int, int], list[Mask]] = {}
     for one in sealed:
         same.setdefault((one.exchange, one.client, len(one.words)), []).append(one)
     pairs = [pair for some in same.values() for pair in combinations(some, 2)]
     found = []
     for one, other in pairs:
-        high = (one.words - other.words) >> (8 * one.words.itemsize - 8)
-        count = int(((high == 0) | (high == 255)).sum())
-        if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / len(pairs):
-            found.append(f"{other.name} has about that of {one.name}: {count} of {len(high)} differences are small")
+        for what, words in (("that", one.words - other.words), ("the negative of that", one.words + other.words)):
+            high = words >> (8 * words.itemsize - 8)
+            count = int(((high == 0) | (high == 255)).sum())
+            if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / (2 * len(pairs)):
+                sums = "differences" if what == "that" else "sums"
+                found.append(f"{other.name} has about {what} of {one.name}: {count} of {len(high)} {sums} are small")
     return found

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.windows import half, length, ones, uneven_bits
 from mpifed.comm.line import Line
+from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Mask, Pad, Part
 from mpifed.core.round import SETUP, Round
@@ -32,6 +33,17 @@ class Use(NamedTuple):
     what: str
     client: int  # -1: who seals a sum so far
     sign: int
+    key: tuple[int, int]  # its first 128 bits
+    parts: Sequence[Part]  # of the message, that it masks
+
+
+class Sealing(NamedTuple):
+    """One play of an exchange: who was asked, and who sealed an answer."""
+
+    what: str
+    line: Line
+    asked: NDArray[np.bool_]  # [N]
+    clients: list[int]
 
 
 class Streams(Pad):
@@ -41,6 +53,9 @@ class Streams(Pad):
         super().__init__()
         self.uses: list[Use] = []
         self.made = 0  # streams, those that are not looked at included
+        self.messages: dict[int, Sealing] = {}
+        self.drawn: list[tuple[str, Drawn]] = []  # what clients drew in each turn where some may leave
+        self.cut = 2**63  # the first message of which not all streams are looked at
         self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
         self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
         self._message, self._what = 0, ""
@@ -54,15 +69,18 @@ class Streams(Pad):
             self._message += 1
             when = "beside the rounds" if now.index == SETUP else f"round {now.index}"
             self._what = f"{line.exchange.name}, {when}"
+            self.messages[self._message] = Sealing(self._what, line, now.asked.copy(), [])
             begin(line, now)
 
         def sealed(line: Line, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
             self._client = client
+            self.messages[self._message].clients.append(client)
             try:
                 return seal(line, integers, client, now)
             finally:
                 self._client = None
 
+        channel.watch_secrets(lambda drawn: self.drawn.append((self._what, drawn)))
         vars(channel).update(pad=self, begin=begun, seal=sealed)
 
     def add(self, masks: Sequence[Mask], message: NDArray[np.signedinteger], parts: Sequence[Part]) -> None:
@@ -70,6 +88,7 @@ class Streams(Pad):
         taken_away = self._client is None and all(sign < 0 for _, sign in masks)
         self.made += 0 if taken_away else len(masks)
         if taken_away or self.made > MOST:
+            self.cut = self.cut if taken_away else min(self.cut, self._message)
             super().add(masks, message, parts)
             return
         at = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts]
@@ -77,23 +96,25 @@ class Streams(Pad):
         for stream, sign in masks:
             words = np.zeros(max(count, length(message)), dtype=message.dtype)
             super().add([(stream, 1)], words, [slice(0, len(words))])
-            self._note(words.view(f"u{words.itemsize}"), sign)
+            self._note(words.view(f"u{words.itemsize}"), sign, parts)
             start = 0
             for part in parts:
                 stop = start + (part.stop - part.start if isinstance(part, slice) else len(part))
                 message[part] += words[start:stop] if sign > 0 else -words[start:stop]
                 start = stop
 
-    def _note(self, words: NDArray[Any], sign: int) -> None:
+    def _note(self, words: NDArray[Any], sign: int, parts: Sequence[Part]) -> None:
         count = len(words) - length(words) + 1
         at = np.flatnonzero(words[:count] % _EVERY == 0)
         at = at if len(at) and at[0] == 0 else np.concatenate([[0], at])
         use = np.full(len(at), len(self.uses), dtype=np.int64)
-        self._windows.append((half(words, at, False, False), half(words, at, True, False), use, at))
+        first, second = half(words, at, False, False), half(words, at, True, False)
+        self._windows.append((first, second, use, at))
         key = self._client or 0, words.itemsize
         counts, before = self._ones.get(key, (0, 0))
         self._ones[key] = counts + ones(words), before + len(words)
-        self.uses.append(Use(self._message, self._what, -1 if self._client is None else self._client, sign))
+        client, begins = -1 if self._client is None else self._client, (int(first[0]), int(second[0]))
+        self.uses.append(Use(self._message, self._what, client, sign, begins, parts))
 
     def uneven(self) -> list[str]:
         """Whose streams have a bit that is not one in half of the words."""

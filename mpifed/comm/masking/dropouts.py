@@ -12,6 +12,7 @@ Differs from the paper: there, the second secret is the client's private key, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -22,7 +23,16 @@ from mpifed.comm.accounts import Account
 from mpifed.comm.channel import Recorder, Setting
 from mpifed.comm.keys import Keyring
 from mpifed.comm.line import Line
-from mpifed.comm.masking.escrow import SEALED_BYTES, Deposit, Escrow, Opening, deposit_bytes, open_keys, open_seed
+from mpifed.comm.masking.escrow import (
+    SEALED_BYTES,
+    Deposit,
+    Drawn,
+    Escrow,
+    Opening,
+    deposit_bytes,
+    open_keys,
+    open_seed,
+)  # fmt: skip
 from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, rebuild, split
 from mpifed.comm.streams import Pad, Stream
@@ -68,6 +78,7 @@ class Dropouts:
         self.setting, self.transport, self.keyring = setting, setting.transport, keyring
         self.most = setting.protection.max_dropouts
         self.escrow = Escrow(keyring, 0)  # of the turn
+        self.watch: Callable[[Drawn], None] | None = None  # is shown all secrets, in an audit
         self._pad = pad
         self._deposits: dict[int, Deposit] = {}  # of the turn, by client; on rank 0
 
@@ -90,7 +101,7 @@ class Dropouts:
                 f"[participation] max_dropouts = {self.most} it takes {2 * self.most + 2}: lower max_dropouts, or let "
                 "more clients take part"
             )
-        self.escrow = Escrow(self.keyring, turn.number)
+        self.escrow = Escrow(self.keyring, turn.number, self.watch)
         with turn.account.timed():
             given = [self._give(turn, client) for client in self._here(turn.now.asked)]
         if recorder is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mpifed.comm.keys import PROTOCOL, TAG_BYTES, Keyring, derive, seal, unseal
@@ -36,6 +36,19 @@ class Deposit(NamedTuple):
         return b"".join([self.seed_commitment, self.key_commitment, self.keys, *self.shares])
 
 
+class Drawn(NamedTuple):
+    """The secrets of a client's deposit: for an audit, which plays all parties; nobody else ever has them together."""
+
+    turn: int
+    client: int
+    seed: bytes
+    wrap: bytes  # under which the keys are deposited
+    keys: dict[int, bytes]  # of its pair masks, by partner
+    seed_shares: list[bytes]
+    wrap_shares: list[bytes]
+    under: dict[int, bytes]  # the key under which the shares of each neighbour travel
+
+
 class Opening(NamedTuple):
     """What a client hands over of a neighbour's secrets."""
 
@@ -56,8 +69,8 @@ def _context(what: bytes, turn: int, client: int) -> bytes:
 class Escrow:
     """What this rank's clients keep in one turn: their own secrets, and the shares of others'."""
 
-    def __init__(self, keyring: Keyring, turn: int) -> None:
-        self.keyring, self.turn = keyring, turn
+    def __init__(self, keyring: Keyring, turn: int, watch: Callable[[Drawn], None] | None = None) -> None:
+        self.keyring, self.turn, self._watch = keyring, turn, watch
         self.seeds: dict[int, bytes] = {}  # [16] of each client's own mask
         self.held: dict[int, list[bytes]] = {}  # by giver, what its neighbours were sent
         self._handed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had answered
@@ -69,8 +82,13 @@ class Escrow:
         """The client's two secrets in shares, of which `least` rebuild them, and its keys under one of them."""
         seed, wrap = os.urandom(SECRET_BYTES), os.urandom(SECRET_BYTES)
         self.seeds[client] = seed
-        halves = zip(neighbours, split(seed, len(neighbours), least), split(wrap, len(neighbours), least), strict=True)
+        of_seed, of_wrap = (split(secret, len(neighbours), least) for secret in (seed, wrap))
+        halves = zip(neighbours, of_seed, of_wrap, strict=True)
         keys = b"".join(self.message_key(client, other) for other in partners)
+        if self._watch is not None:
+            each = {other: self.message_key(client, other) for other in partners}
+            under = {holder: self._between(client, holder, client)[0] for holder in neighbours}
+            self._watch(Drawn(self.turn, client, seed, wrap, each, of_seed, of_wrap, under))
         context = _context(b"shares", self.turn, client)
         return Deposit(
             client,

@@ -14,7 +14,7 @@ of their own. Everybody is taken to follow the protocol, and may tell others wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
 from mpifed.comm.line import Line, one_of
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
+from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.graph import Common, Plan, enough, order
 from mpifed.comm.masking.kept import Kept
 from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
@@ -58,6 +59,11 @@ class Masked(Channel):
         self._commons: dict[str, Common] = {}
         self._plans: dict[str, tuple[bytes, Plan]] = {}
         self._aside: dict[str, NDArray[Any]] = {}
+
+    def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
+        """Show an audit what clients draw in each turn so that others may leave."""
+        if self._dropouts is not None:
+            self._dropouts.watch = watch
 
     def neighbours(self, n: int) -> int:
         """How many neighbours each of n clients has, if there are so many others."""

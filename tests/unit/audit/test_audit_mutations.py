@@ -401,7 +401,8 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
 def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     found = audited(write_job(tmp_path / "job.toml", table(twenty)), (), None)
     text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's own "
-    text += "play: no zero, no repeat, no shared stream, all bits even, no key in a message, no key with the server"
+    text += "play: no zero, no repeat, all cancel, no shared stream, no stream missing, all bits even, "
+    text += "no key in a message, no key with the server"
     assert text in as_text(found)
     assert as_json(found)["exact"]["text"].startswith(text)
     assert (as_json(found)["exact"]["words"], as_json(found)["missed"]["client"]) == (3120, 1 - 16 / 20)
