@@ -28,7 +28,7 @@ NAMES = {
 }
 _NOTHING = {
     NO_MASK: "no zero", REPEATED: "no repeat", SHARED: "no shared stream", UNEVEN: "all bits even",
-    ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
+    ALIKE: "no two alike", SENT: "no key in a message as bytes, hex or base64", SERVER: "no key with the server",
     COPY: "no copy in the clear", UNKNOWN: "no unknown message",
 }  # fmt: skip
 _SHOWN = 3
