@@ -26,18 +26,20 @@ from mpifed.core.record import leaves
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import SERVER, Message, client_of
 
+_DIFFERENT = 4  # bytes of a word that is looked for: others occur by chance
+_KEY = "public key of the encryption"
+_ZEROS = 2  # bytes of a word that is looked for in such a key, at most: some of its own words have but 32 bits
+_MOST = 2**24  # words that are looked for; of more, so many that are spread evenly over each answer
 KNOWN: dict[str, dict[str, int | None]] = {
     "masked": {
         "public key": 32, "deposit and sealed shares": None, "share of the seed of client #": SHARE_BYTES,
         "share of the key of client #": SHARE_BYTES, "sum so far, sealed": None,
     },
     "encrypted": {
-        "public key of the encryption": None, "public key of the encryption so far": None,
+        _KEY: None, f"{_KEY} so far": None,
         "secret key of the encryption, sealed for the clients": None, "part of an opening": None, "opened sum": None,
     },
 }  # fmt: skip  # by channel, what its notes are, and of how many bytes, where that is always the same
-_DIFFERENT = 4  # bytes of a word that is looked for: others occur by chance
-_MOST = 2**24  # words that are looked for; of more, so many that are spread evenly over each answer
 
 
 class Beside(NamedTuple):
@@ -133,7 +135,9 @@ def copies(suspect: Sequence[Message], plain: Stage) -> list[str]:
     text = np.frombuffer(b"".join(one.data.tobytes() for one in suspect), np.uint8)
     found = Counter[int]()
     for at in windows(text, lambda some: words[np.minimum(np.searchsorted(words, some), len(words) - 1)] == some):
-        found[int(np.searchsorted(starts, at, "right")) - 1] += 1
+        number = int(np.searchsorted(starts, at, "right")) - 1
+        if _KEY not in suspect[number].what or (text[at : at + 8] == 0).sum() <= _ZEROS:
+            found[number] += 1
     told = [(suspect[i], count) for i, count in sorted(found.items())]
     texts = [f"{one.what or one.kind} of {one.sender} in {one.exchange}, round {one.round}: {n}" for one, n in told]
     return [f"{text} words of 64 bits that clients have answered" for text in texts]

@@ -20,7 +20,7 @@ NAMES = {
     REPEATED: "a mask was used twice, moved or not, or with the other sign",
     SHARED: "a key stream masks messages of others than the two clients whose it is, or more than one message",
     UNEVEN: "masks do not hide all bits of the numbers",
-    ALIKE: "two ciphertexts were made with the same randomness",
+    ALIKE: "two ciphertexts were made with the same randomness, or much alike",
     SENT: "a message has a secret key in it",
     SERVER: "the server has a secret key of the clients",
     COPY: "numbers of a client's answer travel in the clear beside what is sealed",
@@ -122,6 +122,6 @@ def _of_ciphertexts(
     count, alike = secrets.made_alike(stage, uploads, messages)
     rounds, beside = len({one.round for one in uploads} - {SETUP}), sum(one.round == SETUP for one in uploads)
     return Exact(
-        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**128,
+        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**71,
         {ALIKE: alike, **keys},
     )  # fmt: skip

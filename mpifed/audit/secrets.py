@@ -31,6 +31,7 @@ _CLIENTS = 3  # these
 _LONG = 4096  # bytes of a key from which on it has a header, which others share, and every eighth window is looked for
 _HEADER = 128
 _PLACES = 64  # of a long key that are looked for as text
+_NUMBERS = 2**14  # of all clients together; where there are more, the turn only begins
 _WAIT_S = 120.0
 _WORD = 8  # bytes that are looked for
 _TABLE = 2**20  # by how many of their low bits words are looked up first
@@ -52,8 +53,8 @@ def _texts(secret: bytes) -> list[bytes]:
 
 
 def pieces(secrets: Iterable[bytes]) -> NDArray[np.uint64]:
-    """What to look for of keys, ascending: words of eight bytes, some of them different; of long keys, none that two
-    of them have in common, for that is how keys are written."""
+    """What to look for of keys, ascending: words of eight bytes, some of them different and few of them zero, as they
+    are in small numbers; of long keys, none that two of them have in common, for that is how keys are written."""
     short, long = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
     for secret in dict.fromkeys(secrets):
         if len(secret) < _LONG:
@@ -63,9 +64,10 @@ def pieces(secrets: Iterable[bytes]) -> NDArray[np.uint64]:
         coded = [_windows(text) for at in places for text in _texts(secret[at : at + 48])]
         long.append(np.unique(np.concatenate([_windows(secret[_HEADER:], _WORD), *coded])))
     words, times = np.unique(np.concatenate(long), return_counts=True)
-    found = np.unique(np.concatenate([*short, words[times == 1]]))
+    found: NDArray[np.uint64] = np.unique(np.concatenate([*short, words[times == 1]]))
     octets = np.sort(found.view(np.uint8).reshape(-1, _WORD), axis=1)
     different: NDArray[np.bool_] = (np.diff(octets, axis=1) != 0).sum(axis=1) > 2
+    different &= (octets == 0).sum(axis=1) <= 2
     return found[different]
 
 
@@ -102,7 +104,7 @@ def encrypted(stage: Stage, messages: Sequence[Message]) -> list[Message]:
 
 
 def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Message]) -> tuple[int, list[str]]:
-    """How many ciphertexts there are, and the pairs of them that were made with the same randomness."""
+    """How many ciphertexts there are, and the pairs of them that were made with the same randomness, or much alike."""
     from mpifed.comm.encryption.encrypted import randomness
     from mpifed.comm.encryption.schemes import make_scheme
 
@@ -113,13 +115,14 @@ def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Mess
         if public:
             scheme.use(public)
         before: dict[bytes, str] = {}
+        count = 0
         for one in uploads:
-            for number, part in enumerate(randomness(scheme, one.data)):
+            for number, parts in enumerate(randomness(scheme, one.data)):
                 name = f"the {number + 1}th of {one.sender} in {one.exchange}, turn {one.turn}"
-                first = before.setdefault(hashlib.blake2b(part, digest_size=16).digest(), name)
-                if first != name:
-                    found.append(f"{first}, and {name}")
-        count = len(before) + len(found)
+                marks = [hashlib.blake2b(part, digest_size=16).digest() for part in parts]
+                firsts = [before.setdefault(mark, name) for mark in marks]
+                found += [f"{first}, and {name}" for first in firsts if first != name][:1]
+                count += 1
     return count, found
 
 
@@ -129,7 +132,9 @@ def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Mess
 def with_server(stage: Stage) -> list[str]:
     """What a rank without clients holds, or was told, of the clients' keys after a turn in which all answer."""
     ranks, protection, count = _Ranks(), stage.job.protection(), stage.algorithm.problem.clients
-    turns = [one for one in all_exchanges(stage.algorithm) if one.private and not getattr(one, "stale", False)]
+    played = (*stage.algorithm.setup, *stage.exchanges)
+    turns = [line_of(stage, one) for one in played if one.private and not getattr(one, "stale", False)]
+    turns = sorted(turns, key=lambda line: line.sum.nbytes)[:1]
     if count > _MOST:
         count, protection, turns = _CLIENTS, protection._replace(max_dropouts=0), []
     cells = stage.cells if turns else Cells.all(count)
@@ -138,11 +143,13 @@ def with_server(stage: Stage) -> list[str]:
     def turn(rank: int) -> None:
         hosted = np.arange(count if rank else 0)
         channel = make_channel(Setting(ranks.of(rank), hosted, count, cells, protection))
-        lines = [line_of(stage, one) for one in turns[:1]]
+        lines = [line_of(stage, line.exchange) for line in turns]
         channel.prepare(lines)
         now = Round(0, stage.job.seed, np.ones(count, dtype=bool))
         for line in lines:
             channel.begin(line, now)
+            if count * len(line.sum.message) > _NUMBERS:
+                continue
             for client in hosted.tolist():
                 channel.gather(line, channel.seal(line, np.zeros_like(line.sum.message[:-1]), client, now), client)
             channel.collect(line, now)
