@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpifed.audit import whole
 from mpifed.audit.attempts import attempts
+from mpifed.audit.beside import beside
 from mpifed.audit.conditions import Condition, conditions
 from mpifed.audit.exact import Exact, exact
 from mpifed.audit.findings import check_names, findings
@@ -23,7 +25,7 @@ from mpifed.audit.single import single
 from mpifed.audit.stage import Stage, rehearse
 from mpifed.audit.undeclared import remarks
 from mpifed.audit.uniform import examine
-from mpifed.core.errors import DataError, LeakFound, UsageError
+from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
 from mpifed.core.record import leaves
 from mpifed.maths.objectives import Parameters
 from mpifed.run.config import Job, read_table
@@ -79,10 +81,18 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
     if recorded is None:
         recorded = together([stage.transcript])
     else:
+        whole.check(recorded, stage)
         _same(recorded, stage)
+        recorded = recorded._replace(rounds=count)
         stage.replayed = job.privacy is None or job.privacy.noise != "secure"
     plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not own)
-    numbers = exact(stage, recorded.messages, plain, own)
+    try:
+        numbers = exact(stage, recorded.messages, plain, own)
+    except BrokenProtocol as error:
+        if own:
+            raise
+        raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
+    recorded = recorded._replace(messages=beside(stage, recorded.messages).sound)  # what is not was found by `exact`
     audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, numbers)
     if own and rounds is None and count < min(ROUNDS, job.rounds):
         fewer = f"{count} rounds are recorded rather than {ROUNDS}: more do not fit into a transcript; see --rounds"

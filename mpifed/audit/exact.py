@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import escrows, graphs, kept, masks, secrets
+from mpifed.audit.beside import beside, copies
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
@@ -14,6 +15,7 @@ NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ESCROW, ALIKE, SENT, SERVER = (
     "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "opened-more",
     "same-randomness", "key-sent", "key-with-server",
 )  # fmt: skip
+COPY, UNKNOWN = "plain-copy", "unknown-message"
 NAMES = {
     NO_MASK: "numbers were sent as they are in a channel that should mask them",
     REPEATED: "a mask was used twice, moved or not, or with the other sign",
@@ -22,14 +24,17 @@ NAMES = {
     FEW: "clients mask with fewer others than they should, or in groups, or without a mask of their own",
     UNEVEN: "masks do not hide all bits of the numbers",
     ESCROW: "shares of clients' secrets open more than the sum without those who left",
-    ALIKE: "two ciphertexts were made with the same randomness",
+    ALIKE: "two ciphertexts were made with the same randomness, or much alike",
     SENT: "a message has a secret key in it",
     SERVER: "the server has a secret key of the clients",
+    COPY: "numbers of a client's answer travel in the clear beside what is sealed",
+    UNKNOWN: "a message is of a kind or size that the channel does not send",
 }
 _NOTHING = {
     NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream",
-    FEW: "no stream missing", UNEVEN: "all bits even", ESCROW: "no shares of two secrets",
-    ALIKE: "no two alike", SENT: "no key in a message", SERVER: "no key with the server",
+    FEW: "no stream missing", UNEVEN: "all bits even", ESCROW: "no shares of two secrets", ALIKE: "no two alike",
+    SENT: "no key in a message as bytes, hex or base64", SERVER: "no key with the server",
+    COPY: "no copy in the clear", UNKNOWN: "no unknown message",
 }  # fmt: skip
 _UNKNOWN = {NO_MASK: "zeros: not looked at", LEFT: "sums: not looked at", UNEVEN: "bits: only those of streams"}
 _SHOWN = 3
@@ -49,14 +54,16 @@ class Exact(NamedTuple):
     of_streams: int
     false_alarm: float  # chance, at most
     found: dict[str, list[str]]  # by finding: looked for, and what there was
+    of_rounds: int = 0  # that the auditor has played itself
 
     @property
     def text(self) -> str:
         """What was covered, and the verdict."""
         if not self.what:
             return "seals nothing"
+        more = f"of {self.of_rounds} " if self.rounds < self.of_rounds else ""
         unit = "words" if self.what == "masks" else "ciphertexts"
-        covered = f"{self.clients:,} of {self.of_clients:,} clients, {self.rounds} rounds"
+        covered = f"{self.clients:,} of {self.of_clients:,} clients, {self.rounds} {more}rounds"
         covered += f", {self.beside:,} uploads beside them" if self.beside else ""
         covered += f", {self.words:,} of {self.of_words:,} {unit}"
         if self.of_streams:
@@ -94,7 +101,11 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
     if channel == "plain":
         return Exact("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
     keys = {SENT: secrets.sent(stage), SERVER: secrets.with_server(stage)}
-    return (_of_masks if channel == "masked" else _of_ciphertexts)(stage, messages, plain, own, keys)
+    rest = beside(stage, messages)
+    keys |= {COPY: copies(rest.suspect, plain), UNKNOWN: rest.strange}
+    found = (_of_masks if channel == "masked" else _of_ciphertexts)(stage, rest.sound, plain, own, keys)
+    every = {client_of(one) for one in secrets.encrypted(stage, stage.transcript.messages)}  # who sends, as played here
+    return found._replace(of_clients=max(found.of_clients, len(every)), of_rounds=len(stage.scenes))
 
 
 def _of_masks(
@@ -138,6 +149,6 @@ def _of_ciphertexts(
     count, alike = secrets.made_alike(stage, uploads, messages)
     rounds, beside = len({one.round for one in uploads} - {SETUP}), sum(one.round == SETUP for one in uploads)
     return Exact(
-        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**128,
+        "ciphertexts", clients, clients, rounds, beside, count, count, 0, 0, count**2 / 2.0**71,
         {ALIKE: alike, **keys},
     )  # fmt: skip

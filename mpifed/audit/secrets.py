@@ -1,11 +1,13 @@
 """Whether a secret key is where it must not be: in a message, or with the server; and ciphertexts made alike.
 
-Keys are looked for by their first 16 bytes, at every byte of every message of the auditor's own play, whose keys it
-has. What a server's rank holds is seen in an agreement on keys between two ranks, of which the first has no clients.
+Of every key all windows of eight bytes are looked for, as they are, in hexadecimal digits and in base 64, at every byte
+of every message of the auditor's own play, whose keys it has; a key in any other guise is not seen. What a server's
+rank holds is seen where two ranks agree on keys and play a turn, of which the first has no clients.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import pickle
 import threading
@@ -15,54 +17,84 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.audit.beside import windows
+from mpifed.audit.plays import line_of
 from mpifed.audit.stage import Stage
 from mpifed.comm.channel import Channel, Setting, make_channel
 from mpifed.core.holdings import Cells
+from mpifed.core.round import Round
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
-BYTES = 16  # of a key, that are looked for
-_CLIENTS = 3  # with whom the server's rank agrees on keys
-_LONG = 128  # bytes of a key from which on it has a header, and pieces of it are looked for
+_MOST = 64  # clients with whom the server's rank plays a turn; with more, some only agree on keys
+_CLIENTS = 3  # these
+_LONG = 4096  # bytes of a key from which on it has a header, which others share, and every eighth window is looked for
+_HEADER = 128
+_PLACES = 64  # of a long key that are looked for as text
+_NUMBERS = 2**14  # of all clients together; where there are more, the turn only begins
 _WAIT_S = 120.0
+_WORD = 8  # bytes that are looked for
+_TABLE = 2**20  # by how many of their low bits words are looked up first
 
 
-def pieces(secret: bytes) -> list[bytes]:
-    """What to look for of a key."""
-    if len(secret) < _LONG:
-        return [secret[:BYTES]]
-    step = len(secret) // 8
-    return [secret[at : at + BYTES] for at in range(step, len(secret) - BYTES, step)]
+def _windows(data: bytes, step: int = 1) -> NDArray[np.uint64]:
+    """Words of eight bytes that begin at so many of its bytes."""
+    if len(data) < _WORD:
+        return np.zeros(0, np.uint64)
+    octets = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), _WORD)[::step]
+    return np.ascontiguousarray(octets).view("<u8").ravel()
 
 
-def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[np.uint8]]]) -> list[str]:
+def _texts(secret: bytes) -> list[bytes]:
+    """As hexadecimal digits, and in base 64 wherever in a longer message it begins."""
+    coded = [coder(secret[at:]) for at in range(3) for coder in (base64.b64encode, base64.urlsafe_b64encode)]
+    whole = [code[: (len(secret) - at // 2) // 3 * 4] for at, code in enumerate(coded)]
+    return [secret.hex().encode(), secret.hex().upper().encode(), *whole]
+
+
+def pieces(secrets: Iterable[bytes]) -> NDArray[np.uint64]:
+    """What to look for of keys, ascending: words of eight bytes, some of them different and few of them zero, as they
+    are in small numbers; of long keys, none that two of them have in common, for that is how keys are written."""
+    short, long = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    for secret in dict.fromkeys(secrets):
+        if len(secret) < _LONG:
+            short += [_windows(text) for text in (secret, *_texts(secret))]
+            continue
+        places = np.linspace(_HEADER, len(secret) - 48, _PLACES).astype(int).tolist()
+        coded = [_windows(text) for at in places for text in _texts(secret[at : at + 48])]
+        long.append(np.unique(np.concatenate([_windows(secret[_HEADER:], _WORD), *coded])))
+    words, times = np.unique(np.concatenate(long), return_counts=True)
+    found: NDArray[np.uint64] = np.unique(np.concatenate([*short, words[times == 1]]))
+    octets = np.sort(found.view(np.uint8).reshape(-1, _WORD), axis=1)
+    different: NDArray[np.bool_] = (np.diff(octets, axis=1) != 0).sum(axis=1) > 2
+    different &= (octets == 0).sum(axis=1) <= 2
+    return found[different]
+
+
+def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[Any]]]) -> list[str]:
     """The names of texts in which a piece of a secret begins at any byte."""
-    known = {piece for secret in secrets for piece in pieces(secret) if len(piece) == BYTES}
-    fours = np.array([int.from_bytes(piece[:4], "little") for piece in known], dtype=np.uint32)
-    begins = np.zeros(2**16, dtype=bool)
-    begins[fours & 0xFFFF] = True
-    found = []
-    for name, data in texts:
-        text = data.tobytes()
-        for start in (0, 1):
-            pairs = data[start : start + (len(text) - start) // 2 * 2].view("<u2")
-            at = np.flatnonzero(begins[pairs[:-1]])  # looked at one by one where the next two bytes fit as well
-            at = at[np.isin(pairs[at] | pairs[at + 1].astype(np.uint32) << 16, fours)] * 2 + start
-            if any(text[i : i + BYTES] in known for i in at.tolist()):
-                found.append(name)
-                break
-    return found
+    words = pieces(secrets)
+    begins = np.zeros(_TABLE, dtype=bool)
+    begins[(words % _TABLE).astype(np.int64)] = True
+
+    def known(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = begins[(some & np.uint64(_TABLE - 1)).astype(np.int64)]
+        found[found] = np.isin(some[found], words)
+        return found
+
+    octets = ((name, np.frombuffer(data.tobytes(), np.uint8)) for name, data in texts)
+    return [name for name, text in octets if any(True for _ in windows(text, known))]
 
 
 def sent(stage: Stage) -> list[str]:
-    """Messages of the auditor's own play that have a secret key in them."""
+    """Messages of the auditor's own play that have a secret key in them; and whether the keys are there to look for."""
     assert stage.federation is not None
-    texts = (
-        (f"{one.what or one.kind} of {one.sender} to {one.receiver}", one.data.view(np.uint8).ravel())
-        for one in stage.transcript.messages
-        if one.data.dtype.kind in "iu" and one.data.ndim
-    )
-    return list(dict.fromkeys(contained(stage.federation.channel.secrets(), texts)))
+    secrets = list(stage.federation.channel.secrets())
+    every = stage.transcript.messages
+    texts = ((f"{one.what or one.kind} of {one.sender} to {one.receiver}", one.data) for one in every)
+    clients, keys = stage.algorithm.problem.clients, len({one for one in secrets if len(one) >= 2 * _WORD})
+    few = [f"not looked for: the channel names {keys} keys of its {clients} clients"] * (keys < clients)
+    return [*few, *dict.fromkeys(contained(secrets, texts))]
 
 
 def encrypted(stage: Stage, messages: Sequence[Message]) -> list[Message]:
@@ -72,7 +104,7 @@ def encrypted(stage: Stage, messages: Sequence[Message]) -> list[Message]:
 
 
 def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Message]) -> tuple[int, list[str]]:
-    """How many ciphertexts there are, and the pairs of them that were made with the same randomness."""
+    """How many ciphertexts there are, and the pairs of them that were made with the same randomness, or much alike."""
     from mpifed.comm.encryption.encrypted import randomness
     from mpifed.comm.encryption.schemes import make_scheme
 
@@ -83,13 +115,14 @@ def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Mess
         if public:
             scheme.use(public)
         before: dict[bytes, str] = {}
+        count = 0
         for one in uploads:
-            for number, part in enumerate(randomness(scheme, one.data)):
+            for number, parts in enumerate(randomness(scheme, one.data)):
                 name = f"the {number + 1}th of {one.sender} in {one.exchange}, turn {one.turn}"
-                first = before.setdefault(hashlib.blake2b(part, digest_size=16).digest(), name)
-                if first != name:
-                    found.append(f"{first}, and {name}")
-        count = len(before) + len(found)
+                marks = [hashlib.blake2b(part, digest_size=16).digest() for part in parts]
+                firsts = [before.setdefault(mark, name) for mark in marks]
+                found += [f"{first}, and {name}" for first in firsts if first != name][:1]
+                count += 1
     return count, found
 
 
@@ -97,18 +130,32 @@ def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Mess
 
 
 def with_server(stage: Stage) -> list[str]:
-    """What a rank without clients holds, or was told, of the clients' keys once all have agreed on them."""
-    ranks, protection = _Ranks(), stage.job.protection()._replace(max_dropouts=0)
+    """What a rank without clients holds, or was told, of the clients' keys after a turn in which all answer."""
+    ranks, protection, count = _Ranks(), stage.job.protection(), stage.algorithm.problem.clients
+    played = (*stage.algorithm.setup, *stage.exchanges)
+    turns = [line_of(stage, one) for one in played if one.private and not getattr(one, "stale", False)]
+    turns = sorted(turns, key=lambda line: line.sum.nbytes)[:1]
+    if count > _MOST:
+        count, protection, turns = _CLIENTS, protection._replace(max_dropouts=0), []
+    cells = stage.cells if turns else Cells.all(count)
     channels: list[Channel | None] = [None, None]
 
-    def agree(rank: int) -> None:
-        hosted = np.arange(_CLIENTS if rank else 0)
-        setting = Setting(ranks.of(rank), hosted, _CLIENTS, Cells.all(_CLIENTS), protection)
-        channel = make_channel(setting)
-        channel.prepare([])
+    def turn(rank: int) -> None:
+        hosted = np.arange(count if rank else 0)
+        channel = make_channel(Setting(ranks.of(rank), hosted, count, cells, protection))
+        lines = [line_of(stage, line.exchange) for line in turns]
+        channel.prepare(lines)
+        now = Round(0, stage.job.seed, np.ones(count, dtype=bool))
+        for line in lines:
+            channel.begin(line, now)
+            if count * len(line.sum.message) > _NUMBERS:
+                continue
+            for client in hosted.tolist():
+                channel.gather(line, channel.seal(line, np.zeros_like(line.sum.message[:-1]), client, now), client)
+            channel.collect(line, now)
         channels[rank] = channel
 
-    ranks.run(agree)
+    ranks.run(turn)
     server, clients = channels
     assert server is not None and clients is not None
     found = [f"{count} keys in the server's own memory" for count in [len(list(server.secrets()))] if count]
@@ -117,7 +164,7 @@ def with_server(stage: Stage) -> list[str]:
 
 
 class _Rank:
-    """One of two ranks, as threads of this process; see `mpifed.comm.transport.Transport`. Arrays are not added up."""
+    """One of two ranks, as threads of this process; see `mpifed.comm.transport.Transport`."""
 
     size = 2
 
@@ -137,6 +184,22 @@ class _Rank:
     def fold(self, message: Any, add: Callable[[Any, Any], Any]) -> Any:
         found = self._ranks.meet(self.rank, message)
         return None if self.rank else add(*found)
+
+    def reduce(self, message: NDArray[Any], total: NDArray[Any] | None) -> None:
+        found = self._ranks.meet(self.rank, message.copy())
+        if total is not None:
+            total[:] = found[0] + found[1]
+
+    def reduce_all(self, message: NDArray[Any], total: NDArray[Any]) -> None:
+        self.reduce(message, total)
+
+    def agree(self, error: BaseException | None = None) -> None:
+        for one in self._ranks.meet(self.rank, error):
+            if one is not None:
+                raise one
+
+    def broadcast(self, message: NDArray[Any]) -> None:
+        message[:] = self._ranks.meet(self.rank, message.copy())[0]
 
 
 class _Ranks:

@@ -67,7 +67,8 @@ def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
     line = line_of(plain, exchange)
     several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
     answers = [[integers(line, upload) for upload in play.uploads.values()] for play in several]
-    adding = [sum((one != 0).astype(int) for one in some if one is not None) for some in answers]
+    readable = [[one for one in some if one is not None] for some in answers]
+    adding = [sum((one != 0).astype(int) for one in some) for some in readable if some]
     for place in line.sum.places:
         if place.field.in_parts or not adding:
             continue

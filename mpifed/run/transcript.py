@@ -27,7 +27,9 @@ from mpifed.shards.hdf5 import open_hdf5
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
 SERVER, CLIENTS = "server", "clients"
+KINDS = ("question", "upload", "passed-on", "opened", "note")
 _FORM = 2  # of the files
+_LARGEST_BYTES = LIMIT_BYTES  # of a message that is read: more than is ever written is no message
 
 
 class Message(NamedTuple):
@@ -150,6 +152,7 @@ class Recorded(NamedTuple):
     channel: str
     left_out: int
     left_out_bytes: int
+    ranks: frozenset[int] = frozenset((0,))  # whose files there are
 
 
 def together(transcripts: Sequence[Transcript]) -> Recorded:
@@ -168,6 +171,7 @@ def together(transcripts: Sequence[Transcript]) -> Recorded:
         transcripts[0].channel,
         sum(one.left_out for one in transcripts),
         sum(one.left_out_bytes for one in transcripts),
+        frozenset(one.rank for one in transcripts),
     )
 
 
@@ -196,32 +200,63 @@ def read(run_dir: Path) -> Recorded:
     DataError
         when there is no transcript, or it is damaged.
     """
-    paths = [path for _, _, path in _files(run_dir)]
-    if not paths:
+    if not is_recorded(run_dir):
         raise DataError(f"{run_dir}: no transcript; run the job with --set record.transcript=12")
-    return together([_read(path) for path in paths])
+    found = [_read(*file) for file in _files(run_dir)]
+    channels = {one.channel for one in found}
+    if len(channels) > 1:
+        raise DataError(f"{run_dir}: ranks name different channels, {', '.join(sorted(channels))}; record it again")
+    return together(found)
 
 
-def _read(path: Path) -> Transcript:
+def _read(part: int, rank: int, path: Path) -> Transcript:
     try:
         with open_hdf5(path, "r") as file:
-            about = dict(file.attrs)
-            if about["form"] != _FORM:
+            about = file.attrs
+            if "form" in about and _whole(about["form"]) != _FORM:
                 raise DataError(f"{path}: written by another version of mpifed; record the run again")
-            found = Transcript(int(about["rounds"]), path.parent, int(about["rank"]))
-            found.channel, found.left_out = str(about["channel"]), int(about["left_out"])
-            found.left_out_bytes, found.part = int(about["left_out_bytes"]), int(about["part"])
-            for name in sorted(file):
-                attributes = dict(file[name].attrs)
-                kinds = [int, int, *[str] * (len(Message._fields) - 3)]
-                known = [kind(attributes[key]) for kind, key in zip(kinds, Message._fields, strict=False)]
-                found.messages.append(Message._make([*known, np.asarray(file[name][()])]))
-    except (OSError, KeyError) as error:
+            found = Transcript(_whole(about["rounds"]), path.parent, _whole(about["rank"]))
+            found.channel, found.left_out = _word(about["channel"]), _whole(about["left_out"])
+            found.left_out_bytes, found.part = _whole(about["left_out_bytes"]), _whole(about["part"])
+            _whole(about["form"])
+            if (found.part, found.rank) != (part, rank) or found.rounds < 1 or found.left_out < 0:
+                raise ValueError(f"part {found.part} of rank {found.rank}, {found.rounds} rounds")
+            found.messages += [_message(name, file[name]) for name in sorted(file)]
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError, MemoryError) as error:
         raise DataError(f"{path}: no readable transcript ({error}); record the run again") from error
     return found
 
 
+def _message(name: str, dataset: Any) -> Message:
+    """One message; ValueError when it is none that a run writes, before its data are read."""
+    about, dtype, shape = dataset.attrs, dataset.dtype, dataset.shape
+    round, turn = _whole(about["round"]), _whole(about["turn"])
+    exchange, kind, sender, receiver, what = (_word(about[key]) for key in Message._fields[2:-1])
+    if kind not in KINDS or round < SETUP or not 0 <= turn < 2**31:
+        raise ValueError(f"message {name}: kind {kind!r}, round {round}, turn {turn}")
+    if shape is None or dtype.kind not in "biuf" or dataset.size * dtype.itemsize > _LARGEST_BYTES:
+        raise ValueError(f"message {name}: data of type {dtype} and shape {shape}")
+    if kind not in ("question", "opened") and (dtype.kind not in "iu" or len(shape) != 1):
+        raise ValueError(f"message {name}: {kind} of type {dtype} and shape {shape}, expected integers in a row")
+    data = np.asarray(dataset[()])
+    return Message(round, turn, exchange, kind, sender, receiver, what, data.astype(dtype.newbyteorder("=")))
+
+
+def _whole(value: Any) -> int:
+    """An attribute that is one integer."""
+    if not isinstance(value, (int, np.integer)):
+        raise ValueError(f"{value!r} where an integer is expected")
+    return int(value)
+
+
+def _word(value: Any) -> str:
+    """An attribute that is text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} where text is expected")
+    return value
+
+
 def client_of(message: Message) -> int | None:
     """The number of the client who sent a message; None where the sender is none."""
-    found = re.fullmatch(r"client (\d+)", message.sender)
+    found = re.fullmatch(r"client (\d{1,9})", message.sender)
     return int(found[1]) if found else None

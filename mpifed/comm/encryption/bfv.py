@@ -21,6 +21,7 @@ from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
 _PLAIN = 288230376150876161
+_ERROR_BITS = 24  # of a coefficient, which errors change
 _LEAST_BUDGET = 8  # bits; a ciphertext with less has been altered, or holds too many
 
 
@@ -138,9 +139,20 @@ class Bfv:
         for i, modulus in enumerate(self._moduli):
             yield numbers[:, i].ravel(), modulus
 
-    def randomness(self, block: bytes) -> bytes:
-        """Its second polynomial, where no plaintext is."""
-        return block[-4 * self._data :]
+    def randomness(self, block: bytes) -> Iterator[bytes]:
+        """Of its second polynomial, where no plaintext is: the whole; pairs of its coefficients, modulo the first
+        prime and but for their low bits, which are the same with the same randomness and other errors; and ratios of
+        some, which are the same for multiples of it.
+        """
+        yield block[-4 * self._data :]
+        modulus = self._moduli[0]
+        polynomial = np.frombuffer(block[-4 * self._data :], dtype="<u8")[:_RING]
+        some = polynomial[:: _RING // 8].tolist()
+        for i in range(0, 8, 2):
+            yield b"near%d %d %d" % (i, some[i] >> _ERROR_BITS, some[i + 1] >> _ERROR_BITS)
+        if some[0]:
+            inverse = pow(some[0], -1, modulus)
+            yield b"times %d %d" % (some[1] * inverse % modulus, some[2] * inverse % modulus)
 
     def secrets(self) -> Iterator[bytes]:
         """The secret key, if it is here."""

@@ -296,9 +296,9 @@ def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
 _REMEDY = 'set another [encryption] scheme, or [sum] channel = "masked"; and report it, with the versions of libraries'
 
 
-def randomness(scheme: Any, message: Bytes) -> Iterator[bytes]:
+def randomness(scheme: Any, message: Bytes) -> Iterator[list[bytes]]:
     """Of each ciphertext of an upload, what follows from the randomness with which it was made; for the audit."""
-    yield from map(scheme.randomness, unbundle(message).values())
+    yield from (list(scheme.randomness(block)) for block in unbundle(message).values())
 
 
 def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:

@@ -114,10 +114,10 @@ class PackedPaillier:
         """(its words but the highest ones, which the modulus bounds, 2^64)."""
         yield np.frombuffer(block[:-64], dtype="<u8"), 2**64
 
-    def randomness(self, block: bytes) -> bytes:
+    def randomness(self, block: bytes) -> Iterator[bytes]:
         """Modulo n: r^n, since the plaintext is in the powers of n + 1."""
         n = int(self._scheme.public_key.n)
-        return int(int.from_bytes(block, "little") % n).to_bytes(self.bits // 8, "little")
+        yield int(int.from_bytes(block, "little") % n).to_bytes(self.bits // 8, "little")
 
     def secrets(self) -> Iterator[bytes]:
         """The secret key, if it is here."""

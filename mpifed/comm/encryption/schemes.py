@@ -48,8 +48,11 @@ class Scheme(Protocol):
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
         """(numbers, modulus): what a ciphertext consists of, which looks uniform to whoever cannot open it."""
 
-    def randomness(self, block: bytes) -> bytes:
-        """What of a ciphertext follows from its randomness and the public key alone, whatever is encrypted."""
+    def randomness(self, block: bytes) -> Iterator[bytes]:
+        """What of a ciphertext follows from its randomness and the public key alone, whatever is encrypted.
+
+        Where one of these is the same in two ciphertexts, they were made alike: by chance with 2^-72, at most.
+        """
 
     def secrets(self) -> Iterator[bytes]:
         """The secret keys that are here; for the audit."""

@@ -128,9 +128,9 @@ class ThresholdBfv:
                 return
         raise BrokenProtocol(f"a ciphertext of {len(block)} bytes is not laid out as this version of OpenFHE does")
 
-    def randomness(self, block: bytes) -> bytes:
+    def randomness(self, block: bytes) -> Iterator[bytes]:
         """Most of its second polynomial, which lies in the second half of the bytes."""
-        return block[len(block) * 5 // 8 : len(block) * 7 // 8]
+        yield block[len(block) * 5 // 8 : len(block) * 7 // 8]
 
     def secrets(self) -> Iterator[bytes]:
         """The shares of this rank's clients."""

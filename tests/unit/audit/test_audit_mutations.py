@@ -275,6 +275,41 @@ def test_ciphertexts_with_one_randomness(six: Path, leaks: Callable[..., dict[st
     assert "the 1th of client 0 in changes, turn 0, and the 1th of client 1" in found["same-randomness"]
 
 
+def _with(scheme: Any, block: bytes, change: Callable[[Any, int], Any]) -> bytes:
+    """A ciphertext of BFV with other coefficients modulo each prime."""
+    numbers = np.frombuffer(block[-8 * scheme._data :], "<u8").reshape(2, len(scheme._moduli), -1).copy()
+    for i, modulus in enumerate(scheme._moduli):
+        numbers[:, i] = change(numbers[:, i].astype(object), modulus) % modulus
+    return bytes(block[: -8 * scheme._data]) + numbers.tobytes()
+
+
+@pytest.mark.parametrize("how", ["one coefficient", "small errors", "multiples", "negatives"])
+def test_ciphertexts_that_are_made_much_alike(
+    how: str, two: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one encryption of zero, in which next to nothing is changed."""
+    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    from mpifed.comm.encryption.bfv import Bfv
+
+    encrypt, random = Bfv.encrypt, np.random.default_rng(0)
+
+    def alike(self: Any, values: Any) -> bytes:
+        if not hasattr(self, "zero"):
+            self.zero, self.number = encrypt(self, np.zeros(8, dtype=np.int64)), 0
+        self.number += 1
+        added = random.integers(-20, 20, (2, 8192)) if how == "small errors" else np.zeros((2, 8192), dtype=int)
+        if how == "one coefficient":
+            added[1, random.integers(8192)] = 1
+        factor = {"multiples": self.number, "negatives": -self.number}.get(how, 1)
+        block = self.load(_with(self, self.zero, lambda numbers, modulus: numbers * factor + added))
+        self._evaluator.add_plain_inplace(block, self._encoder.encode(values))
+        return bytes(block.to_string())
+
+    monkeypatch.setattr(Bfv, "encrypt", alike)
+    found = leaks(two, "--rounds", "2", channel="encrypted")
+    assert "the 1th of client 0 in changes, turn 0, and the 1th of client 1" in found["same-randomness"]
+
+
 def test_ciphertexts_of_paillier_with_one_randomness(
     two: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any
 ) -> None:
@@ -299,7 +334,7 @@ def test_a_key_is_sent_along(before: int, six: Path, leaks: Callable[..., dict[s
 
     monkeypatch.setattr(Masked, "prepare", telling)
     found = leaks(six, "--rounds", "1")
-    assert set(found) == {"key-sent"} and "greeting of client 4 to server" in found["key-sent"]
+    assert set(found) == {"key-sent", "unknown-message"} and "greeting of client 4 to server" in found["key-sent"]
 
 
 def test_the_key_of_the_encryption_is_sent_along(
@@ -317,7 +352,7 @@ def test_the_key_of_the_encryption_is_sent_along(
 
     monkeypatch.setattr(Encrypted, "prepare", telling)
     found = leaks(six, "--rounds", "1", channel="encrypted")
-    assert set(found) == {"key-sent"}
+    assert set(found) == {"key-sent", "unknown-message"}
 
 
 def test_streams_beyond_the_most_are_counted(
@@ -402,7 +437,8 @@ def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[.
     found = audited(write_job(tmp_path / "job.toml", table(twenty)), (), None)
     text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's own "
     text += "play: no zero, no repeat, all cancel, no shared stream, no stream missing, all bits even, "
-    text += "no key in a message, no key with the server"
+    text += "no key in a message as bytes, hex or base64, no key with the server, no copy in the clear, "
+    text += "no unknown message"
     assert text in as_text(found)
     assert as_json(found)["exact"]["text"].startswith(text)
     assert (as_json(found)["exact"]["words"], as_json(found)["missed"]["client"]) == (3120, 1 - 16 / 20)
