@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -25,6 +26,7 @@ from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
 BEAT_S, STALE_S = 20.0, 180.0  # NFS may tell of a touch a minute late
+ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 
 
@@ -59,13 +61,17 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _flocked(path: Path) -> IO[str] | None:
     """The file, with a lock that ends with this process; None where the file system has none."""
+    patience = time.monotonic() + ENDING_S
     while True:
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open(path, "a+", encoding="utf-8"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise _in_use(path, "") from error
+                if time.monotonic() > patience:
+                    raise _in_use(path, "") from error
+                time.sleep(0.05)
+                continue
             except OSError as error:
                 if error.errno not in _NO_FLOCK:
                     raise

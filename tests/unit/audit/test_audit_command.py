@@ -112,7 +112,7 @@ def test_a_mask_that_is_none_is_found(
     monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
     found = audit(digits, sum=MASKED)
     assert found.channel == "masked"
-    assert names(found) == ["not-uniform", "no-mask", "uneven-mask", "reconstruction"]
+    assert names(found) == ["not-uniform", "no-mask", "few-streams", "uneven-mask", "reconstruction"]
     assert attack(found, "reconstruction", "sealed uploads").recovered == 16
 
 
@@ -374,6 +374,7 @@ def test_rows_too_wide_to_be_compared_are_not_read(
 ) -> None:
     """What is not tried is said; dense rows of text would fill the memory."""
     monkeypatch.setattr("mpifed.audit.gradients.LARGEST", 63)
+    monkeypatch.setattr("mpifed.audit.targets.MOST_NUMBERS", 63)
     monkeypatch.setattr("mpifed.audit.targets.Target.rows", property(lambda target: pytest.fail("rows were read")))
     found = audit(digits)
     for name in ("reconstruction", "inversion"):
