@@ -86,13 +86,14 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
         recorded = recorded._replace(rounds=count)
         stage.replayed = job.privacy is None or job.privacy.noise != "secure"
     plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not own)
+    rest = beside(stage, recorded.messages)
     try:
-        numbers = exact(stage, recorded.messages, plain, own)
+        numbers = exact(stage, rest, plain, own)
     except BrokenProtocol as error:
         if own:
             raise
         raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
-    recorded = recorded._replace(messages=beside(stage, recorded.messages).sound)  # what is not was found by `exact`
+    recorded = recorded._replace(messages=rest.sound)  # what is not was found by `exact`
     audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, numbers)
     if own and rounds is None and count < min(ROUNDS, job.rounds):
         fewer = f"{count} rounds are recorded rather than {ROUNDS}: more do not fit into a transcript; see --rounds"
@@ -109,7 +110,8 @@ def _audit(
     control = examine(sealed(plain, tuple(plain.transcript.messages)).samples)
     uniform = control if plain is stage else examine(found.samples)
     heard = [one for one in conditions(stage, client or 0) if _heard(one, server, client)]
-    tried = [one for one in attempts(stage, messages, model) if server or one.party != "server"]
+    reader = Reader(stage, messages)
+    tried = [one for one in attempts(reader, model) if server or one.party != "server"]
     return Audit(
         job=job.name, channel=stage.transcript.channel, source=source, rounds=recorded.rounds,
         clients=stage.algorithm.problem.clients, messages=len(messages),
@@ -119,7 +121,7 @@ def _audit(
         conditions=heard, attempts=tried, uniform=uniform, clear=found.clear, control=control,
         exact=numbers, longest=found.longest,
         findings=findings(stage, single(stage, messages, plain), heard, tried, uniform, numbers),
-        remarks=(*_remarks(job), *remarks(Reader(stage, messages))),
+        remarks=(*_remarks(job), *remarks(reader)),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import escrows, graphs, kept, masks, secrets
-from mpifed.audit.beside import beside, copies
+from mpifed.audit.beside import Beside, copies
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import Message, client_of
@@ -89,11 +89,12 @@ class Exact(NamedTuple):
         }  # fmt: skip
 
 
-def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) -> Exact:
+def exact(stage: Stage, rest: Beside, plain: Stage, own: bool) -> Exact:
     """All exact checks of what a channel has sealed.
 
     Parameters
     ----------
+    rest : the messages, told apart by `mpifed.audit.beside.beside`
     plain : the same rounds in the plain channel
     own : whether the messages are of `stage` itself
     """
@@ -101,7 +102,6 @@ def exact(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) ->
     if channel == "plain":
         return Exact("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
     keys = {SENT: secrets.sent(stage), SERVER: secrets.with_server(stage)}
-    rest = beside(stage, messages)
     keys |= {COPY: copies(rest.suspect, plain), UNKNOWN: rest.strange}
     found = (_of_masks if channel == "masked" else _of_ciphertexts)(stage, rest.sound, plain, own, keys)
     every = {client_of(one) for one in secrets.encrypted(stage, stage.transcript.messages)}  # who sends, as played here

@@ -40,6 +40,12 @@ def small(
             yield place.name, count
 
 
+def _allowing(fields: Iterable[str]) -> str:
+    """The key that lets values of single clients in these fields be opened."""
+    names = ", ".join(f'"{name}"' for name in dict.fromkeys(field.partition(".")[0] for field in fields))
+    return f"[sum] allow = [{names}]"
+
+
 def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> None:
     """Refuse a job whose sums would be of too few clients even with all of them present.
 
@@ -51,12 +57,11 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
     everybody = np.ones(len(cells.rows.groups), dtype=bool)
     found = {name: count for line in lines for name, count in small(line, cells, protection, everybody)}
     if found:
-        names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UsageError(
             f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no "
             f"channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
-            f"[sum] allow = [{names}]"
+            f"{_allowing(found)}"
         )
 
 
@@ -69,18 +74,18 @@ def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds
         naming all such fields, each with its first round.
     """
     found: dict[str, int] = {}
-    for now in rounds:
-        for line in lines:
+    cut = [line for line in lines if any(cells.along(place.field) is not None for place in line.sum.places)]
+    for now in rounds if cut else ():  # elsewhere all who are present fill every place
+        for line in cut:
             back = now.returning if line.exchange.returning else None
             for name, _ in small(line, cells, protection, now.present if back is None else back):
                 found.setdefault(name, int(now.index))
     if found:
-        names = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in found))
         listed = ", ".join(f"{name} (first in round {index})" for name, index in found.items())
         raise UsageError(
             f"[sum] min_clients = {protection.min_clients}: in some rounds fewer of the clients who take part fill "
             f"values of {listed}, and their sum would not be opened; let more clients take part in a round, or, if "
-            f"single clients' values may be known, allow them by name: [sum] allow = [{names}]"
+            f"single clients' values may be known, allow them by name: {_allowing(found)}"
         )
 
 
@@ -96,6 +101,6 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
         raise TooFewClients(
             f"{name}: round {now.index} has answers of {count} client(s), and [sum] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
-            f'value of one may be known, allow it by name: [sum] allow = ["{name.partition(".")[0]}"]',
+            f"value of one may be known, allow it by name: {_allowing([name])}",
             agreed=True,
         )
