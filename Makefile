@@ -21,7 +21,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-gpu bench-gpu test-long test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-gpu bench-gpu test-long fuzz test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -64,6 +64,11 @@ test-long: .venv/test.done ## the tests that take long: statistics over many run
 
 test-gpu: .venv/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
+
+# EXAMPLES=1000: of each test
+fuzz: EXAMPLES ?= 300
+fuzz: .venv/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
+	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
 test-kill: .venv/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
