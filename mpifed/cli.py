@@ -12,6 +12,7 @@ import click
 from mpifed import __version__
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import MpifedError
+from mpifed.core.io_errors import explaining
 from mpifed.scaling.cli import numbers, scale
 from mpifed.shards.command import data
 
@@ -24,7 +25,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with explaining():
+                return super().invoke(ctx)
         except MpifedError as error:
             click.echo(f"mpifed: error: {error}", err=True)
             ctx.exit(error.exit_code)

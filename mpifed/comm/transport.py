@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,12 +17,14 @@ from mpifed.comm.nodes import NodeMap
 from mpifed.comm.reductions import Constants, Direct, Way, pieces
 from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, Tuned
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
+from mpifed.core.io_errors import explained, explaining
 
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
 PER_NODE = "MPIFED_RANKS_PER_NODE"  # for trying out what depends on nodes: so many consecutive ranks count as one
 REDUCE = "MPIFED_REDUCE"  # the way in which long arrays are added up
 JOINED = "MPIFED_JOINED"  # a file that rank 0 makes when all ranks have joined, for who has launched them
+_leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -119,11 +122,12 @@ class Alone:
     def agree(self, error: BaseException | None = None) -> None:
         """Raise the error."""
         if error is not None:
-            raise error
+            with explaining():
+                raise error
 
     def abort(self, code: int) -> NoReturn:
         """Leave the process."""
-        os._exit(code)
+        _leave(code)
 
 
 class MPITransport:
@@ -221,9 +225,12 @@ class MPITransport:
             raise first.kind(first.message, agreed=True) from error
 
     def abort(self, code: int) -> NoReturn:
-        """MPI_Abort: the launcher ends every rank."""
+        """MPI_Abort: the launcher ends every rank. What MPICH would say about it hides what has happened."""
+        if "MPICH" in str(library()):
+            sys.stderr.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self._comm.Abort(code)
-        os._exit(code)
+        _leave(code)
 
 
 def _found_nodes(MPI: Any, comm: Any) -> NodeMap:
@@ -242,8 +249,9 @@ class _Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException, rank: int, ranks: int) -> _Failure:
-        if isinstance(error, MpifedError):
-            return cls(type(error), str(error))
+        known = error if isinstance(error, MpifedError) else explained(error)
+        if known is not None:
+            return cls(type(known), str(known))
         text = "".join(traceback.format_exception(error)).rstrip()
         return cls(UnexpectedError, f"on rank {rank} of {ranks}\n{text}")
 

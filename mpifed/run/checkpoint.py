@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -30,8 +30,8 @@ from mpifed.core.states import ClientStates
 from mpifed.run import segments
 from mpifed.run.history import read_json, write_json
 from mpifed.run.segments import Arrays, Part, Segments
-from mpifed.run.setup import Result, together
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.run.setup import together
+from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 from mpifed.shards.layout import sha256
 
 SCHEMA = 5
@@ -96,7 +96,7 @@ class Checkpoints:
         aside, transport = final.with_name(final.name + ".new"), self._transport
         if transport.share(transport.rank == 0 and final.exists() and _why_not_whole(final) is None):
             return
-        _together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
+        together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
         linked, numbers = self._plan(clients.changed)
         checksums = {name: self._checksums[name] for name in linked}
         others: dict[str, str] = {}
@@ -115,14 +115,14 @@ class Checkpoints:
             checksums[name] = sha256(aside / name)
             return parts
 
-        parts = _together(transport, write)
+        parts = together(transport, write)
         ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
         gathered = transport.gather((checksums, others, ranges))
         manifest = {
             "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
             "hosting": self._hosting,
         }  # fmt: skip
-        _together(transport, lambda: self._commit(aside, final, manifest, gathered))
+        together(transport, lambda: self._commit(aside, final, manifest, gathered))
         self._segments.drop(set(self._checksums) - set(linked))
         self._segments.add(parts)
         self._segments.moved(final)
@@ -144,7 +144,7 @@ class Checkpoints:
             when there is no checkpoint, or none that is whole.
         """
         transport = self._transport
-        choice = _together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
+        choice = together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
         folder, manifest = transport.share(choice)
 
         def read() -> tuple[Record, Kept]:
@@ -160,7 +160,7 @@ class Checkpoints:
                 clients.peek(int(i))  # what does not fit is said now
             return found, self._kept()
 
-        restored, kept = _together(transport, read)
+        restored, kept = together(transport, read)
         self._own = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
@@ -239,19 +239,6 @@ def _link(source: Path, target: Path) -> None:
         segments.sync(target)
 
 
-def _together(transport: Transport, work: Callable[[], Result]) -> Result:
-    """`together`, with a word on what a full or read-only disk has to do with it."""
-
-    def told() -> Result:
-        try:
-            return work()
-        except OSError as error:
-            remedy = "see whether the disk is full and the folder can be written"
-            raise DataError(f"checkpoint: {error}; {remedy}") from error
-
-    return together(transport, told)
-
-
 def _make_anew(folder: Path) -> None:
     for stale in folder.parent.glob("round-*.new"):
         shutil.rmtree(stale)
@@ -260,7 +247,7 @@ def _make_anew(folder: Path) -> None:
 
 def _write(path: Path, server: Record) -> str:
     """Write the server's state into a new file, sync it, and give its SHA-256."""
-    with open_hdf5(path, "w") as file:
+    with write_hdf5(path) as file:
         for name, leaf in segments.named(_SERVER, server).items():
             file[name] = leaf
     segments.sync(path)
@@ -269,7 +256,7 @@ def _write(path: Path, server: Record) -> str:
 
 def _read(path: Path, like: Record) -> Record:
     """The server's state, in the structure of `like`."""
-    with open_hdf5(path, "r") as file:
+    with open_hdf5(path) as file:
         return segments.fitted(_SERVER, like, file, str(path))
 
 

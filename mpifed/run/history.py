@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.core.io_errors import about
+from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
@@ -81,13 +82,13 @@ class History:
             lines.append(self._columns)
         assert "round" in row and set(self._columns) == {*row, *FIRST, *LEDGER}, (tuple(row), self._columns)
         lines.append(tuple(_cell(row.get(name)) for name in self._columns))
-        with open(self._path, "a", encoding="utf-8", newline="") as file:
+        with about(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
             file.write(_csv(lines))
 
     def sync(self) -> None:
         """What was added is on the disk."""
         if self._path.exists():
-            with open(self._path, "r+b") as file:
+            with about(self._path), open(self._path, "r+b") as file:
                 os.fsync(file.fileno())
 
     def last(self) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def write_model(
 def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of a file that `write_model` wrote; DataError when it is missing or damaged."""
     try:
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             return {name: np.asarray(file[name][()]) for name in file}
     except OSError as error:
         raise _no_model(path, error) from error
@@ -145,7 +146,7 @@ def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The attributes of a file that `write_model` wrote; DataError when it is missing or damaged."""
     try:
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             return dict(file.attrs)
     except OSError as error:
         raise _no_model(path, error) from error
@@ -225,19 +226,21 @@ def aside(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; left without an error, that file is synced and takes the place of `path`."""
     temporary = path.with_name(path.name + ".new")
     try:
-        yield temporary
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with about(path):
+            yield temporary
+            with open(temporary, "r+b") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where the folder was removed, say
+            temporary.unlink(missing_ok=True)
 
 
 def _write_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, int | str] = MappingProxyType({})
 ) -> None:
     assert not any("/" in name for name in arrays), tuple(arrays)
-    with aside(path) as temporary, open_hdf5(temporary, "w") as file:
+    with aside(path) as temporary, write_hdf5(temporary) as file:
         for name, values in arrays.items():
             file[name] = values
         file.attrs.update(attributes)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.io_errors import explained, explaining
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -42,7 +46,10 @@ def launch(
     transport = connect()
 
     def guard(run_dir: Path | None, work: Callable[[], Any], brief: bool = False) -> Any:
-        return work() if transport.size == 1 else guarded(transport, run_dir, work, brief)
+        if transport.size > 1:
+            return guarded(transport, run_dir, work, brief)
+        with explaining():
+            return work()
 
     checked: Job = guard(None, lambda: together(transport, lambda: _job(job)))
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
@@ -70,30 +77,73 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     wait in a collective call: the launcher is told to end them. If `brief`, the run's folder is told the error's class
     alone: its text may name clients and values.
     """
-    try:
-        return work()
-    except SystemExit:
-        raise
-    except BaseException as error:  # whatever it is, the other ranks must not be left waiting
+
+    def end(error: BaseException) -> int:
+        """Say what has happened, and end all ranks; the exit code, where this process may end in order."""
+        error = explained(error) or error
         agreed = isinstance(error, MpifedError) and error.agreed
-        code, text = exit_code(error), message(error, transport)
-        if (agreed or transport.size == 1) and _leaves(run_dir, error):
-            run_dir = None
-        if transport.rank == 0 if agreed else _first(run_dir, _brief(error) if brief else text):
-            print(text, file=sys.stderr, flush=True)
-            _note_exit(run_dir, code)
+        code, text, folder = exit_code(error), message(error, transport), run_dir
+        if (agreed or transport.size == 1) and _leaves(folder, error):
+            folder = None
+        if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text):
+            _print(text)
+            _note_exit(folder, code)
             if not agreed and transport.size > 1:
                 time.sleep(_HEARD_S)  # a launcher that ends all at once may not have passed the message on
         elif not agreed:
             time.sleep(_GRACE_S)  # the first rank to fail ends this one, once it has spoken
-        if agreed or transport.size == 1:
-            raise SystemExit(code) from error
-        transport.abort(code)
+        if not agreed and transport.size > 1:
+            transport.abort(code)
+        return code
+
+    try:
+        with _no_other_ends(lambda error: transport.abort(end(error))):
+            return work()
+    except BaseException as error:  # whatever it is, the other ranks must not be left waiting
+        raise SystemExit(end(error)) from error
+
+
+@contextmanager
+def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
+    """Let `os._exit`, and an exception that ends a thread, end all ranks as errors do, in this process.
+
+    A launcher would take the 0 of `os._exit(0)` for that of the run, or wait for the other ranks for ever; and those
+    who wait for a thread do not hear that it has failed.
+    """
+    leave, fail, process = os._exit, threading.excepthook, os.getpid()
+
+    def left(status: int) -> NoReturn:
+        if os.getpid() == process:
+            caller = traceback.extract_stack(limit=2)[0]
+            where = f"{caller.filename}, line {caller.lineno}"
+            end(MpifedError(f"the program was left, by os._exit({status}) in {where}; raise an exception instead"))
+        leave(status)
+
+    def failed(what: threading.ExceptHookArgs) -> None:
+        if os.getpid() == process and what.exc_value is not None and what.exc_type is not SystemExit:
+            end(what.exc_value)
+        fail(what)
+
+    os._exit, threading.excepthook = left, failed
+    try:
+        yield
+    finally:
+        os._exit, threading.excepthook = leave, fail
+
+
+def _print(text: str) -> None:
+    """A message, as far as there is anybody to read it: where the output goes to a full disk, the exit code says it."""
+    for stream, words in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
+        try:
+            stream.write(words)
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
 
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(DataError, OSError):
         finished = run_dir is not None and ended(run_dir) in FINISHED
         return isinstance(error, UsageError) or (finished and isinstance(error, DataError))
     return True
@@ -144,5 +194,5 @@ def _first(run_dir: Path | None, text: str) -> bool:
 def _note_exit(run_dir: Path | None, code: int) -> None:
     """Put the exit code into run.json, where there is one that can be read."""
     if run_dir is not None and (run_dir / "run.json").exists():
-        with contextlib.suppress(DataError, TypeError):
+        with contextlib.suppress(DataError, TypeError, OSError):
             write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})

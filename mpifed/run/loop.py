@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ def run(
     """
     keep_freed_memory()
     reporter = reporter or Silent()
-    with stop_on_signals() as request, threadpool_limits(1), ExitStack() as held:  # bits depend on threads
+    with stop_on_signals() as request, threadpool_limits(1), _quiet(), ExitStack() as held:  # bits depend on threads
         together(transport, lambda: held.enter_context(locked(out)) if transport.rank == 0 else None)
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
         opened = transport.share(opened)
@@ -90,6 +91,14 @@ def run(
             return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what NumPy warns of in mpifed's own arithmetic: numbers that blow up end the run, with a message."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"(mpifed|numpy|scipy)\.")
+        yield
 
 
 class _Run:

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import about
 from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 from mpifed.shards.shard import Extent, Files
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]  # of one block, by name
@@ -73,14 +74,14 @@ def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Rec
 
 def sync(path: Path) -> None:
     """The file is on the disk."""
-    with open(path, "r+b") as file:
+    with about(path), open(path, "r+b") as file:
         os.fsync(file.fileno())
 
 
 def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
     """Write blocks, given by their first clients, into a new file, and sync it."""
     parts: list[Part] = []
-    with open_hdf5(path, "w") as file:
+    with write_hdf5(path) as file:
         for batch in _batches(blocks):
             alike: dict[Any, list[tuple[int, Arrays]]] = {}
             for first, arrays in batch:
@@ -118,7 +119,7 @@ def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Ar
 def parts_of(path: Path) -> list[Part]:
     """The parts of a file that `write` has made; DataError where it is none."""
     try:
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             return [_part(path.name, file[name]) for name in sorted(file)]
     except (OSError, KeyError) as error:
         raise DataError(f"{path}: not the states of clients ({error})") from error

@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 def together(transport: Transport, work: Callable[[], Result]) -> Result:
     """The result of `work` on this rank, unless it failed on any: then the same error on all. Collective."""
-    error: Exception | None = None
+    error: Exception | SystemExit | None = None
     try:
         result = work()
-    except Exception as failed:  # whatever it is, all ranks must hear of it
+    except (Exception, SystemExit) as failed:  # whatever it is, all ranks must hear of it
         error = failed
     transport.agree(error)
     return result

@@ -22,7 +22,7 @@ from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.run.history import aside
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
@@ -122,7 +122,7 @@ class Transcript:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"rank-{self.rank:04d}" + (f"-part-{self.part}.h5" if self.part else ".h5")
-        with aside(self.folder / name) as temporary, open_hdf5(temporary, "w") as file:
+        with aside(self.folder / name) as temporary, write_hdf5(temporary) as file:
             file.attrs.update(
                 form=_FORM, rank=self.rank, part=self.part, rounds=self.rounds, channel=self.channel,
                 left_out=self.left_out, left_out_bytes=self.left_out_bytes,
@@ -211,7 +211,7 @@ def read(run_dir: Path) -> Recorded:
 
 def _read(part: int, rank: int, path: Path) -> Transcript:
     try:
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             about = file.attrs
             if "form" in about and _whole(about["form"]) != _FORM:
                 raise DataError(f"{path}: written by another version of mpifed; record the run again")

@@ -5,25 +5,95 @@ flock`, some NFS, BeeGFS and GPFS. `best-effort` of HDF5 forgives ENOSYS alone, 
 needs no locks: a file is written under a name of its own by one process, synced, and renamed when it is whole, and
 nobody opens it before; after that it is only read. The environment variable HDF5_USE_FILE_LOCKING, where it is set to
 TRUE or BEST_EFFORT, stands above all this, and brings the locks back: `mpifed doctor` says so.
+
+Files are written through Python, since HDF5 does not survive a write that fails: its file cannot be closed any more,
+and the process ends in a segmentation fault. Here HDF5 never hears of it; the error is raised when the file is closed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import h5py
 import numpy as np
 
+from mpifed.core.io_errors import about
+
 _PIECE_BYTES = 2**22  # of a dataset that are read at once
+_MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 
 
-def open_hdf5(path: str | os.PathLike[str], mode: Literal["r", "w", "a", "r+"]) -> h5py.File:
-    """An open HDF5 file, without a lock; OSError where it cannot be opened."""
-    return h5py.File(path, mode, locking=False)
+def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
+    """An HDF5 file to read, without a lock; OSError where it cannot be opened."""
+    with about(Path(path)):
+        return h5py.File(path, "r", locking=False)
+
+
+@contextmanager
+def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File]:
+    """A new HDF5 file, or one that is there, to write to.
+
+    Raises
+    ------
+    OSError
+        at the end, where something could not be written.
+    """
+    with about(path), open(path, _MODES[mode], buffering=0) as opened:
+        file = _Unfailing(opened)
+        try:
+            with h5py.File(file, mode) as hdf5:
+                yield hdf5
+        finally:
+            if file.error is not None:
+                raise file.error
+
+
+class _Unfailing(io.RawIOBase):
+    """A file that takes everything, and keeps the first error of those with which it could not be written."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.error: BaseException | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        """Zeros where nothing could be written."""
+        view = memoryview(buffer).cast("B")
+        got = self._file.readinto(view) or 0
+        view[got:] = bytes(len(view) - got)
+        return len(view)
+
+    def write(self, content: Any) -> int:
+        view, done = memoryview(content).cast("B"), 0
+        try:
+            while done < len(view) and self.error is None:
+                done += self._file.write(view[done:])
+        except BaseException as error:  # a KeyboardInterrupt as well: nothing may pass through HDF5
+            self.error = error
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            if self.error is None:
+                self._file.truncate(size)
+        except OSError as error:
+            self.error = error
+        return size or 0
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> int:

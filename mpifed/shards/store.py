@@ -346,7 +346,7 @@ def _reading(path: Path) -> Iterator[h5py.File]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; make the data with `mpifed data ... --out {path.parent}`")
     try:
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             yield file
     except (OSError, KeyError) as error:
         raise DataError(f"{path}: damaged, or not written by `mpifed data` ({error}); {layout.REMEDY}") from error

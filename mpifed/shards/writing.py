@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.core.io_errors import about
 from mpifed.core.record import Array
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import content_sha256, open_hdf5, reserve
+from mpifed.shards.hdf5 import content_sha256, reserve, write_hdf5
 from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import Scaling
 
@@ -59,7 +60,7 @@ def write_federation(
         first += X.shape[0]
     for path in paths:
         layout.aside(path).rename(path)
-    with open_hdf5(layout.aside(folder / layout.FEDERATION), "w") as file:
+    with write_hdf5(layout.aside(folder / layout.FEDERATION)) as file:
         file.attrs.update(
             schema=layout.SCHEMA, split=partition.split, clients=partition.clients, samples=len(y),
             features=1 + max(int(group[-1]) for group in partition.columns),
@@ -110,7 +111,7 @@ class _Packed:
         self.dtypes: dict[str, str] = {}
         labels = layout.compact_labels(y[order])
         self.nbytes = self.counts * labels.itemsize  # [clients]
-        with open_hdf5(self.path, "w") as file:
+        with write_hdf5(self.path) as file:
             self._put(file, "y", labels)
             if self.dtype is not None:
                 shape = (len(order), int(self.widths[0])) if self.alike else (self.size,)
@@ -127,7 +128,8 @@ class _Packed:
         if self.dtype is None:
             self._add_sparse(X)
         elif self.size:
-            with self.path.open("r+b") as file:  # a full disk is an OSError here, and would end the process below
+            # a full disk is an OSError here, and would end the process below
+            with about(self.path), self.path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
             values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
             (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
@@ -152,7 +154,7 @@ class _Packed:
             part.sort_indices()
         index = _index_type(int(self.widths.max()))
         lengths = np.concatenate([np.diff(part.indptr) for part in parts])
-        with open_hdf5(self.path, "r+") as file:
+        with write_hdf5(self.path, "r+") as file:
             self._put(file, "data", np.concatenate([part.data for part in parts]).astype("<f4"))
             self._put(file, "indices", np.concatenate([part.indices for part in parts]).astype(index))
             self._put(file, "indptr", np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"))

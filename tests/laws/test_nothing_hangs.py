@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 from registry import table
 
+from mpifed.run.history import read_json
+
 pytestmark = pytest.mark.launch
+LEFT = "the program was left, by"
 LIMIT_S = 30.0  # a world that ends takes 2 s; one that hangs takes for ever
 
 
@@ -164,6 +168,52 @@ def test_an_exception_on_one_rank(launch: Callable[..., Any], job: Path, ranks: 
     assert ended.text.count(f"RuntimeError: {own}") == 1, ended.text
     if ranks > 1:
         assert f"on rank {ranks - 1} of {ranks}" in ended.text  # client 6 of 8 lives on the last one
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize(
+    ("trouble", "code", "said"),
+    [
+        ("sys.exit 0", 1, rf"{LEFT} sys.exit\(0\) in \S+own_algorithms.py, line \d+; raise an exception"),
+        ("sys.exit 3", 1, rf"{LEFT} sys.exit\(3\) in \S+own_algorithms.py, line \d+; raise an exception"),
+        ("os._exit 0", 1, rf"{LEFT} os._exit\(0\) in \S+own_algorithms.py, line \d+; raise an exception"),
+        ("os._exit 3", 1, rf"{LEFT} os._exit\(3\) in \S+own_algorithms.py, line \d+; raise an exception"),
+        ("thread", 1, "ZeroDivisionError"),
+        ("interrupt", 130, "mpifed: stopped"),
+        ("memory", 1, "error: not enough memory"),
+        ("file", 1, "unexpected error(.*\n)+.*FileNotFoundError"),  # a defect of the user's own class
+    ],
+)
+def test_however_one_rank_ends_all_do(
+    launch: Callable[..., Any], job: Path, ranks: int, trouble: str, code: int, said: str
+) -> None:
+    ended = run(launch, ranks, job, trouble)
+    assert ended.code == code, ended.text
+    assert len(re.findall(said, ended.text)) == 1, ended.text
+    assert ended.text.count("mpifed: ") == 1, ended.text
+    assert "Abort(" not in ended.text
+    assert read_json(job.parent / "run" / "run.json")["exit"] == code
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_an_exit_at_the_start(launch: Callable[..., Any], job: Path, ranks: int) -> None:
+    """Before any round all ranks agree, and end in order."""
+    (job.parent / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+    ended = launch(
+        ranks, "run", job, "--out", job.parent / "run", "--set", "algorithm.name=leaving:Mine", cwd=job.parent,
+        limit_s=LIMIT_S,
+    )  # fmt: skip
+    assert ended.code == 1, ended.text
+    assert ended.text.count("the program was left, by sys.exit(0)") == 1, ended.text
+
+
+def test_a_process_of_its_own_may_end(launch: Callable[..., Any], job: Path) -> None:
+    ended = run(launch, 2, job, "forked")
+    assert ended.code == 0, ended.text
+
+
+def test_a_rank_that_aborts_ends_the_others(launch: Callable[..., Any], job: Path) -> None:
+    assert run(launch, 3, job, "abort").code not in (0, 75)
 
 
 def test_an_exception_on_every_rank_is_told_once(launch: Callable[..., Any], job: Path) -> None:

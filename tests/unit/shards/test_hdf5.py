@@ -17,7 +17,7 @@ import pytest
 
 import mpifed
 from mpifed.run.history import read_model, write_model
-from mpifed.shards.hdf5 import open_hdf5
+from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -41,11 +41,11 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
     with no_locks_for_others(path):
         with pytest.raises(OSError, match="unable to lock file"):
             h5py.File(path, "w")
-        with open_hdf5(path, "w") as file:
+        with write_hdf5(path) as file:
             file["x"] = np.arange(3)
-        with open_hdf5(path, "a") as file:
+        with write_hdf5(path, "r+") as file:
             file["y"] = np.arange(2)
-        with open_hdf5(path, "r") as file:
+        with open_hdf5(path) as file:
             assert sorted(file) == ["x", "y"]
 
 
@@ -61,7 +61,9 @@ def test_a_model_is_written_and_read(tmp_path: Path) -> None:
 def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: bool) -> None:
     """So `mpifed doctor` looks at it; HDF5 reads it once, when it is loaded."""
     path = tmp_path / "file.h5"
-    program = f"from mpifed.shards.hdf5 import open_hdf5; open_hdf5({str(path)!r}, 'w')"
+    with write_hdf5(path) as file:
+        file["x"] = np.arange(3)
+    program = f"from mpifed.shards.hdf5 import open_hdf5; open_hdf5({str(path)!r})"
     with no_locks_for_others(path):
         ended = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"HDF5_USE_FILE_LOCKING": setting}, cwd=ROOT,
@@ -76,4 +78,4 @@ def test_there_is_one_place_that_opens_files() -> None:
     for path in package.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         opened = [one for one in calls if ast.unparse(one.func) == "h5py.File"]
-        assert len(opened) == (path == package / "shards/hdf5.py"), path
+        assert len(opened) == 2 * (path == package / "shards/hdf5.py"), path  # to read, and to write

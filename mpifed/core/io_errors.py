@@ -1,0 +1,87 @@
+"""What the operating system refuses, in words: the one place that turns such an error into a message and exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mpifed
+from mpifed.core.errors import DataError, MpifedError
+
+_REMEDIES = {
+    errno.ENOSPC: "make room there, or name another folder",
+    errno.EDQUOT: "remove files of yours there, or name a folder with a larger quota",
+    errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), or name another file system",
+    errno.EROFS: "name a folder that can be written",
+    errno.EACCES: "name a folder and files that you may read and write",
+    errno.EPERM: "name a folder and files that you may read and write",
+    errno.EIO: "see whether the disk, or the connection to it, works",
+    errno.ESTALE: "see whether the folder was removed or its disk taken away",
+    errno.ENOENT: "see whether it, or the folder, was removed",
+    errno.ENOTDIR: "name a folder where one is expected",
+    errno.EISDIR: "name a file where one is expected",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+}
+_LIBRARIES = {"h5py", "numpy"}  # they read and write files on mpifed's behalf
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Let an I/O error in here say which file it is about: writing to an open file does not tell."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Raise the errors of mpifed that say what the operating system refuses in here."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        known = explained(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def explained(error: BaseException) -> MpifedError | None:
+    """The error of mpifed that says the same; None where it is a defect of mpifed or of a class of the user's."""
+    if isinstance(error, SystemExit):
+        where = "".join(f" in {one.filename}, line {one.lineno}" for one in _frames(error)[-1:])
+        return MpifedError(f"the program was left, by sys.exit({error.code!r}){where}; raise an exception instead")
+    if isinstance(error, MemoryError):
+        return MpifedError(f"not enough memory ({str(error) or 'none is left'}); use more nodes, or lower [data] block")
+    if not isinstance(error, OSError) or not _own(error):
+        return None
+    name, what = error.filename or "a file", os.strerror(error.errno) if error.errno else str(error)
+    remedy = _REMEDIES.get(error.errno or 0, "see whether the file and its disk are as they should be")
+    return DataError(f"{name if isinstance(name, str) else os.fsdecode(name)}: {what}; {remedy}")
+
+
+def _own(error: BaseException) -> bool:
+    """Whether an error has come about in mpifed, or in a library that mpifed called: not in a class of the user's."""
+    files = [frame.filename for frame in _frames(error)]
+    here = [number for number, file in enumerate(files) if _PACKAGE in Path(file).parents]
+    return bool(here) and all(_is_library(Path(file)) for file in files[here[-1] + 1 :])
+
+
+def _is_library(path: Path) -> bool:
+    if str(path).startswith("<frozen"):
+        return True
+    return bool(_LIBRARIES & set(path.parts)) or (_STANDARD in path.parents and "site-packages" not in path.parts)
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.extract_tb(error.__traceback__)
+
+
+_PACKAGE, _STANDARD = Path(mpifed.__file__).parent, Path(sysconfig.get_path("stdlib"))
