@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,14 @@ FOLDER = click.Path(path_type=Path)
 
 class _Commands(click.Group):
     """Commands whose errors become one message and an exit code."""
+
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        """Run the command line, with an output that takes all characters, and is there though it was closed."""
+        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*arguments, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

@@ -32,7 +32,7 @@ _LIBRARIES = {"h5py", "numpy"}  # they read and write files on mpifed's behalf
 
 
 @contextmanager
-def about(path: Path) -> Iterator[None]:
+def named_in_errors(path: Path) -> Iterator[None]:
     """Let an I/O error in here say which file it is about: writing to an open file does not tell."""
     try:
         yield
@@ -62,7 +62,7 @@ def explained(error: BaseException) -> MpifedError | None:
         return MpifedError(f"not enough memory ({str(error) or 'none is left'}); use more nodes, or lower [data] block")
     if not isinstance(error, OSError) or not _own(error):
         return None
-    name, what = error.filename or "a file", os.strerror(error.errno) if error.errno else str(error)
+    name, what = error.filename or "a file, or the output", os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0, "see whether the file and its disk are as they should be")
     return DataError(f"{name if isinstance(name, str) else os.fsdecode(name)}: {what}; {remedy}")
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -96,33 +97,34 @@ class Checkpoints:
         aside, transport = final.with_name(final.name + ".new"), self._transport
         if transport.share(transport.rank == 0 and final.exists() and _why_not_whole(final) is None):
             return
-        together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
-        linked, numbers = self._plan(clients.changed)
-        checksums = {name: self._checksums[name] for name in linked}
-        others: dict[str, str] = {}
+        with _whole_or_removed(aside, transport):
+            together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
+            linked, numbers = self._plan(clients.changed)
+            checksums = {name: self._checksums[name] for name in linked}
+            others: dict[str, str] = {}
 
-        def write() -> list[Part]:
-            if transport.rank == 0:
-                others["server.h5"] = _write(aside / "server.h5", server)
-            for name in linked:
-                _link(self._segments.folder / name, aside / name)
-            name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
-            states = ((int(self._blocks.first[i]), self._arrays(i, clients, kept)) for i in numbers)
-            first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
-            if first is None:
-                return []
-            parts = segments.write(aside / name, chain([first], states))
-            checksums[name] = sha256(aside / name)
-            return parts
+            def write() -> list[Part]:
+                if transport.rank == 0:
+                    others["server.h5"] = _write(aside / "server.h5", server)
+                for name in linked:
+                    _link(self._segments.folder / name, aside / name)
+                name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
+                states = ((int(self._blocks.first[i]), self._arrays(i, clients, kept)) for i in numbers)
+                first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
+                if first is None:
+                    return []
+                parts = segments.write(aside / name, chain([first], states))
+                checksums[name] = sha256(aside / name)
+                return parts
 
-        parts = together(transport, write)
-        ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
-        gathered = transport.gather((checksums, others, ranges))
-        manifest = {
-            "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
-            "hosting": self._hosting,
-        }  # fmt: skip
-        together(transport, lambda: self._commit(aside, final, manifest, gathered))
+            parts = together(transport, write)
+            ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
+            gathered = transport.gather((checksums, others, ranges))
+            manifest = {
+                "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
+                "hosting": self._hosting,
+            }  # fmt: skip
+            together(transport, lambda: self._commit(aside, final, manifest, gathered))
         self._segments.drop(set(self._checksums) - set(linked))
         self._segments.add(parts)
         self._segments.moved(final)
@@ -237,6 +239,17 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, target)
         segments.sync(target)
+
+
+@contextmanager
+def _whole_or_removed(folder: Path, transport: Transport) -> Iterator[None]:
+    """Let nothing stay of a folder that cannot be written to its end: a full disk needs the room."""
+    try:
+        yield
+    except BaseException:
+        if transport.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _make_anew(folder: Path) -> None:

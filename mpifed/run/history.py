@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.io_errors import about
+from mpifed.core.io_errors import named_in_errors
 from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 
 HISTORY = "history.csv"
@@ -82,13 +82,13 @@ class History:
             lines.append(self._columns)
         assert "round" in row and set(self._columns) == {*row, *FIRST, *LEDGER}, (tuple(row), self._columns)
         lines.append(tuple(_cell(row.get(name)) for name in self._columns))
-        with about(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
+        with named_in_errors(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
             file.write(_csv(lines))
 
     def sync(self) -> None:
         """What was added is on the disk."""
         if self._path.exists():
-            with about(self._path), open(self._path, "r+b") as file:
+            with named_in_errors(self._path), open(self._path, "r+b") as file:
                 os.fsync(file.fileno())
 
     def last(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def aside(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; left without an error, that file is synced and takes the place of `path`."""
     temporary = path.with_name(path.name + ".new")
     try:
-        with about(path):
+        with named_in_errors(path):
             yield temporary
             with open(temporary, "r+b") as file:
                 os.fsync(file.fileno())

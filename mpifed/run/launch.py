@@ -100,7 +100,11 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
         with _no_other_ends(lambda error: transport.abort(end(error))):
             return work()
     except BaseException as error:  # whatever it is, the other ranks must not be left waiting
-        raise SystemExit(end(error)) from error
+        try:
+            code = end(error)
+        except BaseException:
+            transport.abort(exit_code(error))
+        raise SystemExit(code) from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Algorithm
-from mpifed.core.io_errors import about
+from mpifed.core.io_errors import named_in_errors
 from mpifed.core.round import Round
 from mpifed.run.calibration import budget_of
 from mpifed.run.checkpoint import Progress, sync_folder
@@ -121,7 +121,7 @@ class Ledger:
         line = Line(now.index, self._counted(now))
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
-            with about(self._path), open(self._path, "ab") as file:
+            with named_in_errors(self._path), open(self._path, "ab") as file:
                 file.write(self._link(line))
                 file.flush()
                 if self.secure:

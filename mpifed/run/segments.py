@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import about
+from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 from mpifed.shards.shard import Extent, Files
@@ -74,7 +74,7 @@ def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Rec
 
 def sync(path: Path) -> None:
     """The file is on the disk."""
-    with about(path), open(path, "r+b") as file:
+    with named_in_errors(path), open(path, "r+b") as file:
         os.fsync(file.fileno())
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from mpifed.core.io_errors import about
+from mpifed.core.io_errors import named_in_errors
 
 _PIECE_BYTES = 2**22  # of a dataset that are read at once
 _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
@@ -32,7 +32,7 @@ _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 
 def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
     """An HDF5 file to read, without a lock; OSError where it cannot be opened."""
-    with about(Path(path)):
+    with named_in_errors(Path(path)):
         return h5py.File(path, "r", locking=False)
 
 
@@ -45,7 +45,7 @@ def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File
     OSError
         at the end, where something could not be written.
     """
-    with about(path), open(path, _MODES[mode], buffering=0) as opened:
+    with named_in_errors(path), open(path, _MODES[mode], buffering=0) as opened:
         file = _Unfailing(opened)
         try:
             with h5py.File(file, mode) as hdf5:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.core.io_errors import about
+from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import content_sha256, reserve, write_hdf5
@@ -48,6 +48,16 @@ def write_federation(
     about : the rest
     """
     layout.clear(folder)
+    try:
+        _write_files(folder, partition, y, chunks, dtype, pack, about)
+    except BaseException:  # a full disk is given its room back
+        layout.clear(folder)
+        raise
+
+
+def _write_files(
+    folder: Path, partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int, about: About
+) -> None:
     paths = [folder / layout.shard_name(number) for number in range(-(-partition.clients // pack))]
     packed = [
         _Packed(path, partition, range(n * pack, min((n + 1) * pack, partition.clients)), y, dtype)
@@ -129,7 +139,7 @@ class _Packed:
             self._add_sparse(X)
         elif self.size:
             # a full disk is an OSError here, and would end the process below
-            with about(self.path), self.path.open("r+b") as file:
+            with named_in_errors(self.path), self.path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
             values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
             (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
