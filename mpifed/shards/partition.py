@@ -131,8 +131,9 @@ def by_columns(samples: int, features: int, clients: int) -> Partition:
     UsageError
         When there are more clients than columns.
     """
+    columns = cut(features, clients)
     holds = np.stack([np.zeros(clients, dtype=np.int64), np.arange(clients)], axis=1)
-    return Partition("columns", [np.arange(samples)], cut(features, clients), holds)
+    return Partition("columns", [np.arange(samples)], columns, holds)
 
 
 def by_grid(

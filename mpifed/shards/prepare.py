@@ -178,6 +178,7 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
     if data.dtype is not None:
         size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
         check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
+
     def chunks(which: Array) -> Iterator[Any]:
         start = 0
         for X in data.chunks():

@@ -107,8 +107,10 @@ def read_numbers(
         raise DataError(f"{path}: {error}") from error
     if not cells.size:
         raise DataError(f"{path}: no rows; expected numbers, separated by commas")
-    if not (np.abs(cells) <= np.finfo(np.float32).max).all():
+    largest = np.finfo(np.float32).max
+    if cells.shape[1] != len(columns) or not -largest <= cells.min() <= cells.max() <= largest:
         _explain(path, names, width, columns, max_unpacked)
+        raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; mend it")
     return cells
 
 
