@@ -25,6 +25,8 @@ CHUNK_VALUES = 1 << 22  # of dense rows made at a time: 16 MiB of float32
 # what a packed file may unpack to, unless the user allows more: a9a.bz2 has 40 times its size, gzip can reach 1,000
 UNPACKED_RATIO, UNPACKED_BYTES = 100, 2**28
 
+_PIECE_BYTES = 2**20  # unpacked at a time
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 shown = _SHORT.repr  # as a message shows what a file says, however long that is
@@ -114,6 +116,14 @@ def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
         raise _damaged(path, error) from error
+
+
+def check_packed(path: Path, max_unpacked: float | None) -> None:
+    """Raise the errors of `open_packed` for a packed file, to its end, before anything that it holds takes memory."""
+    if path.suffix in _OPENERS:
+        with open_packed(path, "rb", max_unpacked) as file:
+            while file.read(_PIECE_BYTES):
+                pass
 
 
 def check_file(path: Path) -> None:

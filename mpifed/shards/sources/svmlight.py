@@ -12,7 +12,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.sources.dataset import Dataset, check_finite, open_packed, shown, typed_labels, whole
+from mpifed.shards.sources.dataset import Dataset, check_finite, check_packed, open_packed, shown, typed_labels, whole
 
 FEATURES = 2**24  # that a small file may have, unless the user allows more; webspam has 16,609,143
 DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as much room as dense float32
@@ -65,6 +65,8 @@ def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Any, Arra
     """(rows CSR [s, p] float32, labels [s]) of each file, with one p for all."""
     from sklearn.datasets import load_svmlight_files
 
+    for path in files:
+        check_packed(path, max_unpacked)
     with ExitStack() as stack:
         opened = [stack.enter_context(open_packed(path, max_unpacked=max_unpacked)) for path in files]
         try:

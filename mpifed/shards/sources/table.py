@@ -16,7 +16,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, listed, open_packed, shown, typed_labels, whole
+from mpifed.shards.sources.dataset import Dataset, check_packed, listed, open_packed, shown, typed_labels, whole
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Table:
 
     def _load(self, path: Path) -> tuple[tuple[str, ...] | None, Array, Array]:
         """(names of the features, rows [s, p] float32, labels [s] float64) of a file."""
+        check_packed(path, self.max_unpacked)
         names, width = first_line(path, self.max_unpacked)
         at = self._position(path, names, width)
         if width == 1:

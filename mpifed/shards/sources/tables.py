@@ -26,7 +26,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import cover
 from mpifed.shards.partition import Groups, Partition, by_rectangles
-from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, listed, open_packed, shown, typed_labels
+from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, check_packed, listed, open_packed, shown, typed_labels
 from mpifed.shards.sources.table import first_line, read_lines, read_numbers
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
@@ -94,6 +94,7 @@ class Tables:
     def _key(self) -> bytes:
         if self.key is None:
             return secrets.token_bytes(32)
+        check_packed(self.key, self.max_unpacked)
         with open_packed(self.key, max_unpacked=self.max_unpacked) as file:
             key: bytes = file.read()
         if len(key) < LEAST_KEY_BYTES:
@@ -105,6 +106,7 @@ class Tables:
 
     def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
         """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
+        check_packed(path, self.max_unpacked)
         names, width = first_line(path, self.max_unpacked)
         names = names or []
         if self.id not in names:

@@ -61,6 +61,18 @@ def test_what_unpacks_to_very_much(tmp_path: Path, suffix: str, kind: Any, monke
     assert len(labels) == 30_000 * line.count(b"\n")
 
 
+@pytest.mark.parametrize("kind", [Table, Svmlight])
+def test_nothing_of_it_is_in_memory_before(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(300):
+            file.write((b"1,2\n" if kind is Table else b"1 1:2\n") * 2**18)
+    tracemalloc.reset_peak()
+    with pytest.raises(DataError, match="that unpack to more than"):
+        kind(path).read(0)
+    assert tracemalloc.get_traced_memory()[1] < 10e6
+
+
 def test_the_bound_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "UNPACKED_BYTES", 0)
     path = tmp_path / "a.csv.gz"
