@@ -37,8 +37,8 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     for kind in [] if value is None else value.split(","):
         if kind not in SCALES:
             raise UsageError(
-                f"--scale {value}: {kind!r} is no scaling; expected one of {', '.join(SCALES)}, or several in turn, "
-                "separated by commas"
+                f"--scale {str(value)[:80]}: {kind[:40]!r} is no scaling; expected one of {', '.join(SCALES)}, "
+                "or several in turn, separated by commas"
             )
     return value
 
