@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -18,6 +18,7 @@ SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
 OF_SOURCES = (
     "path", "test", "dense", "id", "label", "key", "remove", "samples", "features", "noise", "task", "classes", "dtype",
+    "max_unpacked", "max_features",
 )  # fmt: skip
 
 
@@ -26,9 +27,9 @@ def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     if value is None:
         return None
     rows, _, columns = value.partition("x")
-    if rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns):
+    if rows.isdecimal() and columns.isdecimal() and len(value) < 20 and int(rows) and int(columns):
         return int(rows), int(columns)
-    raise UsageError(f"--grid {value}: expected R groups of rows and C of columns as RxC, for example 5x2")
+    raise UsageError(f"--grid {value[:40]}: expected R groups of rows and C of columns as RxC, for example 5x2")
 
 
 def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -36,8 +37,8 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     for kind in [] if value is None else value.split(","):
         if kind not in SCALES:
             raise UsageError(
-                f"--scale {value}: {kind!r} is no scaling; expected one of {', '.join(SCALES)}, or several in turn, "
-                "separated by commas"
+                f"--scale {str(value)[:80]}: {kind[:40]!r} is no scaling; expected one of {', '.join(SCALES)}, "
+                "or several in turn, separated by commas"
             )
     return value
 
@@ -117,6 +118,14 @@ FILE = click.Path(path_type=Path)
 @click.option("--features", type=int, help="synthetic: columns.  [default: 20]")
 @click.option("--noise", type=float, help="synthetic: how much of it; scores have variance 1.  [default: 0.1]")
 @click.option("--classes", type=int, help="synthetic: classes of --task classification.  [default: 10]")
+@click.option(
+    "--max-unpacked", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
+    help="svmlight, csv, tables: what a packed file may unpack to.  [default: 100 times its size, at least 0.25]",
+)  # fmt: skip
+@click.option(
+    "--max-features", type=click.IntRange(min=1), metavar="N",
+    help="svmlight: features there may be.  [default: as many as there are values, at least 16777216]",
+)  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "uint8"]), help="synthetic: of the values.  [default: float32]")
 def data(name: str, scale: str | None, **options: Any) -> None:
     """Divide data among clients: one shard a client, as HDF5 files.
@@ -124,8 +133,8 @@ def data(name: str, scale: str | None, **options: Any) -> None:
     \b
     digits               1,797 images, comes with scikit-learn
     mnist [FOLDER]       60,000 images, from IDX files or downloaded
-    newsgroups [FOLDER]  11,314 texts of 20 groups, from scikit-learn's folder or downloaded; --labels below:10
-    covtype [FOLDER]     581,012 patches of forest, likewise; --labels class:2
+    newsgroups [FOLDER]  11,314 texts of 20 groups, from 20news-bydate.tar.gz or downloaded; --labels below:10
+    covtype [FOLDER]     581,012 patches of forest, from covtype.data.gz or downloaded; --labels class:2
     svmlight FILE        `label column:value ...`
     csv FILE             numbers, the label in the last column
     tables FOLDER        one CSV file a client, of overlapping samples and features; --id NAME --label NAME
@@ -140,7 +149,15 @@ def data(name: str, scale: str | None, **options: Any) -> None:
         federation = prepare(Options(name=name, source=source, scale=scale, **options))
     except ModuleNotFoundError as error:
         raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
+    except MemoryError as error:
+        why = str(error) or "none is left"
+        raise DataError(f"{name}: more memory is needed than there is ({why}); make it from less data") from error
     click.echo(_summary(federation))
+
+
+def _spelled(option: str) -> str:
+    """As it is on the command line."""
+    return "PATH" if option == "path" else "--" + option.replace("_", "-")
 
 
 def _source(name: str, options: dict[str, Any], missing: str) -> Source:
@@ -154,8 +171,8 @@ def _source(name: str, options: dict[str, Any], missing: str) -> Source:
     for option in options:
         if option not in known:
             raise UsageError(
-                f"{'PATH' if option == 'path' else '--' + option}: {name} has no such option; it has "
-                f"{', '.join(sorted(set(known) & set(OF_SOURCES))) or 'none of its own'}"
+                f"{_spelled(option)}: {name} has no such option; it has "
+                f"{', '.join(map(_spelled, sorted(set(known) & set(OF_SOURCES)))) or 'none of its own'}"
             )
     for option, field in known.items():
         if field.default is MISSING and option not in options:

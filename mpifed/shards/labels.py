@@ -9,7 +9,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset
+from mpifed.shards.sources.dataset import Dataset, listed
 
 
 class Labels(NamedTuple):
@@ -57,11 +57,11 @@ def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str
     if rule == "even-odd":
         return lambda y: y % 2, ("even", "odd")
     name, _, wanted = rule.partition(":")
-    if name == "below" and wanted.isdecimal() and values[0] < int(wanted) <= values[-1]:
+    if name == "below" and wanted.isdecimal() and len(wanted) < 19 and values[0] < int(wanted) <= values[-1]:
         return lambda y: (y < int(wanted)).astype(np.int64), (f"{wanted} and above", f"below {wanted}")
     if name != "class" or wanted not in _names(values):
         raise UsageError(
-            f"--labels {rule}: expected all, even-odd, class:K with K one of {', '.join(_names(values))}, or below:K "
+            f"--labels {rule[:40]}: expected all, even-odd, class:K with K one of {listed(values)}, or below:K "
             f"with K above {values[0]} and at most {values[-1]}"
         )
     return lambda y: (y == int(wanted)).astype(np.int64), (f"not {wanted}", wanted)
@@ -79,7 +79,7 @@ def _check_known(data: Dataset, values: Array) -> None:
     if len(strange):
         raise DataError(
             f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.test[1][strange[0]]}, which no training row "
-            f"has; expected one of {', '.join(_names(values))}"
+            f"has; expected one of {listed(values)}"
         )
 
 

@@ -31,7 +31,9 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.shards.cells import cover
+from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import Groups, Partition, by_rectangles
+from mpifed.shards.sources.dataset import check_file, listed, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +42,7 @@ else:
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 KEYS = {"number", "rows", "columns"}  # of a client in a TOML file
+_DIGITS = 18  # of a number, at most: it fits into 64 bits
 
 
 class Entry(NamedTuple):
@@ -66,22 +69,30 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         When the file is missing or malformed, leaves a client out, or a cell is held twice or, unless that is allowed,
         by nobody.
     """
-    rows, columns, holds = Groups(), Groups(), dict[int, tuple[int, int]]()
+    check_file(path)
+    entries = dict[int, Entry]()
     for entry in _toml(path) if path.suffix == ".toml" else _csv(path):
-        if entry.client in holds:
+        if entry.client in entries:
             raise DataError(f"{entry.place}: client {entry.client} again; expected a number from 0 that no other has")
-        holds[entry.client] = (
-            rows.place(_numbers(f"{entry.place}, rows", entry.rows, samples)),
-            columns.place(_numbers(f"{entry.place}, columns", entry.columns, features)),
-        )
-    absent = set(range(max(holds, default=0) + 1)) - set(holds)
-    if absent:
-        raise DataError(f"{path}: nothing for client {min(absent)}; every client from 0 to the last needs an entry")
+        entries[entry.client] = entry
+    for client in range(max(1, len(entries))):
+        if client not in entries:
+            raise DataError(f"{path}: nothing for client {client}; every client from 0 to the last needs an entry")
+    rows, columns, holds, cells = Groups(), Groups(), dict[int, tuple[int, int]](), 0
+    for client, entry in entries.items():
+        own_rows = _numbers(f"{entry.place}, rows", entry.rows, samples)
+        own_columns = _numbers(f"{entry.place}, columns", entry.columns, features)
+        holds[client] = rows.place(own_rows), columns.place(own_columns)
+        cells += len(own_rows) * len(own_columns)
+        if cells > samples * features:
+            break  # some are held twice; what the other clients would hold beside need not be in memory to find one
+        size, what = 3 * (rows.nbytes + columns.nbytes), f"{path}: what the clients to client {client} hold"
+        check_memory(size, what, "let clients hold less, or the same", DataError)
     partition = by_rectangles(rows, columns, [holds[client] for client in sorted(holds)])
     found = cover(partition, samples, features)
     if found.holders or (found.missing and missing != "zero"):
         row, column = found.cell or (0, 0)
-        whose = f"clients {', '.join(map(str, found.holders))}" if found.holders else "nobody"
+        whose = f"clients {listed(sorted(holds)[place] for place in found.holders)}" if found.holders else "nobody"
         mend = "expected one client" + (
             "" if found.holders else f"; give it one, or --missing zero to let all {found.missing} such cells be zero"
         )
@@ -93,21 +104,25 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 
 
 def _csv(path: Path) -> list[Entry]:
-    entries = []
+    entries, before = [], csv.field_size_limit()
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            csv.field_size_limit(max(before, path.stat().st_size))  # a client may hold very many scattered numbers
             lines = csv.DictReader(file, restkey="more", restval="")
             if lines.fieldnames != FIELDS:
-                raise DataError(f"{path}: line 1 is {lines.fieldnames}; expected {','.join(FIELDS)}")
+                raise DataError(f"{path}: line 1 is {shown(lines.fieldnames)}; expected {','.join(FIELDS)}")
             for line in lines:
                 place = f"{path}: line {lines.line_num}"
                 if "more" in line:
                     raise DataError(f"{place}: {3 + len(line['more'])} columns; expected {','.join(FIELDS)}")
-                if not line["client"].isdecimal():
-                    raise DataError(f"{place}: client {line['client']!r}; expected a number from 0")
-                entries.append(Entry(place, int(line["client"]), line["rows"].split(), line["columns"].split()))
-    except (OSError, UnicodeDecodeError) as error:
+                client = _number(line["client"])
+                if client is None:
+                    raise DataError(f"{place}: client {shown(line['client'])}; expected a number from 0")
+                entries.append(Entry(place, client, line["rows"].split(), line["columns"].split()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
+    finally:
+        csv.field_size_limit(before)
     return entries
 
 
@@ -115,11 +130,11 @@ def _toml(path: Path) -> list[Entry]:
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as TOML ({error})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as TOML ({shown(str(error))[1:-1]})") from error
     clients = table.pop("client", None)
     if table or not isinstance(clients, list) or not all(isinstance(client, dict) for client in clients):
-        what = f"has {', '.join(map(repr, table))}" if table else "has no [[client]]"
+        what = f"has {', '.join(map(shown, list(table)[:3]))}" if table else "has no [[client]]"
         raise DataError(f"{path}: {what}; expected tables [[client]] with rows and columns, and nothing else")
     return [_of_table(path, place, client) for place, client in enumerate(clients)]
 
@@ -127,12 +142,14 @@ def _toml(path: Path) -> list[Entry]:
 def _of_table(path: Path, number: int, table: dict[str, Any]) -> Entry:
     """The entry of a table [[client]], the `number`-th of its file, from 0."""
     client = table.get("number", number)
-    if type(client) is not int or client < 0:
-        raise DataError(f"{path}: the [[client]] at place {number}: number = {client!r}; expected a number from 0")
+    if not _is_number(client):
+        raise DataError(
+            f"{path}: the [[client]] at place {number}: number = {_value(client)}; expected a number from 0"
+        )
     place = f"{path}: client {client}"
     unknown = sorted(set(table) - KEYS)
     if unknown:
-        raise DataError(f"{place}: {unknown[0]!r} is no key of a client; expected {', '.join(sorted(KEYS))}")
+        raise DataError(f"{place}: {shown(unknown[0])} is no key of a client; expected {', '.join(sorted(KEYS))}")
     return Entry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
 
 
@@ -140,8 +157,12 @@ def _words(place: str, value: Any) -> list[str]:
     """The numbers and ranges in a text, or a list of numbers and texts."""
     if isinstance(value, str):
         return value.split()
-    if not isinstance(value, list) or not all(type(item) in (int, str) for item in value):
-        raise DataError(f'{place}: {value!r}; expected "all", or a list of numbers and ranges such as [7, "10-19"]')
+    if not isinstance(value, list) or not all(
+        type(item) is str or (type(item) is int and _is_number(abs(item))) for item in value
+    ):
+        raise DataError(
+            f'{place}: {_value(value)}; expected "all", or a list of numbers and ranges such as [7, "10-19"]'
+        )
     return [word for item in value for word in str(item).split()]
 
 
@@ -151,11 +172,35 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
         return np.arange(size)
     if not words:
         raise DataError(f"{place}: nothing; every client holds at least one")
-    held = np.zeros(size, dtype=np.bool_)
+    ranges = []
     for word in words:
-        first, _, last = word.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < size):
-            raise DataError(f"{place}: {word!r}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all")
-        held[int(first) : int(last) + 1] = True
-    return np.flatnonzero(held)
+        first, _, last = (_number(part) for part in word.partition("-"))
+        last = first if "-" not in word else last
+        if first is None or last is None or not first <= last < size:
+            raise DataError(
+                f"{place}: {shown(word)}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all"
+            )
+        ranges.append((first, last + 1))
+    pieces, end = [], 0
+    for first, stop in sorted(ranges):
+        pieces.append(np.arange(max(first, end), max(stop, end)))
+        end = max(stop, end)
+    return np.concatenate(pieces)
+
+
+def _number(text: str) -> int | None:
+    """A number from 0; None for anything else, and for one of so many digits that nothing can be numbered by it."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is an integer from 0 that fits into 64 bits."""
+    return type(value) is int and 0 <= value < 10**_DIGITS
+
+
+def _value(value: object) -> str:
+    """What a TOML file says, however large."""
+    try:
+        return shown(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits, but reads them in hexadecimal ones
+        return "an integer of thousands of digits"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
@@ -11,6 +13,9 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
+from mpifed.shards.memory import check_memory
+
+CLIENT_BYTES = 256  # that what is known of a client takes, about
 
 
 class Partition(NamedTuple):
@@ -48,10 +53,13 @@ class Groups:
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}
+        self.nbytes = 0  # of all groups
 
     def place(self, members: NDArray[np.int64]) -> int:
         """Of a group [m] of ascending numbers, new or not."""
-        return self._places.setdefault(members.tobytes(), len(self._places))
+        place = self._places.setdefault(members.tobytes(), new := len(self._places))
+        self.nbytes += members.nbytes if place == new else 0
+        return place
 
     def members(self) -> list[NDArray[np.int64]]:
         """The numbers of each group."""
@@ -123,8 +131,9 @@ def by_columns(samples: int, features: int, clients: int) -> Partition:
     UsageError
         When there are more clients than columns.
     """
+    columns = cut(features, clients)
     holds = np.stack([np.zeros(clients, dtype=np.int64), np.arange(clients)], axis=1)
-    return Partition("columns", [np.arange(samples)], cut(features, clients), holds)
+    return Partition("columns", [np.arange(samples)], columns, holds)
 
 
 def by_grid(
@@ -134,9 +143,12 @@ def by_grid(
 
     Parameters are those of `by_rows`, with `shape` = (R, C) in place of the number of clients.
     """
-    row_groups, column_groups = shape
-    holds = np.stack(np.divmod(np.arange(row_groups * column_groups), column_groups), axis=1)
-    return Partition("grid", deal(y, row_groups, how, skew, seed), cut(features, column_groups), holds)
+    rows, columns = deal(y, shape[0], how, skew, seed), cut(features, shape[1])
+    check_memory(
+        CLIENT_BYTES * shape[0] * shape[1], f"--grid {shape[0]}x{shape[1]}: {shape[0] * shape[1]} clients", "give fewer"
+    )
+    holds = np.stack(np.divmod(np.arange(shape[0] * shape[1]), shape[1]), axis=1)
+    return Partition("grid", rows, columns, holds)
 
 
 def cut(features: int, parts: int) -> list[NDArray[np.int64]]:
@@ -150,18 +162,25 @@ def deal(y: Array, clients: int, how: str, skew: float | None, seed: int) -> lis
     """Every row to one client: N ascending arrays [s_n] of row numbers, none of them empty (see `by_rows`)."""
     if not 1 <= clients <= len(y):
         raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
-    if skew is not None and not skew > 0:
+    if skew is not None and not 0 < skew < np.inf:
         raise UsageError(f"--skew {skew:g}: the parameter of a Dirichlet distribution is a number above 0")
     rng = stream(seed, "rows")
     sizes = np.full(clients, 1.0) if skew is None else rng.dirichlet(np.full(clients, skew)) + np.finfo(float).tiny
     kind, shares = _shares(y, how, sizes, rng)
     owner = np.empty(len(y), dtype=np.int64)
-    for number, share in enumerate(shares):
-        members = rng.permutation(np.flatnonzero(kind == number))
+    for members, share in zip(_by_kind(kind, len(shares)), shares, strict=True):
+        members = rng.permutation(members)
         ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(members))
         owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     counts = _leave_nobody_out(owner, clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+
+
+def _by_kind(kind: Array, kinds: int) -> Iterator[Array]:
+    """The ascending rows of each kind in kind [s], from 0 to kinds - 1."""
+    order, ends = np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind, minlength=kinds))
+    for start, stop in zip([0, *ends.tolist()], ends.tolist(), strict=False):
+        yield order[start:stop]
 
 
 def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Array]:
@@ -173,6 +192,10 @@ def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Ar
     if not np.issubdtype(y.dtype, np.integer):
         raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
     classes = int(y.max()) + 1
+    check_memory(
+        24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
+        "give fewer clients, or --task regression if labels are no classes",
+    )  # fmt: skip
     if name == "dirichlet":
         return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
     each = int(parameter)
@@ -200,15 +223,23 @@ def _parse(how: str) -> tuple[str, float]:
             return name, int(text)
     except ValueError:
         pass
-    raise UsageError(f"--partition {how}: expected iid, dirichlet:A with A > 0, or classes:K with K = 1, 2, ...")
+    raise UsageError(f"--partition {how[:40]}: expected iid, dirichlet:A with A > 0, or classes:K with K = 1, 2, ...")
 
 
 def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
     """Give every client without rows one row of the largest client, in `owner` [s]; the sizes [N] then."""
     counts = np.bincount(owner, minlength=clients)
-    for client in np.flatnonzero(counts == 0):
-        giver = counts.argmax()
-        owner[np.flatnonzero(owner == giver)[0]] = client
+    empty = np.flatnonzero(counts == 0)
+    if not len(empty):
+        return counts
+    rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
+    largest = [(-count, client) for client, count in enumerate(counts.tolist())]
+    heapq.heapify(largest)
+    for client in empty:
+        count, giver = largest[0]
+        heapq.heapreplace(largest, (count + 1, giver))
+        owner[rows[first[giver]]] = client
+        first[giver] += 1
         counts[giver] -= 1
         counts[client] = 1
     return counts
@@ -225,10 +256,9 @@ def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     if not 0 < fraction < 1:
         raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")
     rng = stream(seed, "test")
-    kind = y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y), dtype=np.int64)
+    classes, kind = np.unique(y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y)), return_inverse=True)
     out = np.zeros(len(y), dtype=np.bool_)
-    for number in np.unique(kind):
-        members = np.flatnonzero(kind == number)
+    for members in _by_kind(kind, len(classes)):
         out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
     if out.all() or not out.any():
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -19,11 +20,12 @@ from mpifed.shards.cells import only_held
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
+from mpifed.shards.memory import check_memory
 from mpifed.shards.optimum import MOST_FEATURES, least_squares
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, kept
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.shards.sources import Dataset, Source, Tables
+from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES
 from mpifed.shards.store import About, Federation, open_federation, write_federation
 
@@ -62,10 +64,10 @@ class Options:
             self._check_split()
         if (self.split == "columns" or self.map or own) and (self.partition != "iid" or self.skew is not None):
             raise UsageError("--partition and --skew say who gets which rows; here --split columns, --map or files do")
-        if self.pack < 1:
-            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more")
+        if not 1 <= self.pack < 2**31:
+            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file, and fewer than 2^31")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
 
     def _check_split(self) -> None:
         if self.split is None:
@@ -104,8 +106,7 @@ def prepare(options: Options) -> Federation:
     DataError
         When the source is missing or damaged.
     """
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
-        raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")
+    _check_out(options)
     data = options.source.read(options.seed)
     if options.test_fraction is not None:
         data = _hold_out(data, options.test_fraction, options.seed)
@@ -135,6 +136,24 @@ def prepare(options: Options) -> Federation:
     return open_federation(options.out)
 
 
+def _check_out(options: Options) -> None:
+    """Raise UsageError for a folder that is in use, DataError where data of a size that is known cannot be written."""
+    try:
+        if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
+            raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")
+        if not isinstance(options.source, Synthetic):
+            return
+        size, parent = options.source.nbytes, next(path for path in options.out.absolute().parents if path.exists())
+        free = shutil.disk_usage(parent).free
+    except OSError as error:
+        raise DataError(f"--out {options.out}: cannot be written ({error.strerror}); give another folder") from error
+    if size > free:
+        raise DataError(
+            f"--out {options.out}: needs {size / 2**30:.4g} GiB, and there are {free / 2**30:.4g} GiB; give another "
+            "folder, or lower --samples or --features"
+        )
+
+
 def _partition(options: Options, y: Array, features: int) -> Partition:
     if options.map:
         partition = read_map(options.map, len(y), features, options.missing)
@@ -156,6 +175,9 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
     if data.test is not None:
         raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
     out = held_out(data.labels, fraction, seed)
+    if data.dtype is not None:
+        size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
+        check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
 
     def chunks(which: Array) -> Iterator[Any]:
         start = 0

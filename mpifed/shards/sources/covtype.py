@@ -10,17 +10,25 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.shards.partition import stream
 from mpifed.shards.sources.dataset import Dataset, whole
-from mpifed.shards.sources.download import fetched
+from mpifed.shards.sources.download import original
+from mpifed.shards.sources.table import read_numbers
 
-REMEDY = (
-    "put covertype/samples_py3 and covertype/targets_py3, as scikit-learn writes them elsewhere, into any folder for "
-    "`mpifed data covtype FOLDER`, or give the table itself: `mpifed data csv covtype.data.gz`"
+MIRRORS = (
+    "https://ndownloader.figshare.com/files/5976039",
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/covtype.data.gz",
 )
+SHA256 = "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771"
+NAMES = (
+    "Elevation", "Aspect", "Slope", "Horizontal_Distance_To_Hydrology", "Vertical_Distance_To_Hydrology",
+    "Horizontal_Distance_To_Roadways", "Hillshade_9am", "Hillshade_Noon", "Hillshade_3pm",
+    "Horizontal_Distance_To_Fire_Points", *(f"Wilderness_Area_{i}" for i in range(4)),
+    *(f"Soil_Type_{i}" for i in range(40)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Covtype:
-    """The table by scikit-learn, from its folder `path` or downloaded; labels are 1 to 7, and there is no test set."""
+    """The original file covtype.data.gz, `path` or in that folder, or downloaded; labels are 1 to 7, no test set."""
 
     path: Path | None = None
     samples: int | None = None  # rows, drawn by the seed; None for all
@@ -31,18 +39,17 @@ class Covtype:
         Raises
         ------
         DataError
-            When they are not there and cannot be downloaded.
+            When the file is another, or is not there and cannot be downloaded.
         UsageError
             When there are fewer rows than asked for.
         """
-        from sklearn import datasets
-
-        table = fetched(datasets.fetch_covtype, "Covertype", self.path, REMEDY)
-        X, labels = table.data, table.target
+        path = original("covtype", self.path, MIRRORS, SHA256)
+        width = len(NAMES) + 1
+        cells = read_numbers(path, None, width, range(width))
+        X, labels = cells[:, :-1].astype(np.float32), cells[:, -1].astype(np.int64)  # integers below 2^24
         if self.samples is not None:
             if not 0 < self.samples <= len(X):
                 raise UsageError(f"--samples {self.samples}: covtype has {len(X)} rows; give 1 to {len(X)}")
             at = np.sort(stream(seed, "samples").choice(len(X), self.samples, replace=False))
             X, labels = X[at], labels[at]
-        X, names = X.astype(np.float32), tuple(table.feature_names)  # integers below 2^24
-        return Dataset(X.shape[1], np.float32, labels.astype(np.int64), whole(X), names=names)
+        return Dataset(X.shape[1], np.float32, labels, whole(X), names=NAMES, files=(path,))

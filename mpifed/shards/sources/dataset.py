@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
+import reprlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
-from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
@@ -21,7 +22,17 @@ from mpifed.shards.partition import Partition
 
 CHUNK_VALUES = 1 << 22  # of dense rows made at a time: 16 MiB of float32
 
+# what a packed file may unpack to, unless the user allows more: a9a.bz2 has 40 times its size, gzip can reach 1,000
+UNPACKED_RATIO, UNPACKED_BYTES = 100, 2**28
+
+_PIECE_BYTES = 2**20  # unpacked at a time
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
+shown = _SHORT.repr  # as a message shows what a file says, however long that is
+
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -55,26 +66,77 @@ def whole(X: Any) -> Callable[[], Iterator[Any]]:
     return lambda: iter([X])
 
 
+class _Bounded(io.RawIOBase):
+    """The first bytes of what a packed file unpacks to; DataError where it has more, or is damaged."""
+
+    def __init__(self, stream: Any, path: Path, most: float) -> None:
+        self._stream, self._path, self._most, self._done = stream, path, most, 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes."""
+        try:
+            size: int = self._stream.readinto(buffer)
+        except _DAMAGES as error:
+            raise _damaged(self._path, error) from error
+        self._done += size
+        if not self._done <= self._most:
+            raise DataError(
+                f"{self._path}: {self._path.stat().st_size} bytes that unpack to more than {self._most:.0f}; if that "
+                "is as it should be, allow more with --max-unpacked GIB"
+            )
+        return size
+
+
 @contextmanager
-def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
-    """The content of a file, unpacked where its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
+def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None) -> Iterator[IO[Any]]:
+    """The content of a regular file, unpacked where its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 
-    Raises DataError when there is no such file, or it cannot be unpacked.
+    Parameters
+    ----------
+    path : of the file
+    mode : "rb" or "rt"
+    max_unpacked : GiB that a packed file may have unpacked; None for a hundred times its size, at least 1/4 GiB
+
+    Raises
+    ------
+    DataError
+        When there is no such file, it cannot be unpacked, or unpacks to more.
     """
+    check_file(path)
     try:
-        with _OPENERS.get(path.suffix, open)(path, mode, **({"errors": "replace"} if mode == "rt" else {})) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read to its end ({error}); get the file again") from error
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+            if path.suffix in _OPENERS:
+                likely = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
+                most = likely if max_unpacked is None else max_unpacked * 2**30
+                file = io.BufferedReader(_Bounded(file, path, most), 2**16)
+            yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
+    except _DAMAGES as error:
+        raise _damaged(path, error) from error
 
 
-def read_packed(path: Path) -> bytes:
-    """All of the content (see `open_packed`)."""
-    with open_packed(path) as file:
-        content: bytes = file.read()
-    return content
+def check_packed(path: Path, max_unpacked: float | None) -> None:
+    """Raise the errors of `open_packed` for a packed file, to its end, before anything that it holds takes memory."""
+    if path.suffix in _OPENERS:
+        with open_packed(path, "rb", max_unpacked) as file:
+            while file.read(_PIECE_BYTES):
+                pass
+
+
+def check_file(path: Path) -> None:
+    """Raise DataError unless there is such a file: no folder, pipe or device, which may have no end."""
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: cannot be read to its end ({error}); get the file again")
 
 
 def typed_labels(path: Path, labels: Array, task: str) -> Array:
@@ -103,14 +165,17 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
 
 
 def check_finite(path: Path, X: Any, labels: Array) -> None:
-    """Raise DataError for the first row of X [s, p], dense or CSR, or label [s] that is not a finite number."""
-    bad = ~np.isfinite(labels)
-    if sparse.issparse(X):
-        row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-        bad[row_of[~np.isfinite(X.data)]] = True
-    else:
-        bad |= ~np.isfinite(X).all(axis=1)
+    """Raise DataError for the first row of X [s, p], CSR, or label [s] that is no finite number in float32."""
+    bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
+    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    bad[row_of[~np.isfinite(X.data)]] = True
     if bad.any():
         raise DataError(
             f"{path}: row {np.flatnonzero(bad)[0] + 1} has a value that is no finite number; mend or remove it"
         )
+
+
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names separated by commas; of many, the first, and how many there are."""
+    every = [str(name) for name in names]
+    return ", ".join(every[:most]) + (f", ... ({len(every)} in all)" if len(every) > most else "")

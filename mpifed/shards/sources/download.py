@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import pickle
-import warnings
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from mpifed.core.errors import DataError
+from mpifed.shards.layout import sha256
 from mpifed.shards.progress import progress
 
 TIMEOUT_S = 10.0  # without any byte
+MOST_BYTES = 2**30  # that any of the files may have
 
 
 def cache_folder(name: str) -> Path:
@@ -37,7 +35,10 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
     """
     import requests
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path.parent}: cannot be made ({error.strerror})") from error
     part = path.with_name(f"{path.stem}.part{path.suffix}")
     reasons = []
     for url in urls:
@@ -49,7 +50,7 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
                 check(part)
                 part.rename(path)
                 return
-            except requests.RequestException as error:
+            except (requests.RequestException, OSError) as error:
                 reason = f"{url}: {error}"
             except DataError as error:
                 reason = f"{url}: {error}"
@@ -58,29 +59,44 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
     raise DataError(f"{path.name}: cannot be downloaded ({'; '.join(reasons)})")
 
 
-def fetched(read: Callable[..., Any], what: str, folder: Path | None, remedy: str, **options: Any) -> Any:
-    """What a function of scikit-learn gives that downloads data and keeps them.
+def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str) -> Path:
+    """A file whose SHA-256 is known, checked.
 
     Parameters
     ----------
-    read : takes `data_home` and the `options`
-    what : the data's name
-    folder : where they are kept; None for scikit-learn's own
-    remedy : what to do where they can be neither found nor downloaded
+    name : of the source
+    path : the file, or the folder it lies in; None for the folder of downloads, where it is kept
+    urls : where it is; the last part of each is its name
+    checksum : SHA-256 in hexadecimal digits
 
     Raises
     ------
     DataError
-        When that is so, or what is kept is damaged.
+        When it is another file, or is missing and cannot be downloaded.
     """
+    folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]
+    file = folder if path and path.is_file() else folder / filename
+
+    def check(file: Path) -> None:
+        try:
+            digest = sha256(file)
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+        if digest != checksum:
+            raise DataError(f"{file}: SHA-256 is {digest}, of the original {checksum}; get {urls[-1]} again")
+
+    if file.is_file():
+        check(file)
+        return file
+    if path:
+        raise DataError(f"{file}: no such file; put {filename} of {urls[-1]} into {folder}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it tries again
-            return read(data_home=folder if folder is None else str(folder), **options)
-    except (OSError, EOFError, ValueError, zlib.error, pickle.UnpicklingError) as error:
-        where = folder or "the folder of scikit-learn (SCIKIT_LEARN_DATA, else ~/scikit_learn_data)"
-        why = str(error) or type(error).__name__
-        raise DataError(f"{what}: cannot be read from {where}, nor downloaded ({why}); {remedy}") from error
+        fetch(file, urls, check)
+    except DataError as error:
+        raise DataError(
+            f"{error}; put {filename} into {folder}, or into any folder for `mpifed data {name} FOLDER`"
+        ) from error
+    return file
 
 
 def _size(path: Path) -> int:
@@ -98,10 +114,12 @@ def _go_on(url: str, part: Path) -> None:
             return  # it is complete
         response.raise_for_status()
         goes_on = response.status_code == requests.codes.partial_content
-        length = response.headers.get("Content-Length")
+        length = response.headers.get("Content-Length", "")
         have = have if goes_on else 0
-        total = have + int(length) if length else None
+        total = have + int(length) if length.isdecimal() and len(length) < 19 else None
         with part.open("ab" if goes_on else "wb") as file, progress(part.name, total, have) as advance:
             for piece in response.iter_content(1 << 16):
+                if file.tell() > MOST_BYTES:
+                    raise DataError(f"more than {MOST_BYTES} bytes; expected a smaller file")
                 file.write(piece)
                 advance(len(piece))

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, read_packed, whole
+from mpifed.shards.sources.dataset import Dataset, open_packed, whole
 from mpifed.shards.sources.download import cache_folder, fetch
 
 # name: (shape, MD5 of the unpacked file)
@@ -83,18 +83,20 @@ def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
         When the file has another magic number, shape, length or checksum.
     """
     remedy = "get the original file of MNIST again"
-    content = read_packed(path)
     header = 4 + 4 * len(shape)
+    size = header + int(np.prod(shape))
+    with open_packed(path) as file:
+        content: bytes = file.read(size + 1)  # no more, whatever the header says
     if content[:4] != bytes([0, 0, 8, len(shape)]):
         raise DataError(
             f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {len(shape)} dimensions with "
             f"0000080{len(shape)}; {remedy}"
         )
     found = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
-    size = header + int(np.prod(shape))
     if found != shape or len(content) != size:
         raise DataError(
-            f"{path}: {len(content)} bytes, said to be an array {found}; expected {size} bytes and {shape}; {remedy}"
+            f"{path}: {f'more than {size}' if len(content) > size else len(content)} bytes, said to be an array "
+            f"{found}; expected {size} bytes and {shape}; {remedy}"
         )
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != md5:

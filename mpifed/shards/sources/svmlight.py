@@ -11,8 +11,10 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, check_finite, open_packed, typed_labels, whole
+from mpifed.shards.memory import check_memory
+from mpifed.shards.sources.dataset import Dataset, check_finite, check_packed, open_packed, shown, typed_labels, whole
 
+FEATURES = 2**24  # that a small file may have, unless the user allows more; webspam has 16,609,143
 DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as much room as dense float32
 
 
@@ -24,6 +26,8 @@ class Svmlight:
     test: Path | None = None
     dense: bool | None = None  # how rows are stored; None goes by the share of values that are not zero
     task: str = "auto"
+    max_unpacked: float | None = None  # GiB (see `open_packed`)
+    max_features: int | None = None  # None for as many as there are values, at least `FEATURES`
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -31,31 +35,45 @@ class Svmlight:
         Raises
         ------
         DataError
-            When a file is missing or damaged, or holds something that is no finite number.
+            When a file is missing or damaged, or holds something that is no finite number, or few values of very many
+            features.
+        UsageError
+            When dense rows need more memory than there is.
         """
         files = [self.path] if self.test is None else [self.path, self.test]
-        (X, labels), *rest = _load(files)
-        dense = X.nnz > DENSE_ABOVE * X.shape[0] * X.shape[1] if self.dense is None else self.dense
+        (X, labels), *rest = _load(files, self.max_unpacked)
+        values, features = X.nnz + sum(part.nnz for part, _ in rest), X.shape[1]
+        if features > (max(FEATURES, values) if self.max_features is None else self.max_features):
+            raise DataError(
+                f"{' and '.join(map(str, files))}: {values} values of {features} features; if that is as it should be, "
+                f"allow it with --max-features {features}"
+            )
+        dense = X.nnz > DENSE_ABOVE * X.shape[0] * features if self.dense is None else self.dense
+        if dense:
+            rows = X.shape[0] + sum(part.shape[0] for part, _ in rest)
+            check_memory(4 * rows * features, f"{rows} rows of {features} features as dense numbers", "use --sparse")
         labels = typed_labels(files[0], labels, self.task)
         task = "classification" if labels.dtype == np.int64 else "regression"
         test = None
         for test_X, test_labels in rest:
             test = (test_X.toarray() if dense else test_X), typed_labels(files[1], test_labels, task)
-        rows = whole(X.toarray() if dense else X)
-        return Dataset(X.shape[1], np.float32 if dense else None, labels, rows, test, files=tuple(files))
+        chunks = whole(X.toarray() if dense else X)
+        return Dataset(features, np.float32 if dense else None, labels, chunks, test, files=tuple(files))
 
 
-def _load(files: list[Path]) -> list[tuple[Any, Array]]:
+def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Any, Array]]:
     """(rows CSR [s, p] float32, labels [s]) of each file, with one p for all."""
     from sklearn.datasets import load_svmlight_files
 
+    for path in files:
+        check_packed(path, max_unpacked)
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_packed(path)) for path in files]
+        opened = [stack.enter_context(open_packed(path, max_unpacked=max_unpacked)) for path in files]
         try:
             parts = load_svmlight_files(opened, dtype=np.float32)
         except (ValueError, IndexError, OverflowError) as error:
             for path in files:
-                _explain(path)
+                _explain(path, max_unpacked)
             raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
     pairs = list(zip(parts[::2], parts[1::2], strict=True))
     for path, (X, labels) in zip(files, pairs, strict=True):
@@ -67,9 +85,9 @@ def _load(files: list[Path]) -> list[tuple[Any, Array]]:
     return pairs
 
 
-def _explain(path: Path) -> None:
+def _explain(path: Path, max_unpacked: float | None) -> None:
     """Raise DataError for the first line that breaks the format."""
-    with open_packed(path) as file:
+    with open_packed(path, max_unpacked=max_unpacked) as file:
         for number, line in enumerate(file, 1):
             words = line.partition(b"#")[0].split()
             try:
@@ -77,6 +95,9 @@ def _explain(path: Path) -> None:
                 for word in words[:1] + [word.partition(b":")[2] for word in words[1:]]:
                     float(word)
             except ValueError as error:
-                raise DataError(f"{path}: line {number}: {error}; expected `label column:value ...`") from error
+                what = shown(str(error))[1:-1]
+                raise DataError(f"{path}: line {number}: {what}; expected `label column:value ...`") from error
             if any(left >= right for left, right in zip([-1, *columns], columns, strict=False)):
-                raise DataError(f"{path}: line {number}: columns {columns} are not ascending numbers from 0")
+                raise DataError(f"{path}: line {number}: columns {shown(columns)} are not ascending numbers from 0")
+            if columns and columns[-1] > np.iinfo(np.int32).max:
+                raise DataError(f"{path}: line {number}: column {shown(columns[-1])}; expected one below 2^31")

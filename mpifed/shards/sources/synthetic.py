@@ -9,8 +9,11 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
+from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import stream
 from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset
+
+MOST_NOISE = 1e30  # with which labels are numbers in float32
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,23 @@ class Synthetic:
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise UsageError(f"--{name} {value}: expected a number of at least {low}")
+        if self.noise > MOST_NOISE:
+            raise UsageError(f"--noise {self.noise:g}: expected a number of at most {MOST_NOISE:g}")
+        remedy = "lower --samples, --features or --classes"
+        check_memory(32 * self.samples, f"--samples {self.samples}: their labels", remedy)
+        rows = min(self.samples, max(1, CHUNK_VALUES // self.features))
+        size = 8 * self._outputs * (self.features + 2 * rows)
+        check_memory(size, f"--features {self.features}: {self._outputs} scores of each row, and their weights", remedy)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all values as stored."""
+        return self.samples * self.features * np.dtype(self.dtype).itemsize
+
+    @property
+    def _outputs(self) -> int:
+        """h, scores of a row."""
+        return 1 if self.task == "regression" else self.classes or 10
 
     def read(self, seed: int) -> Dataset:
         """The data; one pass over them gives the labels."""
@@ -61,8 +81,7 @@ class Synthetic:
 
     def _weights(self, seed: int) -> Array:
         """[p, h] float32 by which raw values are multiplied."""
-        outputs = 1 if self.task == "regression" else self.classes or 10
-        weights = stream(seed, "weights of synthetic data").standard_normal((self.features, outputs))
+        weights = stream(seed, "weights of synthetic data").standard_normal((self.features, self._outputs))
         if self.dtype == "uint8":
             weights -= weights.mean(axis=0)  # values have a mean, which would favour some of the classes
             weights *= np.sqrt(12) / 255

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, open_packed, typed_labels, whole
+from mpifed.shards.sources.dataset import Dataset, check_packed, listed, open_packed, shown, typed_labels, whole
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Table:
     test: Path | None = None
     label: str = "-1"  # name or position of the label's column; negative positions count from the last
     task: str = "auto"
+    max_unpacked: float | None = None  # GiB (see `open_packed`)
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -47,9 +52,12 @@ class Table:
 
     def _load(self, path: Path) -> tuple[tuple[str, ...] | None, Array, Array]:
         """(names of the features, rows [s, p] float32, labels [s] float64) of a file."""
-        names, width = first_line(path)
-        cells = read_numbers(path, names, width, range(width))
+        check_packed(path, self.max_unpacked)
+        names, width = first_line(path, self.max_unpacked)
         at = self._position(path, names, width)
+        if width == 1:
+            raise DataError(f"{path}: no column beside the label's; expected a feature or more")
+        cells = read_numbers(path, names, width, range(width), self.max_unpacked)
         features = tuple(name for i, name in enumerate(names) if i != at) if names else None
         return features, np.delete(cells.astype(np.float32), at, axis=1), cells[:, at]
 
@@ -60,14 +68,16 @@ class Table:
         try:
             return range(width)[int(self.label)]
         except (ValueError, IndexError) as error:
-            known = f"the names {', '.join(names)} or " if names else ""
+            known = f"the names {listed(names)} or " if names else ""
             raise UsageError(
                 f"--label {self.label}: {path} has no such column; expected {known}a number "
                 f"from {-width} to {width - 1}"
             ) from error
 
 
-def read_numbers(path: Path, names: list[str] | None, width: int, columns: Sequence[int]) -> Array:
+def read_numbers(
+    path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None = None
+) -> Array:
     """Some columns of a table.
 
     Parameters
@@ -75,6 +85,7 @@ def read_numbers(path: Path, names: list[str] | None, width: int, columns: Seque
     path : of the file
     names, width : as `first_line` gives them
     columns : positions
+    max_unpacked : GiB (see `open_packed`)
 
     Returns
     -------
@@ -86,26 +97,28 @@ def read_numbers(path: Path, names: list[str] | None, width: int, columns: Seque
         When the file is damaged or has no rows, or a cell of those columns is no finite number in float32.
     """
     try:
-        with open_packed(path, "rt") as file, warnings.catch_warnings():
+        with open_packed(path, "rt", max_unpacked) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that there are no rows
             cells = np.loadtxt(
                 file, delimiter=",", skiprows=1 if names else 0, ndmin=2, comments=None, quotechar='"',
                 usecols=None if len(columns) == width else columns,
             )  # fmt: skip
     except ValueError as error:
-        _explain(path, names, width, columns)
+        _explain(path, names, width, columns, max_unpacked)
         raise DataError(f"{path}: {error}") from error
     if not cells.size:
         raise DataError(f"{path}: no rows; expected numbers, separated by commas")
-    if not (np.abs(cells) <= np.finfo(np.float32).max).all():
-        _explain(path, names, width, columns)
+    largest = np.finfo(np.float32).max
+    if cells.shape[1] != len(columns) or not -largest <= cells.min() <= cells.max() <= largest:
+        _explain(path, names, width, columns, max_unpacked)
+        raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; mend it")
     return cells
 
 
-def first_line(path: Path) -> tuple[list[str] | None, int]:
+def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str] | None, int]:
     """(the names of the columns if the first line has names, how many columns)."""
-    with open_packed(path, "rt") as file:
-        cells = next(csv.reader(file), [])
+    with read_lines(path, max_unpacked) as lines:
+        cells: list[str] = next(lines, [])
     if not cells:
         raise DataError(f"{path}: line 1 is empty; expected numbers or names, separated by commas")
     numbers = [_number(cell) is not None for cell in cells]
@@ -114,10 +127,29 @@ def first_line(path: Path) -> tuple[list[str] | None, int]:
     if any(numbers):
         column = numbers.index(False)
         raise DataError(
-            f"{path}: line 1, column {column + 1}: {cells[column]!r} among numbers; "
+            f"{path}: line 1, column {column + 1}: {shown(cells[column])} among numbers; "
             "expected numbers in all columns, or names in all"
         )
-    return [cell.strip() for cell in cells], len(cells)
+    names = [cell.strip() for cell in cells]
+    for column, name in enumerate(names):
+        if not name or any(unicodedata.category(letter) == "Cc" for letter in name):
+            what = f"the name {shown(name)}, with a control character" if name else "no name"
+            raise DataError(f"{path}: line 1, column {column + 1} has {what}; every column needs a name of its own")
+    (name, count), *_ = Counter(names).most_common(1)
+    if count > 1:
+        raise DataError(f"{path}: line 1 names {count} columns {shown(name)}; every column needs a name of its own")
+    return names, len(cells)
+
+
+@contextmanager
+def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Any]:
+    """The `csv.reader` of a table; what it finds wrong becomes a DataError."""
+    with open_packed(path, "rt", max_unpacked) as file:
+        lines = csv.reader(file)
+        try:
+            yield lines
+        except csv.Error as error:
+            raise DataError(f"{path}: line {lines.line_num}: {error}; expected numbers, separated by commas") from error
 
 
 def _number(cell: str) -> float | None:
@@ -127,10 +159,11 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _explain(path: Path, names: list[str] | None, width: int, columns: Sequence[int]) -> None:
+def _explain(
+    path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None
+) -> None:
     """Raise DataError for the first cell in `columns` that is no finite number in float32, or line of another width."""
-    with open_packed(path, "rt") as file:
-        lines = csv.reader(file)
+    with read_lines(path, max_unpacked) as lines:
         if names:
             next(lines)
         for cells in filter(None, lines):
@@ -140,8 +173,9 @@ def _explain(path: Path, names: list[str] | None, width: int, columns: Sequence[
             for column in columns:
                 cell = cells[column]
                 number = _number(cell)
-                if number is None or not np.isfinite(number) or abs(number) > float(np.finfo(np.float32).max):
+                if number is None or not abs(number) <= float(np.finfo(np.float32).max):
                     name = f" ({names[column]})" if names else ""
                     raise DataError(
-                        f"{place}, column {column + 1}{name}: {cell!r} is no finite number; mend or remove the line"
+                        f"{place}, column {column + 1}{name}: {shown(cell)} is no finite number; "
+                        "mend or remove the line"
                     )

@@ -12,10 +12,8 @@ what both have; here any number of clients are joined, with samples that only so
 
 from __future__ import annotations
 
-import csv
 import hmac
 import secrets
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +26,8 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import cover
 from mpifed.shards.partition import Groups, Partition, by_rectangles
-from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, open_packed, typed_labels
-from mpifed.shards.sources.table import first_line, read_numbers
+from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, check_packed, listed, open_packed, shown, typed_labels
+from mpifed.shards.sources.table import first_line, read_lines, read_numbers
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -60,6 +58,7 @@ class Tables:
     key: Path | None = None  # file of the hashes' key; None for one that is drawn anew and forgotten
     task: str = "auto"
     missing: str = "error"  # "zero" where a sample may have no value of a feature
+    max_unpacked: float | None = None  # GiB (see `open_packed`)
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -95,7 +94,8 @@ class Tables:
     def _key(self) -> bytes:
         if self.key is None:
             return secrets.token_bytes(32)
-        with open_packed(self.key) as file:
+        check_packed(self.key, self.max_unpacked)
+        with open_packed(self.key, max_unpacked=self.max_unpacked) as file:
             key: bytes = file.read()
         if len(key) < LEAST_KEY_BYTES:
             raise UsageError(
@@ -106,19 +106,17 @@ class Tables:
 
     def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
         """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
-        names, width = first_line(path)
+        check_packed(path, self.max_unpacked)
+        names, width = first_line(path, self.max_unpacked)
         names = names or []
-        for name, count in Counter(names).items():
-            if count > 1:
-                raise DataError(f"{path}: line 1 names {count} columns {name!r}; every column needs a name of its own")
         if self.id not in names:
             raise DataError(f"{path}: line 1 names no column {self.id!r}, which --id says has the identifiers")
         at = names.index(self.id)
         own = [name for name in names if name not in (self.id, self.label)]
         if not own:
-            raise DataError(f"{path}: no column beside {', '.join(names)}; every client needs a feature")
-        ids = _identifiers(path, at)
-        cells = read_numbers(path, names, width, [i for i in range(width) if i != at])
+            raise DataError(f"{path}: no column beside {listed(names)}; every client needs a feature")
+        ids = _identifiers(path, at, self.max_unpacked)
+        cells = read_numbers(path, names, width, [i for i in range(width) if i != at], self.max_unpacked)
         if len(cells) != len(ids):
             raise DataError(f"{path}: {len(ids)} lines, of which {len(cells)} can be read; remove line breaks in cells")
         if self.label not in names:
@@ -134,7 +132,7 @@ class Tables:
         if found.cell is None or (found.missing and self.missing == "zero"):
             return partition._replace(missing=found.missing)
         row, column = found.cell
-        what = f"feature {names[column]!r} of sample {_id_of(parts, row)!r}"
+        what = f"feature {names[column]!r} of sample {shown(_id_of(parts, row))}"
         if found.holders:
             files = " and ".join(str(parts[client].path) for client in found.holders)
             raise DataError(f"{self.path}: {what} is in {files}; remove it from all but one")
@@ -149,11 +147,10 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one a client") from error
 
 
-def _identifiers(path: Path, column: int) -> list[str]:
+def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[str]:
     """The identifiers [s] in a file, without blanks around them."""
     line_of: dict[str, int] = {}
-    with open_packed(path, "rt") as file:
-        lines = csv.reader(file)
+    with read_lines(path, max_unpacked) as lines:
         next(lines)
         for cells in filter(None, lines):
             name = cells[column].strip() if column < len(cells) else ""
@@ -161,7 +158,7 @@ def _identifiers(path: Path, column: int) -> list[str]:
                 raise DataError(f"{path}: line {lines.line_num}: no identifier; every sample needs one")
             if name in line_of:
                 raise DataError(
-                    f"{path}: line {lines.line_num}: identifier {name!r}, as in line {line_of[name]}; "
+                    f"{path}: line {lines.line_num}: identifier {shown(name)}, as in line {line_of[name]}; "
                     "a client has one line for each sample"
                 )
             line_of[name] = lines.line_num
@@ -186,14 +183,14 @@ def _labels(parts: list[Part], samples: int) -> Array:
         before = labels[part.rows]
         for i in np.flatnonzero((before != part.labels) & (given_by[part.rows] >= 0))[:1]:
             raise DataError(
-                f"{part.path}: sample {part.ids[i]!r} has the label {part.labels[i]:g}, but {before[i]:g} in "
+                f"{part.path}: sample {shown(part.ids[i])} has the label {part.labels[i]:g}, but {before[i]:g} in "
                 f"{parts[given_by[part.rows[i]]].path}; mend one of them"
             )
         labels[part.rows], given_by[part.rows] = part.labels, client
     for row in np.flatnonzero(given_by < 0)[:1]:
         files = " and ".join(str(part.path) for part in parts if row in part.rows)
         raise DataError(
-            f"{files}: sample {_id_of(parts, int(row))!r} has no label in any file; add it, or remove the sample"
+            f"{files}: sample {shown(_id_of(parts, int(row)))} has no label in any file; add it, or remove the sample"
         )
     return labels
 

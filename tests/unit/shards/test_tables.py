@@ -183,7 +183,7 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
         ("--split rows", "the files of tables say who holds what"),
         ("--clients 3", "the files of tables say who holds what"),
         ("--partition classes:1", "here --split columns, --map or files do"),
-        ("--features 3", "--features: tables has no such option; it has id, key, label, path, task"),
+        ("--features 3", "--features: tables has no such option; it has --id, --key, --label"),
     ],
 )
 def test_impossible_options(folder: Path, words: str, message: str) -> None:

@@ -1,0 +1,69 @@
+"""Data files for fuzzing `mpifed data`: small good ones, what may stand in them, and the command on them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from fuzzing import Ended, check, ended
+from hypothesis import strategies as st
+from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
+
+from mpifed.shards.store import open_federation
+
+ROWS = np.round(np.random.default_rng(0).normal(0, 3, (12, 4)), 3).tolist()
+CSV = ("a,b,c,d,y\n" + "".join(",".join(map(str, row)) + f",{i % 3}\n" for i, row in enumerate(ROWS))).encode()
+SVMLIGHT = "".join(
+    f"{i % 2} " + " ".join(f"{j + 1}:{x}" for j, x in enumerate(row) if (i + j) % 3) + "\n"
+    for i, row in enumerate(ROWS)
+).encode()  # fmt: skip
+MAP = b"client,rows,columns\n0,0-3 8-11,all\n1,4-7,0 2\n2,4-7,1 3\n"
+# what cells, names, labels, column numbers, options may be; many of them are fine in some places
+NUMBERS = [
+    "", " ", "0", "1", "-1", "2", "-0", "+1", "007", "1.", ".5", "-2.5e3", "1e-400", "1e38", "3.5e38", "1e39", "-1e308",
+    "1e999", "nan", "-nan", "inf", "-Infinity", "1_000", "0x10", "1e", "1,5", "1;2", "9007199254740993", "4294967296",
+    "9223372036854775807", "4611686018427387904", "18446744073709551616", "2147483647", "2147483648", "16777215",
+    "16777216", "999999999", "true", "null", "'", '"', "''", '""', "#", ":", "=", "-", "--", "\u0663", "½", "1\u00a0",
+    "\0", "\x1b[31m", "\ufeff1", "%s", "../../x", "9" * 400, "9" * 5000, "0." + "1" * 400, "1" * 140_000,
+    "x" * 140_000, "a\rb", "é" * 300,
+]  # fmt: skip
+WORDS = st.one_of(
+    st.sampled_from(NUMBERS), st.integers(-(2**70), 2**70).map(str), st.floats(width=64).map(repr), st.text(max_size=12)
+)
+
+
+def make(folder: Path, *words: object) -> Ended:
+    """`mpifed data ... --out out` ended cleanly; what it made can be read, what it did not make is not there."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    end = ended(["data", *words, "--out", out], folder)
+    check(end)
+    assert len(end.text) < 3000 + sum(len(str(word)) for word in words), end.text[:5000]
+    assert (out / "federation.h5").exists() == (end.code == 0), end
+    if end.code == 0:
+        federation = open_federation(out, verify=True)
+        assert (federation.counts > 0).all()
+        assert (federation.widths > 0).all()
+        for client in range(min(federation.clients, 5)):
+            shard = federation.shard(client, in_memory=True)
+            rows = np.arange(min(shard.samples, 20))
+            if federation.sparse:
+                values = shard.take_sparse(rows, np.float64).data
+            else:
+                shard.take(rows, values := np.full((len(rows), shard.features), np.nan))
+            assert np.isfinite(values).all()
+            assert np.isfinite(shard.y).all()
+    return end
+
+
+def lines(rows: Iterable[Iterable[str]], separator: str = ",") -> bytes:
+    """The lines of a file, with whatever is in them."""
+    return "".join(separator.join(row) + "\n" for row in rows).encode(errors="replace")
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,225 @@
+"""Damaged and hostile data files, and options of `mpifed data`: a clean end, and nothing half done."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import CSV, MAP, SVMLIGHT, WORDS, lines, make, written
+from fuzzing import examples, mutated, seeds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpifed.shards.sources import mnist
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
+}  # fmt: skip
+TABLES = {
+    "a.csv": b"id,height,label\nann,1.5,0\nbob,1.25,1\ncat,2,0\n",
+    "b.csv": b"id,weight,label\nbob,70,1\nann,60,0\n",
+    "c.csv": b'id,"age",pulse\ncat,7,90\nbob,8,80\n',
+}
+SPLITS = st.sampled_from([
+    "rows --clients 2", "columns --clients 2", "grid --grid 2x2", "rows --clients 1 --test-fraction 0.3",
+    "rows --clients 2 --partition dirichlet:0.5", "rows --clients 2 --scale standard", "rows --clients 3 --skew 1",
+    "rows --clients 2 --scale minmax,unit-rows", "rows --clients 2 --labels even-odd", "rows --clients 2 --scale unit",
+    "rows --clients 2 --task regression --scale standard", "rows --clients 2 --task classification",
+])  # fmt: skip
+BY_TABLE = st.sampled_from(["", "--scale standard", "--test-fraction 0.3 --missing zero", "--missing zero"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "svmlight"])
+@given(seed=seeds, suffix=st.sampled_from(list(PACKERS)), packed=st.booleans(), split=SPLITS)
+@examples(12)
+def test_damaged_files(tmp_path: Path, kind: str, seed: int, suffix: str, packed: bool, split: str) -> None:
+    content, pack = {"csv": CSV, "svmlight": SVMLIGHT}[kind], PACKERS[suffix]
+    content = mutated(pack(content), seed) if packed else pack(mutated(content, seed))
+    make(tmp_path, kind, written(tmp_path / f"a{suffix}", content), "--split", *split.split())
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), WORDS), max_size=2)  # (row, column, what is there)
+
+
+def changed(rows: list[list[str]], changes: list[tuple[int, int, str]]) -> list[list[str]]:
+    """A table with other words in some of its cells."""
+    rows = [list(row) for row in rows]
+    for row, column, word in changes:
+        rows[row % len(rows)][column % len(rows[row % len(rows)])] = word
+    return rows
+
+
+@given(
+    changes=CHANGES, named=st.booleans(), label=st.sampled_from(["-1", "0", "c", "y"]) | WORDS, split=SPLITS,
+    more=st.just([]) | st.lists(WORDS, max_size=5), last=st.integers(2, 14),
+)  # fmt: skip
+@examples(20)
+def test_strange_csv(
+    tmp_path: Path, changes: list[tuple[int, int, str]], named: bool, label: str, split: str, more: list[str], last: int
+) -> None:
+    table = changed([line.split(",") for line in CSV.decode().split()][not named : last], changes)
+    table += [more] if more else []
+    words = ("csv", written(tmp_path / "a.csv", lines(table)), "--split", *split.split())
+    make(tmp_path, *words, f"--label={label.replace(chr(0), '')}")
+
+
+@given(
+    changes=CHANGES, more=st.just([]) | st.lists(WORDS, max_size=5), test=st.booleans(),
+    dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
+)  # fmt: skip
+@examples(20)
+def test_strange_svmlight(
+    tmp_path: Path, changes: list[tuple[int, int, str]], more: list[str], test: bool, dense: str, split: str
+) -> None:
+    table = [line.replace(":", " : ").split() for line in SVMLIGHT.decode().splitlines()]
+    content = lines([*changed(table, changes), *([more] if more else [])], " ").replace(b" : ", b":")
+    own = written(tmp_path / "a.svm", SVMLIGHT if test else content)
+    other = ["--test", written(tmp_path / "t.svm", content)] if test else []
+    make(tmp_path, "svmlight", own, *other, *dense.split(), "--split", *split.split())
+
+
+COLUMNS = st.one_of(
+    st.integers(0, 30),
+    st.sampled_from([2**16, 2**20, 2**24 - 2, 2**24, 2**27, 2**31 - 2, 2**31 - 1, 2**31, 2**63, 10**30]),
+)
+
+
+@given(
+    columns=st.lists(st.lists(COLUMNS, min_size=1, max_size=4, unique=True).map(sorted), min_size=2, max_size=5),
+    labels=st.lists(st.integers(-(2**63), 2**63), min_size=5, max_size=5),
+    dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
+)  # fmt: skip
+@examples(12)
+def test_columns_of_svmlight(
+    tmp_path: Path, columns: list[list[int]], labels: list[int], dense: str, split: str
+) -> None:
+    rows = ([str(label), *(f"{at}:1" for at in row)] for label, row in zip(labels, columns, strict=False))
+    path = written(tmp_path / "a.svm", lines(rows, " "))
+    make(tmp_path, "svmlight", path, *dense.split(), "--split", *split.split())
+
+
+@given(seed=seeds, which=st.sampled_from(list(TABLES)), more=BY_TABLE)
+@examples(12)
+def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> None:
+    shutil.rmtree(tmp_path / "clients", ignore_errors=True)
+    for name, content in TABLES.items():
+        written(tmp_path / "clients" / name, mutated(content, seed) if name == which else content)
+    make(tmp_path, "tables", tmp_path / "clients", "--id", "id", "--label", "label", *more.split())
+
+
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(list(TABLES)), st.integers(0, 3), st.integers(0, 2), WORDS), max_size=2),
+    file=st.sampled_from(["x.csv", "x\n.csv", "\x1b[31m.csv", "é.csv", "x.csv.gz", "x" * 250 + ".csv"]), more=BY_TABLE,
+)  # fmt: skip
+@examples(20)
+def test_strange_tables(
+    tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str
+) -> None:
+    shutil.rmtree(tmp_path / "clients", ignore_errors=True)
+    for name, content in TABLES.items():
+        table = [line.split(",") for line in content.decode().split()]
+        table = changed(table, [cell for which, *cell in changes if which == name])
+        packed = gzip.compress if file.endswith(".gz") and name == "a.csv" else bytes
+        written(tmp_path / "clients" / (file if name == "a.csv" else name), packed(lines(table)))
+    make(tmp_path, "tables", tmp_path / "clients", "--id", "id", "--label", "label", *more.split())
+
+
+@given(
+    seed=seeds, which=st.sampled_from(list(mnist.FILES)), packed=st.booleans(), good=st.booleans(),
+    shape=st.one_of(st.none(), st.lists(st.sampled_from([0, 1, 3, 28, 2**16, 2**31, 2**32 - 1]), max_size=4)),
+)  # fmt: skip
+@examples(12)
+def test_damaged_idx(
+    tmp_path: Path, seed: int, which: str, packed: bool, good: bool, shape: list[int] | None
+) -> None:
+    """MNIST of a few images, whose checksums are known, one file damaged or with another header."""
+    folder, known = tmp_path / "mnist", {}
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, (full, _) in mnist.FILES.items():
+        form = (7, *full[1:])
+        values = np.random.default_rng(1).integers(0, 255 if len(form) > 1 else 3, form).astype(np.uint8)
+        content = idx(form) + values.tobytes()
+        known[name] = form, hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if name == which and shape is not None:
+            content = idx(tuple(shape)) + values.tobytes()
+        elif name == which and not good:
+            content = mutated(content, seed)
+        pack = gzip.compress if packed else bytes
+        written(folder / f"{name}{'.gz' if packed else ''}", pack(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mnist, "FILES", known)
+        end = make(tmp_path, "mnist", folder, "--split", "rows", "--clients", 2)
+    if good and shape is None:
+        assert end.code == 0, end
+
+
+def idx(shape: tuple[int, ...]) -> bytes:
+    """The header of a file of unsigned bytes."""
+    return bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
+
+
+HUGE = st.sampled_from([
+    "0", "1", "2", "3", "-1", "7", "x", "", "1.5", "nan", "inf", "1e300", "1e-300", "1000000000", "1000000000000",
+    "2147483648", "9223372036854775807", "9223372036854775808", "18446744073709551616", "9" * 400, "9" * 5000,
+    "/dev/zero", "/dev/null", "/", "a.csv", "a.svm", "x" * 300, "\udcff", "\x1b[31m",
+])  # fmt: skip
+OPTIONS = {  # and what each may be, beside that
+    "--clients": ["4", "1797"], "--grid": ["100000x100000", "2x3", "0x2", "9" * 21 + "x2", "1x1", "2x" + "9" * 5000],
+    "--partition": [
+        "iid", "dirichlet:1e-300", "dirichlet:1e308", "dirichlet:inf", "dirichlet:nan", "dirichlet:", "classes:1",
+        "classes:1000000000", "classes:2", "classes:" + "9" * 5000, "dirichlet:" + "9" * 5000,
+    ],
+    "--split": ["rows", "columns", "grid"], "--map": ["map.csv"], "--missing": ["zero", "error"], "--skew": ["0.1"],
+    "--labels": ["below:2", "below:" + "9" * 5000, "class:1", "class:x", "even-odd", "all", "below:", "class:\u0663"],
+    "--scale": ["unit", "none", "standard,unit,unit-rows", "minmax," * 50, "minmax", "standard", "unit-rows"],
+    "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--pack": ["5"], "--seed": ["17"],
+}  # fmt: skip
+TASKS = {"--task": ["classification", "regression", "auto"]}
+LIMITS = {"--max-unpacked": ["0.5"], "--test": ["a.csv", "a.svm"], **TASKS}
+SOURCES = {  # and what options each has of its own
+    "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **LIMITS},
+    "svmlight a.svm": {"--max-features": ["4"], "--dense": [""], "--sparse": [""], **LIMITS},
+    "synthetic": {
+        "--samples": ["50"], "--features": ["5"], "--noise": ["0", "1e29"], "--classes": ["4"],
+        "--dtype": ["uint8", "float32"], **TASKS,
+    },
+    "tables clients --id id --label label": {"--key": ["a.csv", "map.csv"], "--id": ["id"], **TASKS},
+    "mnist .": {}, "newsgroups .": {"--remove": ["headers", "headers,,", "none"]}, "covtype .": {"--samples": ["9"]},
+    "covtype a.csv": {"--samples": ["9"]}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
+    "csv": LIMITS, "tables a.csv --id id": {},
+}  # fmt: skip
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """A source with one to three options, of which some have values that nobody expects."""
+    source = draw(st.sampled_from(list(SOURCES)))
+    words = source.split()
+    if draw(st.integers(0, 9)) and not source.startswith("tables"):
+        words += draw(st.sampled_from(["--split rows --clients 2", "--split grid --grid 2x2"])).split()
+    for _ in range(draw(st.integers(0, 3))):
+        of_source = draw(st.booleans()) and SOURCES[source]
+        options = of_source or OPTIONS
+        option = draw(st.sampled_from(list(options)))
+        words.append(option)
+        if options[option] != [""]:
+            words.append(draw(st.sampled_from(options[option]) | HUGE))
+    return words
+
+
+@given(words=command_lines())
+@examples(40)
+def test_strange_options(tmp_path: Path, words: list[str]) -> None:
+    written(tmp_path / "a.csv", CSV)
+    written(tmp_path / "a.svm", SVMLIGHT)
+    written(tmp_path / "map.csv", MAP)
+    for name, content in TABLES.items():
+        written(tmp_path / "clients" / name, content)
+    make(tmp_path, *words)

@@ -1,0 +1,289 @@
+"""Small files and short options that ask for much: refused, in a moment and in little memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.shards.command import data
+from mpifed.shards.maps import read_map
+from mpifed.shards.sources import Svmlight, Table, Tables, dataset, svmlight
+from mpifed.shards.sources.dataset import listed, shown
+from mpifed.shards.sources.mnist import read_idx
+from mpifed.shards.store import open_federation
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+MOST = 200e6  # bytes that a refusal may take; the packer of xz takes 100e6
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """No test may take more."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MOST
+
+
+def run(*words: object) -> None:
+    CliRunner().invoke(data, list(map(str, words)), catch_exceptions=False, standalone_mode=False)
+
+
+# packed files
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("kind", [Table, Svmlight])
+def test_what_unpacks_to_very_much(tmp_path: Path, suffix: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "UNPACKED_BYTES", 2**16)
+    path = tmp_path / f"a{suffix}"
+    line = b"1,2\n" if kind is Table else b"1 1:2\n-1 2:1\n"
+    path.write_bytes(PACKERS[suffix](line * 300_000))
+    packed = path.stat().st_size
+    with pytest.raises(DataError, match=rf"a{suffix}: {packed} bytes that unpack to more than .* --max-unpacked GIB"):
+        kind(path).read(0)
+    with pytest.raises(DataError, match=r"unpack to more than 107374; "):
+        kind(path, max_unpacked=0.0001).read(0)
+    path.write_bytes(PACKERS[suffix](line * 30_000))
+    labels = kind(path, max_unpacked=1).read(0).labels
+    assert len(labels) == 30_000 * line.count(b"\n")
+
+
+@pytest.mark.parametrize("kind", [Table, Svmlight])
+def test_nothing_of_it_is_in_memory_before(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(300):
+            file.write((b"1,2\n" if kind is Table else b"1 1:2\n") * 2**18)
+    tracemalloc.reset_peak()
+    with pytest.raises(DataError, match="that unpack to more than"):
+        kind(path).read(0)
+    assert tracemalloc.get_traced_memory()[1] < 10e6
+
+
+def test_the_bound_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "UNPACKED_BYTES", 0)
+    path = tmp_path / "a.csv.gz"
+    rng = np.random.default_rng(0)
+    path.write_bytes(gzip.compress("".join(f"{x:.9f},1\n" for x in rng.random(20_000)).encode()))  # some 2 times
+    assert len(Table(path).read(0).labels) == 20_000
+
+
+def test_packed_tables_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "UNPACKED_BYTES", 2**16)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "a.csv.gz").write_bytes(gzip.compress(b"id,b,y\n" + b"\n" * 10**6))
+    key = tmp_path / "key.gz"
+    key.write_bytes(gzip.compress(b"k" * 10**7))
+    for source, name in ((Tables(tmp_path / "a", "id", "y"), "a.csv"), (Tables(tmp_path / "a", "id", "y", key), "key")):
+        with pytest.raises(DataError, match=rf"{name}.gz: .* unpack to more than"):
+            source.read(0)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_an_idx_file_of_more_than_it_says(tmp_path: Path, suffix: str) -> None:
+    path, header = tmp_path / f"images{suffix}", bytes([0, 0, 8, 2]) + np.array([2**31, 2**31], ">u4").tobytes()
+    path.write_bytes((gzip.compress if suffix else bytes)(header + bytes(10**7)))
+    words = r"more than 18 bytes, said to be an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
+    with pytest.raises(DataError, match=words):
+        read_idx(path, (2, 3), "")
+
+
+def test_the_damaged_one_of_two_files_is_named(tmp_path: Path) -> None:
+    path, test = tmp_path / "a.gz", tmp_path / "t.gz"
+    path.write_bytes(gzip.compress(b"1 1:2\n2 1:1\n" * 999)[:-20])
+    test.write_bytes(gzip.compress(b"1 1:2\n2 1:1\n"))
+    with pytest.raises(DataError, match=r"^[^;]*a\.gz: cannot be read to its end"):
+        Svmlight(path, test).read(0)
+
+
+@pytest.mark.parametrize("kind", [Table, Svmlight])
+def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
+    for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
+        with pytest.raises(DataError, match=words):
+            kind(path).read(0)
+        with pytest.raises(DataError, match=words):
+            read_map(path, 3, 3)
+    with pytest.raises(DataError, match=r"cannot be read .File name too long"):
+        kind(tmp_path / ("x" * 300)).read(0)
+
+
+# column numbers and labels
+
+
+def test_few_values_of_very_many_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text("1 1:1\n-1 2147483647:1\n")
+    with pytest.raises(DataError, match=r"a.svm: 2 values of 2147483647 features; .* --max-features 2147483647"):
+        Svmlight(path).read(0)
+    path.write_text("1 0:1\n-1 2147483648:1\n")
+    with pytest.raises(DataError, match=r"line 2: column 2147483648; expected one below 2\^31"):
+        Svmlight(path).read(0)
+    path.write_text("1 1:1\n-1 11:1\n")
+    assert Svmlight(path, max_features=11).read(0).features == 11
+    with pytest.raises(DataError, match="allow it with --max-features 11"):
+        Svmlight(path, max_features=10).read(0)
+    monkeypatch.setattr(svmlight, "FEATURES", 3)
+    path.write_text("1 1:1 2:1 3:1 4:1 5:1 6:1\n-1 7:1\n")  # as many as values
+    assert Svmlight(path).read(0).features == 7
+
+
+def test_few_values_as_dense_numbers(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.svm", 2 * 10**4
+    path.write_text("1 16777216:1\n" + "-1 1:1\n" * rows)
+    with pytest.raises(UsageError, match=r"20001 rows of 16777216 features .* needs 1250 GiB of memory, .*--sparse"):
+        Svmlight(path, dense=True).read(0)
+    assert Svmlight(path).read(0).dtype is None
+
+
+@pytest.mark.parametrize("label", ["1e300", "-1e39", "9" * 400])
+def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text(f"1 1:1\n{label} 1:2\n")
+    with pytest.raises(DataError, match="row 2 has a value that is no finite number"):
+        Svmlight(path).read(0)
+
+
+def test_labels_up_to_2_62(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("1,0\n2,4611686018427387904\n3,9007199254740991\n")
+    assert Table(path).read(0).labels.dtype == np.float64
+    path.write_text("1,0\n2,1\n3,9007199254740991\n4,-9007199254740991\n")
+    out = tmp_path / "out"
+    run("csv", path, "--split", "rows", "--clients", 2, "--partition", "dirichlet:1", "--out", out)
+    assert open_federation(out).classes == 4
+
+
+# cells and names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1," + "9" * 140_000 + "\n", r"line 2: field larger than field limit|'9+\.\.\.9+' is no finite"),
+        ("x" * 140_000 + ",b\n1,2\n", "line 1: field larger than field limit"),
+        ("a,b\n1," + "9" * 400 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
+        ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
+        ("a,b\n1,2,3\n4,5,6\n", "line 2: 3 columns, the first line has 2"),
+        ("a,a\n1,2\n", "line 1 names 2 columns 'a'; every column needs a name of its own"),
+        ("a, a ,b\n1,2,3\n", "line 1 names 2 columns 'a'"),
+        ("a,,b\n1,2,3\n", "line 1, column 2 has no name; every column needs a name of its own"),
+        ("a,  \n1,2\n", "line 1, column 2 has no name"),
+        ("a,b\0\n1,2\n", r"line 1, column 2 has the name 'b\\x00', with a control character"),
+        ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
+        ("y\n1\n2\n", "no column beside the label's"),
+    ],
+)
+def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words) as caught:
+        Table(path).read(0)
+    assert len(str(caught.value)) < 400
+
+
+def test_names_in_tables_are_checked_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for head, words in (("id,b,b ,y", "names 2 columns 'b'"), ("id,,y", "column 2 has no name")):
+        path.write_text(head + "\nk,1,2,3\n")
+        with pytest.raises(DataError, match=words):
+            Tables(tmp_path, "id", "y").read(0)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path, who = tmp_path / "a.csv", tmp_path / "map.csv"
+    path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
+    assert Table(path).read(0).names == ("a",)
+    path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
+    assert Table(path).read(0).labels.tolist() == [2, 4]
+    who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
+    assert read_map(who, 2, 2).clients == 1
+
+
+def test_messages_are_short() -> None:
+    assert listed(range(3)) == "0, 1, 2"
+    assert listed(range(99), 2) == "0, 1, ... (99 in all)"
+    assert len(shown("x" * 10**6)) < 100
+    assert shown("an identifier of an ordinary length, such as a UUID") == repr(
+        "an identifier of an ordinary length, such as a UUID"
+    )
+
+
+# maps
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,4000000000,all\n", "'4000000000'; expected numbers or ranges FIRST-LAST within 0 to 2, or all"),
+        ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
+        ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
+        ("0,0-" + "9" * 5000 + ",all\n", "expected numbers or ranges"),
+        ("0,0-,all\n", "'0-'; expected numbers or ranges"),
+        ("0,all,all\n4000000000,all,all\n", "nothing for client 1; every client from 0 to the last"),
+        ("4000000000,all,all\n", "nothing for client 0"),
+        ("9" * 5000 + ",all,all\n", "client '9+...9+'; expected a number from 0"),
+        ('0,"0\n', "line 2, columns: nothing"),
+        ("0,0" + " 0" * 70_000 + ",all\n", "row 1 and column 0 is held by nobody"),  # a long line is no fault
+    ],
+)
+def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n" + text)
+    with pytest.raises(DataError, match=words) as caught:
+        read_map(path, 3, 2)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[client]]\nnumber = 4000000000\nrows = 'all'\ncolumns = 'all'\n", "nothing for client 0"),
+        ("[[client]]\nnumber = 0x" + "f" * 5000 + "\n", "number = an integer of thousands of digits; expected"),
+        ("[[client]]\nrows = [0x" + "f" * 5000 + "]\n", "rows: an integer of thousands of digits; expected"),
+        ("[[client]]\nrows = " + "9" * 5000 + "\n", "cannot be read as TOML"),
+        ("[[client]]\nrows = " + "[" * 9000 + "]" * 9000 + "\n", "cannot be read as TOML"),
+        ("[[client]]\nrows = ['" + "x" * 9000 + "']\n", "client 0, rows: 'x*...x*'; expected numbers or ranges"),
+    ],
+)
+def test_faulty_toml_map(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "map.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words) as caught:
+        read_map(path, 3, 2)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None:
+    """Each a group of its own: 20,000 of 100,000 rows would be 16 GB."""
+    path = tmp_path / "map.csv"
+    lines = (f"{client},{client}-99999,all\n" for client in range(20_000))
+    path.write_text("client,rows,columns\n" + "".join(lines))
+    with pytest.raises(DataError, match="the cell of row 1 and column 0 is held by clients 0, 1; expected one client"):
+        read_map(path, 10**5, 1)
+    path.write_text("client,rows,columns\n7,1-99999,all\n3,all,all\n" + "".join(
+        f"{client},0,all\n" for client in (0, 1, 2, 4, 5, 6)
+    ))
+    with pytest.raises(DataError, match="row 1 and column 0 is held by clients 3, 7"):  # by their numbers in the file
+        read_map(path, 10**5, 1)
+
+
+def test_a_word_that_comes_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n0," + "0-99999 " * 10_000 + "50-70,all\n")
+    (rows,) = read_map(path, 10**5, 1).rows
+    assert np.array_equal(rows, np.arange(10**5))
+    path.write_text("client,rows,columns\n0,7 0-2 2-4 3 9,all\n1,5-6 8,0\n")
+    assert read_map(path, 10, 1).rows[0].tolist() == [0, 1, 2, 3, 4, 7, 9]
