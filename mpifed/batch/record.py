@@ -35,7 +35,8 @@ class Submission(NamedTuple):
     def log_of(self, point: int | None) -> Path:
         """Where the output of a point went."""
         number = self.id if self.points is None else f"{self.id}_{point}"
-        return Path(self.log.replace("%j", number).replace("%A", self.id).replace("%a", str(point)))
+        known = {"%j": number, "%A": self.id, "%a": str(point), "%%": "%"}
+        return Path(re.sub("%.", lambda found: known.get(found[0], found[0]), self.log))
 
 
 class Record(NamedTuple):
