@@ -22,10 +22,9 @@ from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
+from mpifed.forecast.cost import NOTHING, Cost
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
-    NOTHING,
-    Cost,
     agreement_s,
     load_libraries,
     rehearse_measuring,
@@ -132,6 +131,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             )
         ],
         "memory_bytes": {**memory, "largest_rank": sum(memory.values())},
+        "extrapolated": list(dict.fromkeys((*a_round.extrapolated, *measuring.extrapolated))),
         "simulated": _simulated(stage, a_round, keys),
         "seconds": {
             "round": a_round.seconds,

@@ -28,18 +28,19 @@ class Kind(NamedTuple):
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
+    method: str  # that tells it from other kinds
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
 
 
-OBJECTIVE = Kind("objective", OBJECTIVES, ())
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",))
-MINIMIZE = Kind("minimize", TERMS, ())
-REGULARIZER = Kind("regularizer", REGULARIZERS, ())
+OBJECTIVE = Kind("objective", OBJECTIVES, (), "start")
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",), "start_server")
+MINIMIZE = Kind("minimize", TERMS, (), "counted")
+REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
 
 
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
-    return Kind(f"constraint {number}", TERMS, (), ("limit", "margin"))
+    return Kind(f"constraint {number}", TERMS, (), "counted", ("limit", "margin"))
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
@@ -122,6 +123,9 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
         ) from error
     if not (isinstance(part, type) and dataclasses.is_dataclass(part)):
         raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
+    if not hasattr(part, kind.method):
+        wanted = kind.table.partition(" ")[0]
+        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no {kind.method}()')
     return part
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import fields
 from datetime import date, datetime, time, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import tomli_w
@@ -23,6 +24,7 @@ from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 from mpifed.run.config import Job
+from mpifed.run.tables import NetworkTable
 
 _number = itertools.count()
 SPLITS = {
@@ -66,11 +68,12 @@ FLOATS = [
     float("inf"), float("-inf"), float("nan"), -1.0,
 ]  # fmt: skip
 TEXTS = [
-    "", " ", "a", "A b", "é", "\U0001f600", "x" * 300, ".", "..", "../../x", "/", "/abs/olute", "a/b", "-x", "--wrap=id",
-    "a\nb", "a\n#SBATCH --wrap=id", "a\rb", "a\tb", "a\x1b[31mb", "a\x7f", "a\u2028b", "a\u0085b", "a\0b", "#", '"', "'",
-    "$(id)", "`id`", "%j", "%s%n", "{x}", "nan", "1", "true", "auto", "loss", "norm", "no_such_module:Class", ":", "os:",
-    ":x", "os:system", "json:JSONDecoder", "a:b:c", "..os:x", "os.:x", "os\0:x", "mpifed.algorithms.fedavg:FedAvg",
-    "mpifed.maths.terms:Norm", "mpifed.maths.objectives:Softmax", "dataclasses:Field", "fractions:Fraction",
+    "", " ", "a", "A b", "é", "\U0001f600", "x" * 300, ".", "..", "../../x", "/", "/abs/olute", "a/b", "-x",
+    "--wrap=id", "a\nb", "a\n#SBATCH --wrap=id", "a\rb", "a\tb", "a\x1b[31mb", "a\x7f", "a\u2028b", "a\u0085b",
+    "a\0b", "#", '"', "'", "$(id)", "`id`", "%j", "%s%n", "{x}", "nan", "1", "true", "auto", "loss", "norm",
+    "no_such_module:Class", ":", "os:", ":x", "os:system", "json:JSONDecoder", "a:b:c", "..os:x", "os.:x", "os\0:x",
+    "mpifed.algorithms.fedavg:FedAvg", "mpifed.maths.terms:Norm", "mpifed.maths.objectives:Softmax",
+    "dataclasses:Field", "fractions:Fraction", *OBJECTIVES, *ALGORITHMS, *TERMS, *REGULARIZERS,
 ]  # fmt: skip
 TIMES = [date(2024, 1, 1), datetime(1, 1, 1, tzinfo=timezone.utc), time(23, 59, 59, 1)]
 simple = st.one_of(
@@ -78,10 +81,12 @@ simple = st.one_of(
     st.floats(), st.text(max_size=8),
 )  # fmt: skip
 keys = st.sampled_from(["name", "a", "x y", "a.b", "", "é", "\n", "limit", "problem", "x" * 200, "__class__", "self"])
-values: st.SearchStrategy[Any] = st.recursive(
-    simple, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
+values: st.SearchStrategy[Any] = st.one_of(
+    st.recursive(
+        simple, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
+    ),
+    st.sampled_from([2, 15, 60]).map(lambda depth: _nested(depth)),
 )
-paths = st.one_of(values, st.integers(2, 60).map(lambda depth: _nested(depth)))
 
 
 def _nested(depth: int) -> list[Any]:
@@ -91,63 +96,84 @@ def _nested(depth: int) -> list[Any]:
     return found
 
 
-def schema() -> Iterator[tuple[str, ...]]:
-    """All keys that a job knows."""
-    for name, field in Job.model_fields.items():
-        yield (name,)
-        yield from ((name, key) for key in getattr(field.annotation, "model_fields", {}))
-    yield from (("privacy", field.name) for field in dataclasses.fields(Privacy))
-    yield from (("network", key) for key in ("name", "latency_s", "up_bytes_per_s", "encryption", "ciphertext_values"))
-    parts = {"objective": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
-    for part, known in parts.items():
-        yield (part, "name")
-        yield from {(part, field.name) for kind in known.values() for field in dataclasses.fields(kind)}
-    yield from (("constraint", key) for key in ("name", "limit", "margin", "classes"))
-    yield from (("sweep", key) for key in ("seeds", "seed", "algorithm.batch", "rounds", "name", "objective", "a..b"))
-
-
-KEYS = sorted(set(schema()))
-KNOWN = {
-    "name": [*OBJECTIVES, *ALGORITHMS, *TERMS, *REGULARIZERS, "lte"],
-    "channel": ["plain", "masked", "encrypted"],
-    "numbers": ["exact", "exact-blocks", "float"],
-    "scheme": ["bfv", "threshold-bfv", "paillier"],
-    "level": ["sample", "client"],
-    "model": ["local", "distributed", "central"],
-    "sampling": ["fixed", "poisson"],
-    "noise_on": ["gradients", "upload"],
-    "accountant": ["pld", "rdp"],
-    "distribution": ["discrete", "float"],
-    "dtype": ["float32", "float64"],
-    "encryption": ["as-run", "published", "none"],
-    "rule": ["paper", "damped", "theory", "line-search", "accelerated"],
-    "variance_reduction": ["recursive"],
-    "margins": ["auto"],
-}
-more = {
+PARTS = {"objective": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
+MORE: dict[str, Any] = {
     "regularizer": {"name": "l1", "weight": 1e-3}, "network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
     "participation": {"clients_per_round": 3}, "sweep": {"seeds": 2}, "constraint": [{"name": "loss", "limit": 1.5}],
-    **private(),
+    "server": {"dedicated": True}, "masking": {"neighbours": 2}, "compute": {"dtype": "float64"}, **private(),
 }  # fmt: skip
 
 
+def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """The keys that a table of a job knows, and their types."""
+    if name in PARTS or name == "constraint":
+        known = PARTS.get(name, TERMS)
+        chosen = table.get("name")
+        kind: Any = known[chosen if isinstance(chosen, str) and chosen in known else next(iter(known))]
+        beside = {"limit": float, "margin": float} if name == "constraint" else {}
+        hints = get_type_hints(kind, include_extras=True)
+        names = [field.name for field in fields(kind) if field.name != "problem"]
+        return {"name": str, **{key: hints[key] for key in names}, **beside}
+    if name == "privacy":
+        return {field.name: get_type_hints(Privacy, include_extras=True)[field.name] for field in fields(Privacy)}
+    if name == "sweep":
+        return {"seeds": int, "seed": list[int], "algorithm.batch": list[int], "rounds": list[int], "name": list[str]}
+    kind = {"network": NetworkTable}.get(name, Job.model_fields[name].annotation)
+    return {key: field.annotation for key, field in kind.model_fields.items()}
+
+
+def of_type(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type, extreme ones among them."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return of_type(inner[0])
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin in (Union, UnionType):
+        return st.one_of([of_type(one) for one in inner if one is not type(None)])
+    if origin in (list, tuple):
+        return st.lists(of_type(inner[0]), max_size=3)
+    if origin is dict:
+        return st.dictionaries(st.sampled_from(["changes", "changes.value", "statistics.value"]), of_type(float))
+    if hint is bool:
+        return st.booleans()
+    if hint is int:
+        return st.sampled_from(INTEGERS) | st.integers(-2, 40)
+    if hint is float:
+        return st.sampled_from(FLOATS) | st.floats(0, 10)
+    if hint is str:
+        return st.sampled_from(TEXTS)
+    if hasattr(hint, "_fields"):
+        return st.lists(of_type(float), min_size=1, max_size=len(hint._fields))
+    return values
+
+
 @st.composite
-def tables(draw: st.DrawFn, data: dict[str, Path]) -> dict[str, Any]:
-    """A job with one to three keys that hold something else."""
+def tables(draw: st.DrawFn, data: dict[str, Path], typed: bool) -> dict[str, Any]:
+    """A job with one to three keys that hold something else, of their own type if `typed`."""
     case: Case = draw(st.sampled_from(CASES))
     found = table(Path(data[case.split].name), case.algorithm, **(case.tables | {"rounds": 2}))
-    for key in draw(st.lists(st.sampled_from(sorted(more)), max_size=1)):
-        found[key] = more[key]
-    for place in draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3)):
-        value = draw(st.one_of(paths, st.sampled_from(KNOWN.get(place[-1], [1, 0.5]))))
-        if len(place) == 1:
-            found[place[0]] = value
-        elif place[0] == "constraint":
-            found["constraint"] = [{"name": "loss", "limit": 1.0} | {place[1]: value}]
-        else:
-            inner = found.get(place[0])
-            found[place[0]] = {**(inner if isinstance(inner, dict) else {}), place[1]: value}
+    for key in draw(st.lists(st.sampled_from(sorted(MORE)), max_size=1)):
+        found[key] = MORE[key]
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from(sorted({*found, *MORE, "audit", "encryption", "seed"})))
+        inner = found.get(name)
+        if name in ("name", "rounds", "seed") or (not typed and draw(st.integers(0, 3)) == 0):
+            found[name] = draw(of_type({"name": str}.get(name, int)) if typed else values)
+            continue
+        inner = inner if isinstance(inner, (dict, list)) and inner else MORE.get(name, {})
+        inner = inner[0] if isinstance(inner, list) else inner
+        inner = inner if isinstance(inner, dict) else {}
+        known = fields_of(name, inner)
+        key = draw(st.sampled_from(sorted(known)))
+        value = draw(of_type(known[key]) if typed else values)
+        found[name] = [{**inner, key: value}] if name == "constraint" else {**inner, key: value}
     return found
+
+
+def jobs(data: dict[str, Path]) -> st.SearchStrategy[dict[str, Any]]:
+    """Mostly of the right types: what gets further than to the checks."""
+    return tables(data, True) | tables(data, True) | tables(data, True) | tables(data, False)
 
 
 def test_damaged_job_files(area: Area) -> None:
@@ -163,7 +189,7 @@ def test_damaged_job_files(area: Area) -> None:
 
 def test_made_up_jobs_are_shown(area: Area) -> None:
     @examples(15)
-    @given(tables(area.data))
+    @given(jobs(area.data))
     def shown(job: dict[str, Any]) -> None:
         end = area.call(tomli_w.dumps(job).encode(), "show", "--json")
         check(end)
@@ -176,8 +202,12 @@ def test_made_up_jobs_are_shown(area: Area) -> None:
 
 def test_made_up_jobs_are_run(area: Area) -> None:
     @examples(15)
-    @given(tables(area.data))
+    @given(jobs(area.data))
     def ran(job: dict[str, Any]) -> None:
+        job.pop("sweep", None)  # whose points end one by one
+        for table_, key in ((one, key) for one in job.values() if isinstance(one, dict) for key in one):
+            if isinstance(table_[key], int) and 100 < table_[key] < 2**53:
+                table_[key] = 100  # what is right and large takes long
         out = f"run-{next(_number)}"
         limits = ["--set", "rounds=2", "--set", "stop.seconds=2"]
         check(area.call(tomli_w.dumps(job).encode(), "run", "--out", out, "--progress", "none", *limits))
@@ -185,9 +215,13 @@ def test_made_up_jobs_are_run(area: Area) -> None:
     ran()
 
 
-def test_made_up_jobs_are_submitted(area: Area) -> None:
+def test_made_up_jobs_are_submitted(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(area.folder))  # without Slurm
+
     @examples(10)
-    @given(tables(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"]))
+    @given(
+        jobs(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"])
+    )
     def submitted(job: dict[str, Any], words: list[str], option: str) -> None:
         given = [part for word in words for part in (option, word.replace("\0", ""))]
         end = area.call(tomli_w.dumps(job).encode(), "submit", "--dry-run", *given)
@@ -199,7 +233,8 @@ def test_made_up_jobs_are_submitted(area: Area) -> None:
 def test_changes_on_the_command_line(area: Area) -> None:
     case = CASES[0]
     job = tomli_w.dumps(table(Path(area.data[case.split].name), case.algorithm)).encode()
-    piece = st.one_of(st.text(max_size=6), st.sampled_from(["rounds", "algorithm", "batch", ".", "=", '"', "[", "1", "\n"]))
+    words = ["rounds", "algorithm", "batch", ".", "=", '"', "[", "1", "\n"]
+    piece = st.one_of(st.text(max_size=6), st.sampled_from(words))
 
     @examples(15)
     @given(st.lists(st.one_of(st.lists(piece, max_size=6).map("".join), settings()), min_size=1, max_size=3))
@@ -214,4 +249,6 @@ def test_changes_on_the_command_line(area: Area) -> None:
 def settings(draw: st.DrawFn) -> str:
     """A change that names a real key."""
     value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    return f"{'.'.join(draw(st.sampled_from(KEYS)))}={value}"
+    name = draw(st.sampled_from(sorted({*MORE, "objective", "algorithm", "record", "data", "sum"})))
+    key = draw(st.sampled_from(sorted(fields_of(name, {}))))
+    return f"{name}.{key}={value}"

@@ -46,7 +46,7 @@ class Network(Linear):
     # in the penalty too, and belong to the head, so that scores stay linear in the features.
     """
 
-    hidden: Annotated[int, Gt(0), Le(10**7)] = 128
+    hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     bias: bool = False
     penalty: Weight = 0.0
     concave: Weight = 0.0  # as that of `Softmax`
