@@ -49,6 +49,7 @@ class Result(NamedTuple):
     model: Any
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite ends in an error that says where it was found
 def run(
     job: Job,
     transport: Transport,
