@@ -11,7 +11,7 @@ import click
 
 from mpifed import __version__
 from mpifed.batch.cli import FOLDER, Finite, status, submit
-from mpifed.core.errors import MpifedError
+from mpifed.core.errors import NO_MEMORY, MpifedError
 from mpifed.scaling.cli import numbers, scale
 from mpifed.shards.command import data
 
@@ -26,6 +26,9 @@ class _Commands(click.Group):
         except MpifedError as error:
             click.echo(f"mpifed: error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except MemoryError as error:
+            click.echo(f"mpifed: error: {NO_MEMORY.format(error)}", err=True)
+            ctx.exit(1)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

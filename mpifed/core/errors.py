@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+NO_MEMORY = "not enough memory: {}; take a smaller model, smaller batches or blocks, or more nodes"
+
 
 class MpifedError(Exception):
     """Something went wrong that is neither usage, data nor numbers."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import NO_MEMORY, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -116,6 +116,8 @@ def message(error: BaseException, transport: Transport) -> str:
         return f"mpifed: error: {error}"
     if isinstance(error, KeyboardInterrupt):
         return "mpifed: stopped"
+    if isinstance(error, MemoryError):
+        return f"mpifed: error: {NO_MEMORY.format(error)}"
     where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""
     return f"mpifed: unexpected error{where}\n{''.join(traceback.format_exception(error))}"
 

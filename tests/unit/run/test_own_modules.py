@@ -25,6 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "tell_pack" / "inner" / "deep.py").write_text(mark + "raise RuntimeError('on purpose')\n")
     monkeypatch.chdir(tmp_path)
     path = list(sys.path)
+    sys.path[:] = [folder for folder in path if folder]
     yield tmp_path
     sys.path[:] = path
     for name in [name for name in sys.modules if name.startswith("tell_")]:
