@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpifed.core.errors import UsageError
 from mpifed.run.history import read_json, write_json
 
 _TAIL_BYTES = 1 << 16
@@ -53,8 +54,12 @@ def path_of(out: Path) -> Path:
 
 
 def beside(out: Path, ending: str) -> Path:
-    """A file beside a run's folder."""
+    """A file beside a run's folder; UsageError where there is no beside."""
     whole = Path(os.path.normpath(out))
+    if whole.name in ("", ".."):
+        whole = Path(os.path.abspath(out))
+    if not whole.name:
+        raise UsageError(f"--out {out}: nothing can lie beside it; give a folder with a name")
     return whole.with_name(whole.name + ending)
 
 

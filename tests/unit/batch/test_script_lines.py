@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mpifed.batch.durations import seconds_of
 from mpifed.batch.needs import mib_of
-from mpifed.batch.record import Submission
+from mpifed.batch.record import Submission, beside
 from mpifed.batch.script import filled, options_of, parsed, read_script
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
@@ -77,6 +77,16 @@ def test_paths_that_no_file_has(command: str, path: str) -> None:
     end = CliRunner().invoke(main, [command, path])
     assert end.exit_code == 2, end.output
     assert "control character" in end.output or "is too long" in end.output
+
+
+def test_what_lies_beside_a_folder_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert beside(Path("."), ".sbatch") == beside(Path("b/.."), ".sbatch") == tmp_path / "a.sbatch"
+    assert beside(Path(".."), ".sbatch") == tmp_path.parent / f"{tmp_path.name}.sbatch"
+    assert beside(Path("runs/a/"), ".sbatch") == Path("runs/a.sbatch")
+    with pytest.raises(UsageError, match="give a folder with a name"):
+        beside(Path("/"), ".sbatch")
 
 
 def test_numbers_without_end() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -11,15 +13,13 @@ from mpifed.forecast import job
 from mpifed.run.launch import guarded
 
 
-def test_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: object) -> None:
         raise MemoryError("Unable to allocate 29 GiB")
 
     monkeypatch.setattr(job, "forecast", fails)
-    with CliRunner().isolated_filesystem():
-        with open("job.toml", "w") as file:
-            file.write("")
-        end = CliRunner().invoke(main, ["show", "job.toml"])
+    (tmp_path / "job.toml").write_text("")
+    end = CliRunner().invoke(main, ["show", str(tmp_path / "job.toml")])
     assert end.exit_code == 1
     assert end.stderr.startswith("mpifed: error: not enough memory: Unable to allocate 29 GiB; take a smaller model")
     assert end.stderr.count("\n") == 1
