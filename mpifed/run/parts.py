@@ -28,11 +28,11 @@ class Kind(NamedTuple):
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
-    method: str  # that tells it from other kinds
+    attribute: str  # of its classes, that tells them from other kinds
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
 
 
-OBJECTIVE = Kind("objective", OBJECTIVES, (), "start")
+OBJECTIVE = Kind("objective", OBJECTIVES, (), "classifies")
 ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",), "start_server")
 MINIMIZE = Kind("minimize", TERMS, (), "counted")
 REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
@@ -123,9 +123,9 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
         ) from error
     if not (isinstance(part, type) and dataclasses.is_dataclass(part)):
         raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
-    if not hasattr(part, kind.method):
+    if not hasattr(part, kind.attribute):
         wanted = kind.table.partition(" ")[0]
-        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no {kind.method}()')
+        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no `{kind.attribute}`')
     return part
 
 

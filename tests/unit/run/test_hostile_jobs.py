@@ -63,7 +63,7 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: Input should be less"),
         ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
         ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: Input should be less than or equal to 1e+30"),
-        ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no class for [minimize]: it has no counted()"),
+        ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no class for [minimize]: it has no `counted`"),
         ({"minimize": {"name": "os:environ"}}, "must be a dataclass"),
         ({"minimize": {"name": "a.:B"}}, "is not known; give one of"),
         ({"minimize": {"name": "a\u200b b:B"}}, "'a\\u200b b:B' is not known"),
