@@ -12,13 +12,11 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.batch.cli import status, submit
+from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.scaling.cli import numbers, scale
 from mpifed.shards.command import data
-
-FOLDER = click.Path(path_type=Path)
 
 
 class _Commands(click.Group):
@@ -63,7 +61,7 @@ main.add_command(scale)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, on any number of ranks.")
-@click.option("--max-hours", type=click.FloatRange(min=0), help="Checkpoint and end with code 75 after so long.")
+@click.option("--max-hours", type=Finite(min=0), help="Checkpoint and end with code 75 after so long.")
 @click.option("--point", type=click.IntRange(min=0), help="Run only this point of the job's sweep.")
 @click.option(
     "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
@@ -119,13 +117,17 @@ def run(
 @click.option("--scale", metavar="RANKS[,RANKS...]", help="Predict a round of a job on each of these numbers of ranks.")
 @click.option("--weak", is_flag=True, help="With --scale: as many times the clients as ranks.")
 @click.option(
-    "--latency", type=click.FloatRange(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]"
+    "--latency", type=Finite(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]"
 )
 @click.option(
-    "--bandwidth", type=click.FloatRange(min=0, min_open=True),
+    "--bandwidth", type=Finite(min=0, min_open=True),
     help="With --scale: bytes a second between two nodes.  [default: 12.5e9]",
 )  # fmt: skip
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="With --scale.  [default: as many as cores here]")
+@click.option(
+    "--no-import", "unimported", is_flag=True,
+    help='Of a job with own classes, "module:Class": name their modules, check all other tables, and run nothing.',
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep, the list of its points.")
 def show(
     what: Path,
@@ -139,9 +141,13 @@ def show(
     select: str | None,
     by: str | None,
     maximize: bool,
+    unimported: bool,
     as_json: bool,
 ) -> None:
     """What a job will send, to whom, in how much time and memory; or how a run or the points of a sweep ended.
+
+    Of a job whose classes are its own, "module:Class", the modules are named first, since they are code that is run
+    when they are imported next; with --json on the standard error, and in the object as "imports".
 
     --select gra recommends, of the settings that no other beats by every criterion, the one closest to the best values
     of all: Grey Relational Analysis.
@@ -162,9 +168,11 @@ def show(
 
         chosen = what, by, maximize or None
         click.echo(json.dumps(best(*chosen), indent=2) if as_json else best_text(*chosen))
+    elif what.is_dir() and scale:
+        raise click.UsageError("--scale is for a job file; what a run took, it shows without it")
+    elif not what.is_dir() and _only_named(what, changes, unimported, as_json):
+        return
     elif scale:
-        if what.is_dir():
-            raise click.UsageError("--scale is for a job file; what a run took, it shows without it")
         from mpifed.forecast.scale import scale as predicted
         from mpifed.forecast.scaletext import scale_text
 
@@ -183,6 +191,30 @@ def show(
         click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))
 
 
+def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
+    """Name the modules that a job would import; whether that is all that is wanted of it."""
+    from mpifed.run.job_file import read_table
+    from mpifed.run.own_modules import lines, own_modules
+
+    table = read_table(job, changes)
+    found = own_modules(table)
+    if not found:
+        return False
+    if not unimported:
+        click.echo(lines(found) + "\n", err=as_json)
+        sys.stdout.flush()
+        return False
+    from mpifed.run.sweep import points
+
+    several = points(table, str(job), imports=False)
+    if as_json:
+        told = [module._asdict() for module in found]
+        click.echo(json.dumps({"job": several[0].job.name, "points": len(several), "imports": told}, indent=2))
+    else:
+        click.echo(f"{lines(found)}\n\nNothing was imported, so these tables were not checked; all others are right.")
+    return True
+
+
 @main.command()
 @click.argument("runs", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
@@ -192,7 +224,7 @@ def show(
     type=click.Choice(["round", "elapsed_s", "simulated_s", "bytes", "epsilon"]),
 )  # fmt: skip
 @click.option(
-    "--relative-to", type=click.FloatRange(min=0, min_open=True), metavar="OPTIMUM",
+    "--relative-to", type=Finite(min=0, min_open=True), metavar="OPTIMUM",
     help="Draw (objective - OPTIMUM) / OPTIMUM in the place of the loss.",
 )  # fmt: skip
 def plot(

@@ -123,7 +123,7 @@ class Bundle:
     certifies_gap: ClassVar[bool] = True
 
     problem: Problem
-    planes: Annotated[int, Gt(1)] = 30
+    planes: Annotated[int, Gt(1), Le(10**4)] = 30
     mix: Annotated[float, Gt(0), Le(1)] = 0.1
     primal: Literal["clear", "sealed"] = "sealed"
 

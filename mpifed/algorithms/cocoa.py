@@ -17,6 +17,7 @@ from annotated_types import Gt, Le
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
 from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.local import wrong_draw
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, Problem, ToServer
 from mpifed.core.record import Array, Record, in_memory
@@ -24,6 +25,7 @@ from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Repeats, Size
 
 ROWS = 256  # of one client in memory at once; fixed, because it decides the bits of what the client sends
 
@@ -73,8 +75,8 @@ class CoCoA:
     certifies_gap: ClassVar[bool] = True
     problem: Problem
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
-    sigma: Annotated[float, Gt(0)] | None = None
-    local_epochs: Annotated[int, Gt(0)] = 1
+    sigma: Size | None = None
+    local_epochs: Repeats = 1
 
     @property
     def setup(self) -> tuple[ToServer, ...]:
@@ -94,7 +96,8 @@ class CoCoA:
 
     def check(self) -> list[str]:
         """Data split by rows, and a dual problem."""
-        return check_rows(self.problem, 1) + check_duals(self.problem)
+        drawn = wrong_draw("local_epochs", self.local_epochs * int(self.problem.counts.max()))
+        return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
     def start_server(self, now: Round) -> Server:
         """w = 0."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from mpifed.algorithms.horizontal import (
     Rows,
@@ -45,6 +45,7 @@ from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.ranges import Count, Repeats, Weight
 from mpifed.maths.schedules import StepSize
 
 
@@ -88,10 +89,10 @@ class FedAvg(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step: StepSize
-    local_steps: Annotated[int, Gt(0)] | None = None
-    local_epochs: Annotated[int, Gt(0)] | None = None
+    local_steps: Repeats | None = None
+    local_epochs: Repeats | None = None
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     @property
@@ -197,7 +198,7 @@ class FedProx(FedAvg):
     With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there.
     """
 
-    mu: Annotated[float, Ge(0)] = field(kw_only=True)
+    mu: Weight = field(kw_only=True)
 
     @property
     def proximity(self) -> float:

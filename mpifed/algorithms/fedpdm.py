@@ -10,10 +10,9 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import (
     Rows,
@@ -45,6 +44,7 @@ from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload_hidden
+from mpifed.maths.ranges import Count, Repeats, Size, Weight
 from mpifed.maths.schedules import StepSize
 
 
@@ -90,12 +90,12 @@ class FedPDM(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step_size: StepSize
-    rho: Annotated[float, Gt(0)]
+    rho: Size
     step: Literal["prox", "fedpd", "paper"] = "prox"
-    local_steps: Annotated[int, Gt(0)] = 1
-    tolerance: Annotated[float, Ge(0)] = 0.0
+    local_steps: Repeats = 1
+    tolerance: Weight = 0.0
     start: Literal["server", "own"] = "server"
     dual: Literal["public", "hidden"] = "public"
 

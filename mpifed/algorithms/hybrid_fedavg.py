@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.hybrid import own_part, placed_by_columns
@@ -26,6 +25,7 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Count, Repeats
 from mpifed.maths.schedules import ShiftedStepSize
 
 
@@ -66,10 +66,10 @@ class HybridFedAvg:
     """
 
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step: ShiftedStepSize
-    local_steps: Annotated[int, Gt(0)] | None = None
-    local_epochs: Annotated[int, Gt(0)] | None = None
+    local_steps: Repeats | None = None
+    local_epochs: Repeats | None = None
     combine: Literal["overlaps", "feature-blocks"] = "overlaps"
 
     @property

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
@@ -56,6 +55,7 @@ from mpifed.core.record import Array, Record
 from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Count, Size
 from mpifed.maths.schedules import StepSize
 
 GROWTH = 8  # of the weights of the mean, which is so that of about the last ninth of all rounds
@@ -122,8 +122,8 @@ class HyFDCA:
     )
     problem: Problem
     rule: Rule = "line-search"
-    inner: Annotated[int, Gt(0)] | None = None
-    sigma: Annotated[float, Gt(0)] | None = None
+    inner: Count | None = None
+    sigma: Size | None = None
     gamma: StepSize | None = None
     draws: Literal["rows", "client"] = "rows"
     senders: Literal["all", "none"] = "all"

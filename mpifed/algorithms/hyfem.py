@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
 
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
@@ -26,6 +25,7 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Count, Repeats, Weight
 from mpifed.maths.schedules import ShiftedStepSize
 
 
@@ -74,11 +74,11 @@ class HyFEM:
     """
 
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step: ShiftedStepSize
-    local_steps: Annotated[int, Gt(0)] | None = None
-    local_epochs: Annotated[int, Gt(0)] | None = None
-    mu: Annotated[float, Ge(0)] = field(kw_only=True)
+    local_steps: Repeats | None = None
+    local_epochs: Repeats | None = None
+    mu: Weight = field(kw_only=True)
 
     @property
     def setup(self) -> tuple[ToServer, ...]:

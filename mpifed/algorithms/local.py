@@ -28,6 +28,7 @@ from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradi
 from mpifed.maths.privacy.settings import Privacy
 
 TILE = 32  # rows, of which a batch of random size is made
+MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
@@ -60,6 +61,13 @@ class Descent(NamedTuple):
         return self._replace(model=wide(self.model), push=wide(self.push), own=wide(self.own))
 
 
+def wrong_draw(key: str, rows: int) -> list[str]:
+    """What is said of more rows than a client can draw in a round."""
+    if rows <= MOST:
+        return []
+    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, and may {MOST}; let it do less in a round"]
+
+
 @dataclass(frozen=True)
 class LocalSteps:
     """How much local work there is: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
@@ -86,6 +94,8 @@ class LocalSteps:
         wrong = []
         if self.steps and self.epochs:
             wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
+        rows = self.epochs * int(self.problem.counts.max()) if self.epochs else (self.steps or 1) * self.batch
+        wrong += wrong_draw("local_epochs" if self.epochs else "local_steps", rows)
         if self.epochs and self.problem.regularizer is not None:
             wrong.append("[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients")
         if self.epochs and self.problem.privacy is not None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.algorithms.horizontal import (
     Rows,
@@ -43,6 +42,7 @@ from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.ranges import Count, Repeats, Size
 from mpifed.maths.schedules import StepSize
 
 
@@ -75,10 +75,10 @@ class Scaffold(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step: StepSize
-    local_steps: Annotated[int, Gt(0)] = 1
-    server_step: Annotated[float, Gt(0)] = 1.0
+    local_steps: Repeats = 1
+    server_step: Size = 1.0
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

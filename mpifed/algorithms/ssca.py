@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt, MinLen
+from annotated_types import MinLen
 
 from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled
 from mpifed.algorithms.margins import start_margins, steer
@@ -23,6 +23,7 @@ from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, map_leaves, on_host
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Count, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
     Floats,
@@ -34,8 +35,6 @@ from mpifed.maths.surrogate import (
     start_surrogate,
     track,
 )
-
-Positive = Annotated[float, Gt(0)]
 
 
 class Server(NamedTuple):
@@ -71,14 +70,14 @@ class SSCA:
     """
 
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     rho: StepSize
     gamma: StepSize
-    tau: Positive = 0.1
+    tau: Size = 0.1
     start: Start = "exact"
-    slack_cost: Literal["auto"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)] = "auto"
-    stage_rounds: Annotated[int, Gt(0)] | None = None
-    slack_tolerance: Positive = 1e-3
+    slack_cost: Literal["auto"] | Size | Annotated[tuple[Size, ...], MinLen(1)] = "auto"
+    stage_rounds: Count | None = None
+    slack_tolerance: Size = 1e-3
     variance_reduction: Literal["none", "recursive"] = "none"
     margins: Literal["off", "auto"] = "off"
 

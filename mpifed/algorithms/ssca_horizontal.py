@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.algorithms.functions import Statistics, counts_some, statistics
 from mpifed.algorithms.horizontal import (
@@ -21,6 +20,7 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
+from mpifed.algorithms.local import wrong_draw
 from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca import SSCA, Server
 from mpifed.algorithms.ssca_subproblem import solve
@@ -30,6 +30,7 @@ from mpifed.core.record import Array, Record, added, beside, in_memory, map_leav
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Repeats
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
 
 
@@ -81,7 +82,7 @@ class SSCAHorizontal(SSCA, Rows):
     own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
 
-    local_steps: Annotated[int, Gt(0)] = 1
+    local_steps: Repeats = 1
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -109,6 +110,7 @@ class SSCAHorizontal(SSCA, Rows):
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
         wrong = super().check() + check_rows(self.problem, self.batch)
+        wrong += wrong_draw("local_steps", self.local_steps * self.batch)
         if self.local_steps > 1 and self.recursive:
             wrong.append(
                 '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs; '

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from mpifed.algorithms.horizontal import start_model
 from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
@@ -18,6 +18,7 @@ from mpifed.core.exchange import Exchange, Problem
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Count
 from mpifed.maths.schedules import StepSize
 
 
@@ -36,7 +37,7 @@ class VerticalSGD(Columns):
     """
 
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch: Count
     step: StepSize
     label_holder: Annotated[int, Ge(0)] | None = None
     head_client: Annotated[int, Ge(0)] | None = None

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mpifed.core.errors import DataError
+from mpifed.core.text import shown, wrong_line
 
-FOLDER = click.Path(path_type=Path)
+_NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
+
+
+class _Path(click.Path):
+    """A path that can be written into a line of a script or message, and be looked for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        text = str(value)
+        if why := wrong_line(text):
+            self.fail(f"{shown(text)!r} {why}", param, ctx)
+        longest = max(len(os.fsencode(part)) for part in text.split("/"))
+        if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
+            self.fail(f"{shown(text)!r} is too long: {_NAME_BYTES} bytes from / to /, {_PATH_BYTES} in all", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number, and neither infinite nor none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{found} is no finite number", param, ctx)
+        return found
+
+
+FOLDER = _Path(path_type=Path)
 
 
 @click.command()

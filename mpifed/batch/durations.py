@@ -8,12 +8,12 @@ import re
 from mpifed.core.errors import UsageError
 
 _FORMS = (
-    r"(?P<minutes>\d+)",
-    r"(?P<minutes>\d+):(?P<seconds>\d+)",
-    r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
-    r"(?P<days>\d+)-(?P<hours>\d+)",
-    r"(?P<days>\d+)-(?P<hours>\d+):(?P<minutes>\d+)",
-    r"(?P<days>\d+)-(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
+    r"(?P<minutes>[0-9]{1,9})",
+    r"(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})",
+    r"(?P<hours>[0-9]{1,9}):(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})",
+    r"(?P<days>[0-9]{1,9})-(?P<hours>[0-9]{1,9})",
+    r"(?P<days>[0-9]{1,9})-(?P<hours>[0-9]{1,9}):(?P<minutes>[0-9]{1,9})",
+    r"(?P<days>[0-9]{1,9})-(?P<hours>[0-9]{1,9}):(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})",
 )
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
@@ -32,6 +32,11 @@ def seconds_of(text: str) -> float:
         if match := re.fullmatch(form, text.strip()):
             return float(sum(_SECONDS[unit] * int(count) for unit, count in match.groupdict().items()))
     raise UsageError(f"--time {text}: expected minutes, hours:minutes:seconds or days-hours:minutes:seconds")
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number, as Slurm reads one."""
+    return re.fullmatch("[0-9]{1,9}", text) is not None
 
 
 def limit_of(seconds: float) -> str:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.batch.durations import limit_of
+from mpifed.batch.durations import is_number, limit_of
 from mpifed.core.errors import UsageError
 from mpifed.run.units import human_bytes, human_seconds
 
@@ -102,6 +102,6 @@ def check_time(time_s: float, lead_s: int) -> None:
 def mib_of(text: str, option: str) -> int:
     """'4000', '4000M', '4G' -> MiB, as sbatch reads it."""
     number, unit = text.rstrip("KMGTkmgt"), text[len(text.rstrip("KMGTkmgt")) :].upper()
-    if not number.isdigit() or unit not in _UNITS_MIB:
+    if not is_number(number) or unit not in _UNITS_MIB:
         raise UsageError(f"--{option}={text}: expected a number with K, M, G or T, such as --{option}=4G")
     return math.ceil(int(number) * _UNITS_MIB[unit])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpifed.core.errors import UsageError
 from mpifed.run.history import read_json, write_json
 
 _TAIL_BYTES = 1 << 16
@@ -35,7 +36,8 @@ class Submission(NamedTuple):
     def log_of(self, point: int | None) -> Path:
         """Where the output of a point went."""
         number = self.id if self.points is None else f"{self.id}_{point}"
-        return Path(self.log.replace("%j", number).replace("%A", self.id).replace("%a", str(point)))
+        known = {"%j": number, "%A": self.id, "%a": str(point), "%%": "%"}
+        return Path(re.sub("%.", lambda found: known.get(found[0], found[0]), self.log))
 
 
 class Record(NamedTuple):
@@ -52,8 +54,12 @@ def path_of(out: Path) -> Path:
 
 
 def beside(out: Path, ending: str) -> Path:
-    """A file beside a run's folder."""
+    """A file beside a run's folder; UsageError where there is no beside."""
     whole = Path(os.path.normpath(out))
+    if whole.name in ("", ".."):
+        whole = Path(os.path.abspath(out))
+    if not whole.name:
+        raise UsageError(f"--out {out}: nothing can lie beside it; give a folder with a name")
     return whole.with_name(whole.name + ending)
 
 

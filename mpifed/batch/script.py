@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpifed.core.errors import UsageError
+from mpifed.core.text import shown, wrong_line
 
 FOLDER = Path(__file__).parent / "scripts"
 MARKER = "# mpifed submit puts the arguments here"
-_OPTION = re.compile(r"#SBATCH\s+--([a-z][a-z-]*)(?:[=\s]\s*(.*?))?\s*(?:#.*)?")
+_OPTION = re.compile(r"#SBATCH\s+--([a-z][a-z-]*)(?:[=\s]\s*(.*?))?\s*")
+_PLAIN = re.compile(r"[^\s#\"'\\]+")
+_BLANKED = re.compile("packjob|hetjob", re.IGNORECASE)  # wherever they stand in a line
 _SHORT = {
     "A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "H": "hold", "J": "job-name", "L": "licenses",
     "M": "clusters", "N": "nodes", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
@@ -55,7 +58,14 @@ def read_script(name: str) -> str:
 def options_of(text: str) -> Options:
     """The options in the `#SBATCH` lines of a script."""
     found = (_OPTION.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2] for match in found if match}
+    return {match[1]: _value(match[2]) for match in found if match}
+
+
+def _value(text: str | None) -> str | None:
+    """What sbatch takes for the value of an option: up to a space or a #, but for those in quotes."""
+    words = shlex.shlex(text or "", posix=True, punctuation_chars=False)
+    words.whitespace_split, words.escapedquotes = True, "\"'"
+    return next(iter(words), None)
 
 
 def parsed(words: Sequence[str]) -> Options:
@@ -69,7 +79,7 @@ def parsed(words: Sequence[str]) -> Options:
     found: Options = {}
     rest = list(words)
     while rest:
-        word = rest.pop(0)
+        word = _checked(rest.pop(0))
         if match := re.fullmatch(r"--([a-z][a-z-]*)(?:=(.*))?", word, re.DOTALL):
             name, value = match[1], match[2]
         elif (match := re.fullmatch(r"-([A-Za-z])(.*)", word, re.DOTALL)) and match[1] in _SHORT:
@@ -77,7 +87,7 @@ def parsed(words: Sequence[str]) -> Options:
         else:
             raise UsageError(f"{word}: no option of sbatch; give them as --name=value")
         if value is None and rest and not rest[0].startswith("-"):
-            value = rest.pop(0)
+            value = _checked(rest.pop(0))
         if name in _OWN:
             raise UsageError(f"{word}: give it to mpifed submit itself, before --")
         if name in _NOT_OURS:
@@ -109,7 +119,7 @@ def filled(
     Raises
     ------
     UsageError
-        when the script has no place for the arguments.
+        when the script has no place for the arguments, or one of them cannot stand in a line.
     """
     left, lines, last = dict(options), [], 0
     for line in text.splitlines():
@@ -125,9 +135,22 @@ def filled(
     if MARKER not in lines:
         raise UsageError(f"the batch script lacks the line {MARKER!r}, which its arguments take the place of")
     at = lines.index(MARKER)
-    lines[at : at + 1] = [*before, f"set -- {shlex.join(map(str, arguments))}"]
+    lines[at : at + 1] = [*map(_checked, before), f"set -- {shlex.join(_checked(str(one)) for one in arguments)}"]
     return "\n".join(lines) + "\n"
 
 
 def _line(name: str, value: str | None) -> str:
-    return f"#SBATCH --{name}" if value is None else f"#SBATCH --{name}={value}"
+    """An option as sbatch reads it: at spaces, quotes and # a value would end, unless it stands in quotes."""
+    if value is None:
+        return _checked(f"#SBATCH --{name}")
+    if found := _BLANKED.search(value):
+        raise UsageError(f"--{name}={value}: sbatch takes {found[0]} for a word of its own there; take it out")
+    quoted = value if _PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return _checked(f"#SBATCH --{name}={quoted}")
+
+
+def _checked(text: str) -> str:
+    """A text that is to stand in one line of the script, as it is."""
+    if why := wrong_line(text):
+        raise UsageError(f"{shown(text)}: {why}, since it becomes a line of the batch script")
+    return text

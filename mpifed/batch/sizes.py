@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mpifed.batch import cluster, needs
 from mpifed.batch.asked import Asked
-from mpifed.batch.durations import limit_of, seconds_of
+from mpifed.batch.durations import is_number, limit_of, seconds_of
 from mpifed.batch.needs import Needs
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import has
@@ -60,7 +60,7 @@ def sized(asked: Asked, runs: int, whole: float, options: Options) -> tuple[Opti
 def _cpus(options: Options) -> int:
     """Of a rank."""
     text = options.get("cpus-per-task") or "1"
-    if not text.isdigit() or text == "0":
+    if not is_number(text) or int(text) == 0:
         raise UsageError(f"--cpus-per-task={text}: expected a number from 1")
     return int(text)
 
@@ -78,7 +78,7 @@ def _lead(options: Options, need: Needs | None) -> int:
     given = options.get("signal")
     if given is not None:
         after = given.rpartition("@")[2]
-        if not given.startswith("B:USR1@") or not after.isdigit():
+        if not given.startswith("B:USR1@") or not is_number(after):
             raise UsageError(f"--signal={given}: expected --signal=B:USR1@SECONDS, which the script passes on")
         return int(after)
     return need.lead_s() if need else _DEFAULT_LEAD_S

@@ -106,7 +106,8 @@ def prepared(asked: Asked) -> Plan:
 def _named(asked: Asked, options: Options, out: Path, found: Sequence[Point], left: list[int]) -> Options:
     """The options that say what it is called, where its output goes, and which points it has."""
     options = {"job-name": found[0].job.name.replace(" ", "-"), **options}
-    options.setdefault("output", f"{beside(out, '')}-{'%A_%a' if asked.array else '%j'}.log")
+    log = str(beside(out, "")).replace("%", "%%")
+    options.setdefault("output", f"{log}-{'%A_%a' if asked.array else '%j'}.log")
     if asked.array:
         throttle = f"%{asked.throttle}" if asked.throttle else ""
         options["array"] = ranges(left) + throttle

@@ -9,6 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.errors import UsageError
+
+MOST_RANKS = 10**6
+
 
 class Hosted(NamedTuple):
     """What one rank hosts: some blocks side by side."""
@@ -59,10 +63,17 @@ def place(work: Sequence[float] | NDArray[np.int64], block: int, ranks: int, ded
     block : clients computed together
     dedicated : rank 0 hosts no clients, as far as there are other ranks
 
+    Raises
+    ------
+    UsageError
+        when there are more ranks than any machine has.
+
     Returns
     -------
     Every block on one rank; ranks beyond the number of blocks host nothing.
     """
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks: there may be {MOST_RANKS}; ask for fewer")
     starts = np.arange(0, len(work), block)
     blocks, bounds = len(starts), np.append(starts, len(work))
     first = 1 if dedicated and ranks > 1 else 0

@@ -59,7 +59,8 @@ def explained(error: BaseException) -> MpifedError | None:
         where = "".join(f" in {one.filename}, line {one.lineno}" for one in _frames(error)[-1:])
         return MpifedError(f"the program was left, by sys.exit({error.code!r}){where}; raise an exception instead")
     if isinstance(error, MemoryError):
-        return MpifedError(f"not enough memory ({str(error) or 'none is left'}); use more nodes, or lower [data] block")
+        why = str(error) or "none is left"
+        return MpifedError(f"not enough memory: {why}; take a smaller model, smaller batches or blocks, or more nodes")
     if not isinstance(error, OSError) or not _own(error):
         return None
     name, what = error.filename or "a file, or the output", os.strerror(error.errno) if error.errno else str(error)

@@ -7,8 +7,8 @@ shards.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +22,9 @@ from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
+from mpifed.forecast.cost import NOTHING, Cost
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
-    NOTHING,
-    Cost,
     agreement_s,
     load_libraries,
     rehearse_measuring,
@@ -43,6 +42,7 @@ from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import with_noise
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
+from mpifed.run.own_modules import own_modules
 from mpifed.run.participation import most_summed
 from mpifed.run.protection import warnings_of
 from mpifed.run.setup import cells_of, measures_of, problem_of
@@ -60,7 +60,9 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     UsageError, DataError
         as `mpifed run` would before its first round.
     """
-    found = points(read_table(job_path, changes), str(job_path))
+    table = read_table(job_path, changes)
+    imports = own_modules(table)
+    found = points(table, str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
@@ -82,7 +84,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     asked = _Asked(job, stage.algorithm, view, a_round, certifying)
     everybody = asked._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
     measures = measures_of(job, stage.algorithm) if goals.measured(job) else ()
-    measurements = len(_measured(job))
+    measurements = _measurements(job)
     certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
     training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
     keys = _keys(job, data, now, a_round)
@@ -101,6 +103,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     return {
         "job": job.name,
         "points": len(found),
+        "imports": [module._asdict() for module in imports],
         "rounds": job.rounds,
         "clients": data.clients,
         "clients_per_round": int(now.present.sum()),
@@ -122,10 +125,13 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "who_learns": in_general(stage.algorithm, view, bool(measures)),
         "ranks": ranks,
         "placement": [
-            {"rank": rank, "clients": int((host == rank).sum()), "rows": int(data.counts[host == rank].sum())}
-            for rank in range(ranks)
+            {"rank": rank, "clients": clients, "rows": int(rows)}
+            for rank, (clients, rows) in enumerate(
+                zip(np.bincount(host, minlength=ranks).tolist(), np.bincount(host, data.counts, ranks), strict=True)
+            )
         ],
         "memory_bytes": {**memory, "largest_rank": sum(memory.values())},
+        "extrapolated": list(dict.fromkeys((*a_round.extrapolated, *measuring.extrapolated))),
         "simulated": _simulated(stage, a_round, keys),
         "seconds": {
             "round": a_round.seconds,
@@ -156,11 +162,11 @@ def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str,
     return described(network, simulate(network, accounts, played_once(stage.algorithm), stage.data.clients))
 
 
-def _measured(job: Job) -> set[int]:
-    """The rounds that are measured."""
+def _measurements(job: Job) -> int:
+    """How many rounds are measured, the first and the last among them."""
     if not goals.measured(job):
-        return set()
-    return {0, job.rounds, *(range(0, job.rounds, job.record.every) if job.record.every else ())}
+        return 0
+    return len(range(0, job.rounds, job.record.every or job.rounds)) + 1
 
 
 def _certificates(job: Job, measurements: int) -> int:
@@ -168,10 +174,7 @@ def _certificates(job: Job, measurements: int) -> int:
     every, record = job.record.certify_every, job.record
     if job.stop.certificates:
         return measurements
-    found = {0, job.rounds}
-    if every and record.every:
-        found |= {index for index in range(0, job.rounds, record.every) if index % every == 0}
-    return len(found)
+    return len(range(0, job.rounds, math.lcm(every, record.every) or job.rounds)) + 1
 
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
@@ -215,8 +218,12 @@ def _keys(job: Job, data: store.Federation, now: Round, a_round: Cost) -> dict[s
 def _void_chance(job: Job, present: int) -> float:
     """That more leave within a round than may."""
     rate, most = job.participation.dropout_rate, job.participation.max_dropouts
+    if not rate:
+        return 0.0
+    leave, stay, lgamma = math.log(rate), math.log1p(-rate), math.lgamma  # of so many clients binomials overflow
     few = range(min(most, present) + 1)
-    return max(0.0, 1 - sum(comb(present, k) * rate**k * (1 - rate) ** (present - k) for k in few)) if rate else 0.0
+    logs = (k * leave + (present - k) * stay - lgamma(k + 1) - lgamma(present - k + 1) for k in few)
+    return max(0.0, 1 - math.fsum(math.exp(lgamma(present + 1) + log) for log in logs))
 
 
 class _Asked(NamedTuple):

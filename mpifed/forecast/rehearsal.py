@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.forecast.cost import Cost
+from mpifed.forecast.extrapolated import Part, line, narrowed, shortened
 from mpifed.forecast.scenery import Stage
 from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
@@ -38,27 +40,8 @@ from mpifed.shards import store
 
 BUDGET_S = 0.02  # for playing the same thing again and again
 PATIENCE_S = 0.1  # for playing it at all: what takes longer is played once, and in part
+_TOGETHER = 1000  # clients of a block
 SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenfold
-
-
-class Cost(NamedTuple):
-    """What was seen of a rehearsal."""
-
-    hosting: float  # seconds, the longer the more clients the rank hosts
-    opening: float  # seconds to open sums, however many clients it hosts
-    memory: float  # bytes, from an empty federation on
-    exchanges: dict[str, dict[str, float]]  # what each costs once, and "keys"; see `mpifed.run.costs`
-    accounts: dict[str, dict[str, float]]  # of each when it is played once; see `mpifed.run.network`
-    questions: dict[str, Record]  # by exchange
-    partners: int = 0  # with how many others each client present shares masks
-
-    @property
-    def seconds(self) -> float:
-        """In all."""
-        return self.hosting + self.opening
-
-
-NOTHING = Cost(0.0, 0.0, 0.0, {}, {}, {})
 
 
 class _Rehearsal(Federation):
@@ -125,9 +108,9 @@ class _Rehearsal(Federation):
         """What the agreement on keys, and each exchange when it is played, cost on all ranks together."""
         keys = self.channel.keys
         found = {"keys": _cost(keys, 1, [keys.crypto_s + self._keys_owed_s])}
-        for name, line in self._lines.items():
-            if line.account.played and not line.exchange.off_clock:
-                found[name] = _cost(line.account, line.account.played, self._crypto_s[name])
+        for name, one in self._lines.items():
+            if one.account.played and not one.exchange.off_clock:
+                found[name] = _cost(one.account, one.account.played, self._crypto_s[name])
         return found
 
     def count_anew(self) -> None:
@@ -232,28 +215,47 @@ def typical_round(job: Job, data: store.Federation, host: NDArray[np.int64]) -> 
 
 def rehearse_round(
     stage: Stage, placement: Placement, now: Round, rank: int, budget_s: float = BUDGET_S
-) -> Cost:
-    """What round `now` costs on `rank`; where that takes long, from the costs of a few of its blocks."""
-    blocks = [stage.block(block) for block in placement.of(rank) if now.present[block.start : block.stop].any()]
+) -> Cost:  # fmt: skip
+    """What round `now` costs on `rank`; where that takes long, from the costs of less."""
+    places = [block for block in placement.of(rank) if now.present[block.start : block.stop].any()]
+    return narrowed(stage, lambda narrow: shortened(narrow, lambda part: _some_blocks(part, places, now, budget_s)))
 
-    def of(count: int) -> Cost:
+
+def _some_blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
+    """What a round costs, from the costs of a few of its blocks."""
+    few = _blocks(stage, places[:2], now, budget_s)  # from the third block on, each adds the same memory
+    if len(places) <= 2:
+        return few
+    count = min(len(places), max(3, int(2 * PATIENCE_S / few.seconds)))
+    some = _blocks(stage, places[:count], now, budget_s)
+    each = max(some.memory - few.memory, 0.0) / (count - 2)
+    return some._replace(hosting=some.hosting * len(places) / count, memory=some.memory + (len(places) - count) * each)
+
+
+def _blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
+    """What a round costs on a rank with these blocks; of large ones, from some of their clients."""
+
+    def of(most: int) -> Cost:
+        blocks = [stage.block(place[:most]) for place in places]
         return _rehearse(
-            stage, blocks[:count], now,
+            stage, blocks, now,
             lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
             budget_s,
         )  # fmt: skip
 
-    few = of(2)  # from the third block on, each adds the same memory
-    if len(blocks) <= 2:
-        return few
-    count = min(len(blocks), max(3, int(2 * PATIENCE_S / few.seconds)))
-    some = of(count)
-    each = (some.memory - few.memory) / (count - 2)
-    return some._replace(hosting=some.hosting * len(blocks) / count, memory=some.memory + (len(blocks) - count) * each)
+    largest = max(map(len, places), default=0)
+    if largest <= _TOGETHER:
+        return of(largest)
+    part = Part("clients of a block", largest, lambda most: stage)
+    return line(part, _TOGETHER // 2, of(_TOGETHER // 2), _TOGETHER, of(_TOGETHER))
 
 
 def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     """What a measurement costs on a rank with so many rows that scores the test data as well."""
+    return narrowed(stage, lambda part: _measuring(part, rows, certify))
+
+
+def _measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     whole = stage.data.split == "columns"  # then all rows are gone through together
     block = stage.block([int(stage.data.widths.argmax())], None if whole else CHUNK)
     test = stage.test_block() if stage.data.test_samples else None

@@ -22,8 +22,9 @@ from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import nbytes
 from mpifed.core.round import Round
 from mpifed.forecast.collectives import Machine, Parts, add_up, machine_here, tell
+from mpifed.forecast.cost import Cost
 from mpifed.forecast.job import algorithm_of
-from mpifed.forecast.rehearsal import Cost, load_libraries, rehearse_round, typical_round
+from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
 from mpifed.forecast.scenery import Stage, stock_like
 from mpifed.run.config import Job, read_table
 from mpifed.run.memory import keep_freed_memory

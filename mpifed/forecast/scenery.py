@@ -11,7 +11,7 @@ import numpy as np
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.block import Block
 from mpifed.core.exchange import Algorithm
-from mpifed.core.holdings import Cells
+from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array
 from mpifed.run.config import Job
 from mpifed.shards import store
@@ -34,7 +34,7 @@ class Stage(NamedTuple):
         counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
         shards = []
         for client in clients:
-            rows, columns = (np.arange(held.length)[held.of(client)] for held in self.cells)
+            rows, columns = (_places(held, client) for held in self.cells)
             shards.append(_Rows(client, rows[: counts[client]], columns, self.stock))
         return Block(tuple(shards), self.job.compute.dtype)
 
@@ -48,6 +48,12 @@ class Stage(NamedTuple):
         rows = min(CHUNK, len(self.stock.y))
         shard = _Rows(-1, np.arange(rows), np.arange(self.data.features), self.stock)
         return Block((shard,), self.job.compute.dtype)
+
+
+def _places(held: Holdings, client: int) -> Array:
+    """Numbers of the rows or columns that a client holds."""
+    which = held.of(client)
+    return np.arange(*which.indices(held.length)) if isinstance(which, slice) else which
 
 
 class Stock(NamedTuple):

@@ -56,6 +56,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _text("Placement", _placement(found["placement"]))
     yield from _text("Memory", _memory(found["memory_bytes"]))
     yield from _text("Time", _time(found["seconds"]), _REHEARSED)
+    if found["extrapolated"]:
+        yield from _text("", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(found['extrapolated'])}")
     if found["privacy"] is not None:
         yield from outlook_lines(found["privacy"], found["rounds"])
     for warning in found["warnings"]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt, Le
 
 from mpifed.core.record import Array, bare_leaves, map_leaves, unflat
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.ranges import Weight
 
 
 class Regularizer(Protocol):
@@ -41,7 +42,7 @@ class L1:
     be drawn towards predicting each class equally often. Matrices of the head, as a network's second layer, count.
     """
 
-    weight: Annotated[float, Ge(0)]
+    weight: Weight
     biases: bool = False
 
     def value(self, model: Parameters) -> float:
@@ -61,8 +62,8 @@ class ElasticNet:
     are no part of the gradients.
     """
 
-    weight: Annotated[float, Ge(0)]
-    square_weight: Annotated[float, Ge(0)]
+    weight: Weight
+    square_weight: Weight
     biases: bool = False
 
     def value(self, model: Parameters) -> float:
@@ -84,7 +85,7 @@ class GroupL1:
     is left free.
     """
 
-    weight: Annotated[float, Ge(0)]
+    weight: Weight
 
     def value(self, model: Parameters) -> float:
         """weight * sqrt(h) * sum of norms."""
@@ -136,7 +137,7 @@ class L0Ball:
     The set is not convex: the prox is the nearest model in it, and one of the nearest where absolute values tie.
     """
 
-    nonzeros: Annotated[int, Gt(0)]
+    nonzeros: Annotated[int, Gt(0), Le(10**15)]
 
     def value(self, model: Parameters) -> float:
         """0, or infinite."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from annotated_types import Ge, Gt
+from mpifed.maths.ranges import Decay, Size, Weight
 
 
 class StepSize(NamedTuple):
     """scale / t^decay for t = 1, 2, ...; in a job `[scale, decay]`."""
 
-    scale: Annotated[float, Gt(0)]
-    decay: Annotated[float, Ge(0)] = 0.0
+    scale: Size
+    decay: Decay = 0.0
 
     def at(self, t: int) -> float:
         """The step size of step t, counted from 1."""
@@ -21,9 +21,9 @@ class StepSize(NamedTuple):
 class ShiftedStepSize(NamedTuple):
     """scale / (shift + t^decay), t = 1, 2, ...; in a job `[scale, decay, shift]`: a / (b + sqrt(t)) is [a, 0.5, b]."""
 
-    scale: Annotated[float, Gt(0)]
-    decay: Annotated[float, Ge(0)] = 0.0
-    shift: Annotated[float, Ge(0)] = 0.0
+    scale: Size
+    decay: Decay = 0.0
+    shift: Weight = 0.0
 
     def at(self, t: int) -> float:
         """The step size of step t, counted from 1."""

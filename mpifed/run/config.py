@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
+from mpifed.core.text import wrong_name
 from mpifed.maths.objectives import Objective
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.run.fit import wrong_fit, wrong_together
+from mpifed.run.job_file import put_key as put_key
+from mpifed.run.job_file import read_table as read_table
+from mpifed.run.job_file import set_value as set_value
+from mpifed.run.job_file import told, wrong_values
 from mpifed.run.parts import (
     ALGORITHM,
     MINIMIZE,
@@ -35,6 +39,7 @@ from mpifed.run.parts import (
     make,
     message,
     of_class,
+    own_module,
     written_out,
     wrong_with,
 )
@@ -47,7 +52,6 @@ from mpifed.run.tables import (
     MaskingTable,
     NetworkTable,
     ParticipationTable,
-    Positive,
     RecordTable,
     ServerTable,
     StopTable,
@@ -55,17 +59,19 @@ from mpifed.run.tables import (
     Table,
 )
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+
+def _name(text: str) -> str:
+    """The name of a job, which becomes that of its folder, and of its job in a batch system."""
+    if why := wrong_name(text):
+        raise ValueError(why)
+    return text
 
 
 class Job(Table):
     """All settings of one run."""
 
-    name: Annotated[str, Field(min_length=1)]
-    rounds: Positive
+    name: Annotated[str, AfterValidator(_name)]
+    rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
     data: DataTable
     objective: dict[str, Any]
     algorithm: dict[str, Any]
@@ -86,29 +92,32 @@ class Job(Table):
     network: NetworkTable | None = None
 
     @classmethod
-    def check(cls, table: Mapping[str, Any], source: str = "job") -> Job:
-        """The job that `table` describes.
+    def check(cls, table: Mapping[str, Any], source: str = "job", *, imports: bool = True) -> Job:
+        """The job that `table` describes; if not `imports`, the tables of the user's own classes are not looked at.
 
         Raises
         ------
         UsageError
             listing every unknown key, wrong type and missing value.
         """
-        wrong: list[str] = []
+        wrong = list(wrong_values(table))
+        if wrong:
+            raise UsageError(told(source, wrong))
         try:
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
         for kind in (OBJECTIVE, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
-                wrong += wrong_with(kind, part)
+                wrong += wrong_with(kind, part, imports)
         constraints = table.get("constraint", [])
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
-                wrong += _wrong_constraint(number, part)
-        wrong = wrong or wrong_together(job)
+                wrong += _wrong_constraint(number, part, imports)
+        if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
+            wrong = wrong_together(job)
         if wrong:
-            raise UsageError("\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)]))
+            raise UsageError(told(source, wrong))
         return job
 
     @classmethod
@@ -216,69 +225,15 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:
     return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})
 
 
-def _wrong_constraint(number: int, table: Mapping[str, Any]) -> list[str]:
+def _wrong_constraint(number: int, table: Mapping[str, Any], imports: bool) -> list[str]:
     kind = constraint(number)
     limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
-    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits})
+    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits}, imports)
     try:
         LimitKeys.model_validate_json(json.dumps(limits, default=str))
     except ValidationError as error:
         wrong += [message(found, [kind.table, *found["loc"]], list(LimitKeys.model_fields)) for found in error.errors()]
     return wrong
-
-
-def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
-    """The tables of a TOML file, with `table.key=value` changes applied."""
-    table: dict[str, Any]
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); give the path of a job file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a TOML file: {error}") from error
-    for change in changes:
-        set_value(table, change)
-    return table
-
-
-def set_value(table: dict[str, Any], change: str) -> None:
-    """Apply one `table.key=value`; the value is TOML, or a bare string."""
-    key, equals, text = change.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--set {change}: expected table.key=value, for instance --set algorithm.batch=100")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    put_key(table, key.strip(), value)
-
-
-def put_key(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of TOML; a part with dots of its own stands in quotes."""
-    try:
-        parts: dict[str, Any] = tomllib.loads(f"{key} = 0")
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{key}: no key of TOML, as in algorithm.batch ({error})") from error
-    ((part, rest),) = parts.items()
-    while isinstance(rest, dict):
-        inner: Any = table.setdefault(part, {})
-        if isinstance(inner, list) and all(isinstance(one, dict) for one in inner):
-            ((number, rest),) = rest.items()
-            inner = _numbered(inner, number, rest, key)
-        if not isinstance(inner, dict):
-            raise UsageError(f"{key}: {part} is a value and no table")
-        table = inner
-        ((part, rest),) = rest.items()
-    table[part] = value
-
-
-def _numbered(tables: list[dict[str, Any]], number: str, rest: Any, key: str) -> dict[str, Any]:
-    """One of an array of tables, which are told by their numbers from 1."""
-    if not (number.isdecimal() and 1 <= int(number) <= len(tables)):
-        raise UsageError(f"{key}: there is no number {number}; they are counted from 1 to {len(tables)}")
-    if not isinstance(rest, dict):
-        raise UsageError(f"{key}: number {number} is a table; set one of its keys")
-    return tables[int(number) - 1]
 
 
 def _known(place: Sequence[int | str]) -> list[str]:

@@ -91,10 +91,8 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
             f"[privacy] epsilon = {privacy.epsilon:g} and noise_multiplier = {privacy.noise_multiplier:g}: each "
             "follows from the other; give one of the two"
         )
-    for key in ("clip", "epsilon", "noise_multiplier"):
-        value = getattr(privacy, key)
-        if value is not None and not math.isfinite(value):
-            yield f"[privacy] {key} = {value}: must be a finite number"
+    if privacy.clip is not None and math.isinf(privacy.clip):
+        yield f"[privacy] clip = {privacy.clip}: must be a finite number"
     if privacy.clip is not None and math.isfinite(privacy.clip) and not 1e-30 <= privacy.clip <= 1e30:
         yield (
             f"[privacy] clip = {privacy.clip:g}: must lie between 1e-30 and 1e30, where squares of norms are computed "

@@ -55,7 +55,7 @@ def _follow(start: str, root: Path, files: dict[str, str], tops: set[str]) -> No
         if name in seen:
             continue
         seen.add(name)
-        path = _file_of(name, root) if everything or top == own else None
+        path = file_of(name, root) if everything or top == own else None
         if path is None:
             tops.add(top)
             continue
@@ -68,7 +68,7 @@ def _follow(start: str, root: Path, files: dict[str, str], tops: set[str]) -> No
     tops -= {path.split("/")[0].partition(".")[0] for path in files}
 
 
-def _file_of(name: str, root: Path) -> Path | None:
+def file_of(name: str, root: Path) -> Path | None:
     """The file of a module under `root`; None where there is none, or it was imported from elsewhere."""
     base = root.joinpath(*name.split("."))
     places = [base / "__init__.py", *(base.with_name(base.name + suffix) for suffix in (".py", *EXTENSION_SUFFIXES))]

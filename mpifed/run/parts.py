@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
+from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
+from mpifed.run.job_file import where_is
 
 
 class Kind(NamedTuple):
@@ -24,22 +28,25 @@ class Kind(NamedTuple):
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
+    attribute: str  # of its classes, that tells them from other kinds
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
 
 
-OBJECTIVE = Kind("objective", OBJECTIVES, ())
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",))
-MINIMIZE = Kind("minimize", TERMS, ())
-REGULARIZER = Kind("regularizer", REGULARIZERS, ())
+OBJECTIVE = Kind("objective", OBJECTIVES, (), "classifies")
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",), "start_server")
+MINIMIZE = Kind("minimize", TERMS, (), "counted")
+REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
 
 
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
-    return Kind(f"constraint {number}", TERMS, (), ("limit", "margin"))
+    return Kind(f"constraint {number}", TERMS, (), "counted", ("limit", "margin"))
 
 
-def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a table, one message each; importing the user's own class, if it names one."""
+def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
+    """What is wrong with a table, one message each; importing the user's own class, if it names one and that may be."""
+    if not imports and own_module(table.get("name")) is not None:
+        return []
     try:
         part = _class(kind, table)
     except UsageError as error:
@@ -50,6 +57,10 @@ def wrong_with(kind: Kind, table: Mapping[str, Any]) -> list[str]:
         keys = [field.name for field in dataclasses.fields(part) if field.name not in kind.given]
         keys += kind.beside
         return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
+    except Exception as error:  # annotations of the user's own class
+        if part.__module__.partition(".")[0] == "mpifed":
+            raise
+        return [f'[{kind.table}] name = "{table["name"]}": {type(error).__name__}: {error}; correct its annotations']
     return []
 
 
@@ -80,46 +91,66 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     place : table and keys
     known : the keys that could stand there
     """
-    table, *keys = [str(part) for part in place]
-    where = f"[{table}] {'.'.join(keys)}" if keys else table
+    where = where_is(place)
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{where}: unknown key; known are {', '.join(known) or 'none'}"
     if found["type"] == "missing":
         return f"{where}: missing"
-    return f"{where} = {json.dumps(found['input'], default=str)}: {found['msg']}"
+    said = found["msg"].removeprefix("Value error, ")
+    for limit in (found.get("ctx") or {}).values():
+        if isinstance(limit, float):
+            said = re.sub(r"\b[0-9.]+$", f"{limit:g}", said)  # 1e30 in digits is hard to read
+    return f"{where} = {shown(json.dumps(found['input'], default=str))}: {said}"
 
 
 def _class(kind: Kind, table: Mapping[str, Any]) -> type:
-    name, known = table.get("name"), ", ".join(kind.known)
+    name: Any = table.get("name")
     if isinstance(name, str) and name in kind.known:
         return kind.known[name]
-    module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if not colon:
-        came = "missing" if name is None else f"{name!r} is not known"
+    own = own_module(name)
+    if own is None:
+        came = "missing" if name is None else f"{shown(repr(name))} is not known"
+        known = ", ".join(kind.known)
         raise UsageError(f'[{kind.table}] name: {came}; give one of {known}, or your own as "my_module:MyClass"')
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
-        part: type = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # it is the user's own code
+        part: type = getattr(importlib.import_module(own), name.partition(":")[2])
+    except (Exception, SystemExit) as error:  # it is the user's own code
         raise UsageError(
             f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
             "folder where you start"
         ) from error
-    if not dataclasses.is_dataclass(part):
+    if not (isinstance(part, type) and dataclasses.is_dataclass(part)):
         raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
+    if not hasattr(part, kind.attribute):
+        wanted = kind.table.partition(" ")[0]
+        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no `{kind.attribute}`')
     return part
+
+
+def own_module(name: object) -> str | None:
+    """'my_module:MyClass' -> 'my_module'; None where a name is none of the user's own."""
+    module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    return module if all(part.isidentifier() for part in (*module.split("."), attribute)) else None
 
 
 def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a table in the types that the dataclass annotates; raises pydantic's ValidationError."""
+    model = _model(part, kind.given)
+    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
+    return {name: getattr(parsed, name) for name in model.model_fields}
+
+
+@cache
+def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
+    """What reads the table of a dataclass; of a sweep, once for all points."""
     hints = get_type_hints(part, include_extras=True)
-    fields = [field for field in dataclasses.fields(part) if field.name not in kind.given]
-    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
+    fields = [field for field in dataclasses.fields(part) if field.name not in given]
     typed: dict[str, Any] = {field.name: (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
-    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
-    return {field.name: getattr(parsed, field.name) for field in fields}
+    return model
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -6,15 +6,19 @@ import copy
 import csv
 import io
 import itertools
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import Interrupted, UsageError
-from mpifed.run.config import Job, put_key
+from mpifed.core.text import shown
+from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, aside, read_json, summary
+from mpifed.run.job_file import put_key
 
+MOST = 10_000  # points of a sweep: their names have four digits
 FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
 
 
@@ -26,8 +30,8 @@ class Point(NamedTuple):
     job: Job
 
 
-def points(table: dict[str, Any], source: str) -> list[Point]:
-    """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest.
+def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[Point]:
+    """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest; `imports` as in `Job.check`.
 
     Raises
     ------
@@ -38,23 +42,29 @@ def points(table: dict[str, Any], source: str) -> list[Point]:
     grid = table.get("sweep", {})
     if not isinstance(grid, dict):
         raise UsageError(f'{source}: [sweep] must be a table, with "table.key" = [values] and seeds = how many')
-    seeds = grid.get("seeds", 1)
-    if not isinstance(seeds, int) or seeds < 1:
-        raise UsageError(f"{source}: [sweep] seeds = {seeds!r}: expected how many, 1 or more")
+    seeds, first = grid.get("seeds", 1), table.get("seed", 1)
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MOST:
+        raise UsageError(f"{source}: [sweep] seeds = {shown(repr(seeds))}: expected how many, from 1 to {MOST}")
     axes = {key: values for key, values in grid.items() if key != "seeds"}
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
-            raise UsageError(f'{source}: [sweep] {key} = {values!r}: must be a list, as in "algorithm.batch" = [1, 10]')
-    if seeds > 1:
-        first = table.get("seed", 1)
+            raise UsageError(
+                f'{source}: [sweep] {shown(key)} = {shown(repr(values))}: must be a list, as in "algorithm.batch" = '
+                "[1, 10]"
+            )
+    if seeds > 1 and "seed" in axes:
+        raise UsageError(f"{source}: [sweep] seeds = {seeds} and a list of seed: each sets the seeds; give one of them")
+    if seeds > 1 and isinstance(first, int):  # else the first point says what is wrong with it
         axes["seed"] = list(range(first, first + seeds))
+    if (count := math.prod(map(len, axes.values()))) > MOST:
+        raise UsageError(f"{source}: [sweep] has {count} points, and may have {MOST}; make several sweeps of it")
     found = []
     for number, values in enumerate(itertools.product(*axes.values())):
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
         for key, value in settings.items():
             put_key(changed, key, value)
-        found.append(Point(f"point-{number:04d}", settings, Job.check(changed, source)))
+        found.append(Point(f"point-{number:04d}", settings, Job.check(changed, source, imports=imports)))
     return found
 
 

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 CERTIFIED = ("kkt_residual", "stationarity", "feasibility", "complementarity", "duality_gap")  # what [stop] may bound
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, le=10**15)]
+NotNegative = Annotated[int, Field(ge=0, le=10**15)]
+Real = Annotated[float, Field(ge=0, le=1e30)]
+Factor = Annotated[float, Field(gt=0, le=1e30)]
 
 
 class Table(BaseModel):
@@ -22,8 +24,8 @@ class DataTable(Table):
 
     path: str
     block: Positive = 1  # clients computed together
-    memory_gib: Annotated[float, Field(ge=0)] = 4.0  # shards kept in memory, per rank; the rest is streamed
-    state_gib: Annotated[float, Field(ge=0)] = 4.0  # what clients keep, in memory per rank; the rest is on the disk
+    memory_gib: Real = 4.0  # shards kept in memory, per rank; the rest is streamed
+    state_gib: Real = 4.0  # what clients keep, in memory per rank; the rest is on the disk
     verify: bool = True  # compare the shards' checksums at the start
     stage: str | None = None  # folder on a disk of each node, as "$TMPDIR", to which the shards are copied first
 
@@ -44,8 +46,8 @@ class SumTable(Table):
     channel: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
     min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
     allow: list[str] = []  # exchanges or fields that may show values of fewer
-    bounds: dict[str, Annotated[float, Field(gt=0)]] = {}  # by "exchange.field", or a record of fields
-    scales: dict[str, Annotated[float, Field(gt=0)]] = {}
+    bounds: dict[str, Factor] = {}  # by "exchange.field", or a record of fields
+    scales: dict[str, Factor] = {}
 
 
 class RecordTable(Table):
@@ -88,7 +90,7 @@ class ComputeTable(Table):
     """`[compute]`"""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a CUDA device where CuPy finds one
-    memory_gib: Annotated[float, Field(gt=0)] | None = None  # of the device, for rows; most of what is free when absent
+    memory_gib: Factor | None = None  # of the device, for rows; most of what is free when absent
     mpi: Literal["host", "device"] = "host"  # from where MPI takes the sums of a plain channel; device: if it can
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -96,14 +98,14 @@ class ComputeTable(Table):
 class StopTable(Table):
     """`[stop]`"""
 
-    seconds: Annotated[float, Field(gt=0)] | None = None  # of training, off-clock work left out
+    seconds: Factor | None = None  # of training, off-clock work left out
     # of a certificate, made at every measured round: the largest of the three numbers after it, or one by itself
-    kkt_residual: Annotated[float, Field(gt=0)] | None = None
-    stationarity: Annotated[float, Field(gt=0)] | None = None
-    feasibility: Annotated[float, Field(ge=0)] | None = None  # when absent, limits must be met exactly
-    complementarity: Annotated[float, Field(gt=0)] | None = None
-    duality_gap: Annotated[float, Field(gt=0)] | None = None  # above a lower bound, at every measured round
-    epsilon: Annotated[float, Field(gt=0)] | None = None  # the most that a client may spend; else that of [privacy]
+    kkt_residual: Factor | None = None
+    stationarity: Factor | None = None
+    feasibility: Real | None = None  # when absent, limits must be met exactly
+    complementarity: Factor | None = None
+    duality_gap: Factor | None = None  # above a lower bound, at every measured round
+    epsilon: Factor | None = None  # the most that a client may spend; else that of [privacy]
 
     @property
     def certificates(self) -> dict[str, float]:
@@ -117,22 +119,22 @@ class NetworkTable(Table):
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     # of one client; where absent, those of the network that is named
-    latency_s: Annotated[float, Field(ge=0)] | None = None  # of a round trip, there and back
-    up_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    down_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    client_slowdown: Annotated[float, Field(gt=0)] = 1.0  # a client's arithmetic against this machine's
+    latency_s: Real | None = None  # of a round trip, there and back
+    up_bytes_per_s: Factor | None = None
+    down_bytes_per_s: Factor | None = None
+    client_slowdown: Factor = 1.0  # a client's arithmetic against this machine's
     # as-run: as measured in the run's channel; published: so much for each value of a private exchange, in any channel
     encryption: Literal["as-run", "published", "none"] = "as-run"
     # of Paillier: V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960; what HyFDCA's authors took
-    encrypt_s: Annotated[float, Field(ge=0)] = 0.018882
-    decrypt_s: Annotated[float, Field(ge=0)] = 0.018865
-    add_s: Annotated[float, Field(ge=0)] = 0.000054
-    ciphertext_bytes: Annotated[float, Field(gt=0)] = 512.0  # modulo the square of a modulus of 2048 bits
+    encrypt_s: Real = 0.018882
+    decrypt_s: Real = 0.018865
+    add_s: Real = 0.000054
+    ciphertext_bytes: Factor = 512.0  # modulo the square of a modulus of 2048 bits
     ciphertext_values: Positive = 1  # that fit into one; a message of a few takes a whole one, and its time
 
 
 class LimitKeys(Table):
     """What every `[[constraint]]` has beside its term."""
 
-    limit: float
-    margin: Annotated[float, Field(ge=0)] = 0.0  # the algorithm aims at limit - margin
+    limit: Annotated[float, Field(ge=-1e30, le=1e30)]
+    margin: Real = 0.0  # the algorithm aims at limit - margin

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from annotated_types import Ge
 from numpy.random import Generator
 
 from mpifed.core.record import Array
@@ -14,6 +13,7 @@ from mpifed.maths.arrays import namespace, sigmoid, square_norms
 from mpifed.maths.duals import Dual, LeastSquaresDual, LogisticDual
 from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
+from mpifed.maths.ranges import Weight
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
@@ -76,9 +76,9 @@ class PerClass(Linear):
     parameters: that of (25) in the paper of `TrueClassLogistic`, beside the convex `penalty`.
     """
 
-    penalty: Annotated[float, Ge(0)] = 0.0
+    penalty: Weight = 0.0
     bias: bool = False
-    concave: Annotated[float, Ge(0)] = 0.0
+    concave: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -194,8 +194,8 @@ class Logistic(Linear):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LogisticDual()
-    penalty: Annotated[float, Ge(0)] = 0.0
-    concave: Annotated[float, Ge(0)] = 0.0  # as that of `Softmax`
+    penalty: Weight = 0.0
+    concave: Weight = 0.0  # as that of `Softmax`
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -234,7 +234,7 @@ class LeastSquares(Linear):
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LeastSquaresDual()
-    penalty: Annotated[float, Ge(0)] = 0.0
+    penalty: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the problem is convex."""

@@ -8,16 +8,16 @@ intercept; a column of ones is one, with a penalty.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from annotated_types import Ge
 from numpy.random import Generator
 
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace
 from mpifed.maths.duals import Dual, HingeDual, SquaredHingeDual
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
+from mpifed.maths.ranges import Weight
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Margins(Linear):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
-    penalty: Annotated[float, Ge(0)] = 0.0
+    penalty: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt, Le
 from numpy.random import Generator
 
 from mpifed.core.record import Array
@@ -14,6 +14,7 @@ from mpifed.maths.arrays import common_product, namespace, square_norms, transpo
 from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
 from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
+from mpifed.maths.ranges import Weight
 
 
 def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
@@ -45,10 +46,10 @@ class Network(Linear):
     # in the penalty too, and belong to the head, so that scores stay linear in the features.
     """
 
-    hidden: Annotated[int, Gt(0)] = 128
+    hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     bias: bool = False
-    penalty: Annotated[float, Ge(0)] = 0.0
-    concave: Annotated[float, Ge(0)] = 0.0  # as that of `Softmax`
+    penalty: Weight = 0.0
+    concave: Weight = 0.0  # as that of `Softmax`
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Glorot-uniform weights, since at zero every gradient of this network vanishes; the biases are zero."""

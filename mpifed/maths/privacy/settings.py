@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
 from mpifed.maths.privacy.sensitivity import reach
+from mpifed.maths.ranges import Size, Weight
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Privacy:
 
     delta: Annotated[float, Gt(0), Lt(1)]
     clip: Annotated[float, Gt(0)] | None = None  # G: the norm to which a record's gradient, or an upload, is clipped
-    epsilon: Annotated[float, Gt(0)] | None = None  # after all rounds of the job, from which the noise is computed; or
-    noise_multiplier: Annotated[float, Ge(0)] | None = None  # standard deviation of the noise / sensitivity
+    epsilon: Size | None = None  # after all rounds of the job, from which the noise is computed; or
+    noise_multiplier: Weight | None = None  # standard deviation of the noise / sensitivity
     level: Literal["sample", "client"] = "sample"
     model: Literal["local", "distributed", "central"] = "local"
     adjacency: Literal["replace-one", "add-remove"] = "replace-one"

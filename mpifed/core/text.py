@@ -1,0 +1,33 @@
+"""Text that comes from outside, and becomes a name of a file, a line of a script or of a message."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a run's folder begin with its own
+_SHOWN = 200
+
+
+def wrong_line(text: str) -> str | None:
+    """Why a text is no part of a line: control characters end it, or hide what stands there; None if it is fine."""
+    for at, character in enumerate(text):
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+            return f"has the control character {character!a} at {at + 1}; take it out"
+        if unicodedata.category(character) == "Cs":
+            return "is not UTF-8; take other characters"
+    return None
+
+
+def wrong_name(text: str) -> str | None:
+    """Why a text cannot be the name of one file or folder; None if it can."""
+    if not text.strip() or text in (".", "..") or "/" in text or text.startswith("-"):
+        return "must be the name of one folder: not empty, not . or .., without / and not beginning with -"
+    if (nbytes := len(text.encode("utf-8", "surrogatepass"))) > _NAME_BYTES:
+        return f"has {nbytes} bytes, and may have {_NAME_BYTES}"
+    return wrong_line(text)
+
+
+def shown(text: str) -> str:
+    """A text in one line of printable characters, cut off where it is long."""
+    plain = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: _SHOWN + 1])
+    return plain if len(text) <= _SHOWN else f"{plain[:_SHOWN]}..."

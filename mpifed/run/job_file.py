@@ -1,0 +1,130 @@
+"""Job files: TOML, with `table.key=value` changes applied; and what no key of a job can hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from mpifed.core.errors import UsageError
+from mpifed.core.text import shown, wrong_line
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_DEPTH = 16  # tables and lists within each other
+# digits without end, and tables within tables, are no errors of TOML to the reader, but of Python
+_UNREADABLE = (ValueError, RecursionError)
+
+
+def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, with `table.key=value` changes applied."""
+    table: dict[str, Any]
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); give the path of a job file") from error
+    except _UNREADABLE as error:
+        raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
+    for change in changes:
+        set_value(table, change)
+    if wrong := list(wrong_values(table)):
+        raise UsageError(told(str(path), wrong))
+    return table
+
+
+def told(source: str, wrong: list[str]) -> str:
+    """All that is wrong with a job, in one message."""
+    return "\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)])
+
+
+def set_value(table: dict[str, Any], change: str) -> None:
+    """Apply one `table.key=value`; the value is TOML, or a bare string."""
+    key, equals, text = change.partition("=")
+    if why := wrong_line(change):
+        raise UsageError(f"--set {shown(change)}: {why}")
+    if not equals or not key.strip():
+        raise UsageError(f"--set {shown(change)}: expected table.key=value, for instance --set algorithm.batch=100")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    except _UNREADABLE as error:
+        raise UsageError(f"--set {shown(change)}: {shown(str(error))}") from error
+    put_key(table, key.strip(), value)
+
+
+def put_key(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key of TOML; a part with dots of its own stands in quotes."""
+    *tables, last = _parts(key)
+    parts = iter(tables)
+    for part in parts:
+        inner: Any = table.setdefault(part, {})
+        if isinstance(inner, list) and inner and all(isinstance(one, dict) for one in inner):
+            inner = _numbered(inner, next(parts, None), last, key)
+        if not isinstance(inner, dict):
+            raise UsageError(f"{shown(key)}: {shown(part)} is a value and no table")
+        table = inner
+    table[last] = value
+
+
+def _parts(key: str) -> list[str]:
+    """'a."b.c".d' -> ['a', 'b.c', 'd']"""
+    try:
+        if wrong_line(key):
+            raise ValueError(wrong_line(key))
+        rest: Any = tomllib.loads(f"{key} = 0")
+        parts = []
+        while isinstance(rest, dict):
+            ((part, rest),) = rest.items()
+            parts.append(part)
+        if rest != 0:  # the key has a value of its own
+            raise ValueError("Expected nothing but a key")
+    except _UNREADABLE as error:
+        raise UsageError(f"{shown(key)}: no key of TOML, as in algorithm.batch ({shown(str(error))})") from error
+    return parts
+
+
+def _numbered(tables: list[dict[str, Any]], number: str | None, last: str, key: str) -> dict[str, Any]:
+    """One of an array of tables, which are told by their numbers from 1."""
+    said = last if number is None else number
+    if not (said.isdecimal() and len(said) < 9 and 1 <= int(said) <= len(tables)):
+        raise UsageError(f"{shown(key)}: there is no number {shown(said)}; they are counted from 1 to {len(tables)}")
+    if number is None:
+        raise UsageError(f"{shown(key)}: number {said} is a table; set one of its keys")
+    return tables[int(said) - 1]
+
+
+def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
+    """What no key of a job can hold, one message each: numbers beyond 64 bits, times, control characters, deep tables.
+
+    All that is computed with a job's values rests on it.
+    """
+    left: list[tuple[tuple[object, ...], Any]] = [((), table)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, (dict, list)):
+            if len(place) >= _DEPTH:
+                yield f"{where_is(place[:2])}: has more than {_DEPTH} tables and lists within each other"
+                continue
+            inner = list(value.items() if isinstance(value, dict) else enumerate(value, 1))
+            left += [((*place, key), one) for key, one in reversed(inner)]
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+            yield f"{where_is(place)} = {number}: must be less than 2^63, as all numbers of TOML"
+        elif isinstance(value, (date, time)):
+            yield f"{where_is(place)} = {value}: is a date or a time, which no key of a job takes"
+        elif isinstance(value, str) and (why := wrong_line(value)):
+            yield f'{where_is(place)} = "{shown(value)}": {why}'
+        if place and isinstance(place[-1], str) and (why := wrong_line(place[-1])):
+            yield f"{where_is(place)}: the key {why}"
+
+
+def where_is(place: Iterable[object]) -> str:
+    """A key of a job, as messages name it."""
+    table, *keys = [shown(str(part)) for part in place]
+    return f"[{table}] {'.'.join(keys)}" if keys else table

@@ -1,0 +1,83 @@
+"""Which modules a job would import, "module:Class" being code, told without importing any."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpifed.core.text import shown
+from mpifed.run.own_sources import file_of
+from mpifed.run.parts import ALGORITHM, MINIMIZE, OBJECTIVE, REGULARIZER, own_module
+
+
+class Module(NamedTuple):
+    """What would be imported; and with it the packages that it is in, and whatever it imports itself."""
+
+    table: str  # of the job
+    name: str  # "module:Class"
+    module: str
+    file: str | None  # from which it would come; None where none is found
+
+    def __str__(self) -> str:
+        """For a person."""
+        return f"{self.module} ({self.file or 'no file found'}), for [{self.table}] {self.name}"
+
+
+def own_modules(table: Mapping[str, Any]) -> list[Module]:
+    """Those of a job's tables as they are read, and of all points of its sweep, in order."""
+    found = []
+    for place, name in dict.fromkeys(_names(table)):
+        module = own_module(name)
+        if module is not None:
+            found.append(Module(place, name, module, _file(module)))
+    return found
+
+
+def _names(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(table, name) of each part; of a sweep every text, since any may become a name."""
+    for kind in (OBJECTIVE, MINIMIZE, ALGORITHM, REGULARIZER):
+        yield from _name(kind.table, table.get(kind.table))
+    constraints = table.get("constraint")
+    for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
+        yield from _name(f"constraint {number}", part)
+    left = [table.get("sweep")]
+    while left:
+        value = left.pop(0)
+        if isinstance(value, str):
+            yield "sweep", value
+        elif isinstance(value, (dict, list)):
+            left[:0] = value.values() if isinstance(value, dict) else value
+
+
+def _name(table: str, part: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(part, Mapping) and isinstance(part.get("name"), str):
+        yield table, part["name"]
+
+
+def _file(module: str) -> str | None:
+    """Where a module would come from. Of a package's modules the file is looked for, since to find them by Python's own
+    means is to import the package.
+    """
+    top, _, rest = module.partition(".")
+    path = sys.path
+    try:
+        sys.path = ["", *path]  # as when it is imported; not left so, since other imports are to come
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path = path
+    if spec is None:
+        return None
+    if not rest:
+        return spec.origin
+    files = (file_of(rest, Path(folder)) for folder in spec.submodule_search_locations or [])
+    return next((str(file) for file in files if file is not None), None)
+
+
+def lines(found: list[Module]) -> str:
+    """All of them for a person."""
+    return "\n".join(f"{'' if number else 'Imports':12}{shown(str(one))}" for number, one in enumerate(found))

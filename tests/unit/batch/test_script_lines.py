@@ -1,0 +1,98 @@
+"""No value ends its line of a batch script, or becomes an option that nobody gave."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mpifed.batch.durations import seconds_of
+from mpifed.batch.needs import mib_of
+from mpifed.batch.record import Submission, beside
+from mpifed.batch.script import filled, options_of, parsed, read_script
+from mpifed.cli import main
+from mpifed.core.errors import UsageError
+
+ENDS = ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\0"]
+TEXT = read_script("train")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_value_ends_its_line(end: str) -> None:
+    value = f"a{end}#SBATCH --wrap=id"
+    for options, arguments, before in (
+        ({"comment": value}, ["job.toml", "out"], []), ({}, ["job.toml", value], []), ({}, ["a", "b"], [value]),
+        ({f"comment{end}": None}, [], []),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r"control character.*becomes a line of the batch script"):
+            filled(TEXT, options, arguments, before)
+    for words in ([f"--comment={value}"], ["--comment", value]):
+        with pytest.raises(UsageError, match="control character"):
+            parsed(words)
+
+
+@pytest.mark.parametrize("value", ["a b", " a", "a#b", '"', "'", "a\\", 'a"b\'c\\ #d', "$(id)", "", "é", "#", "--x"])
+def test_sbatch_reads_what_was_given(value: str) -> None:
+    text = filled(TEXT, {"comment": value}, ["job.toml", value])
+    assert options_of(text)["comment"] == value
+    (line,) = (line for line in text.splitlines() if line.startswith("set -- "))
+    assert shlex.split(line) == ["set", "--", "job.toml", value]
+
+
+def test_plain_values_stay_as_they_are() -> None:
+    text = filled(TEXT, {"output": "runs/a-%j.log", "signal": "B:USR1@120"}, [])
+    assert "#SBATCH --output=runs/a-%j.log\n" in text and "#SBATCH --signal=B:USR1@120\n" in text
+
+
+def test_words_that_sbatch_blanks_wherever_they_stand() -> None:
+    with pytest.raises(UsageError, match="a word of its own"):
+        filled(TEXT, {"job-name": "myPackJob"}, [])
+
+
+def test_percent_signs_of_a_folder_are_its_own() -> None:
+    one = Submission("12", "", [], "", "runs/50%%j-%j.log", None)
+    assert one.log_of(None) == Path("runs/50%j-12.log")
+
+
+@pytest.mark.parametrize("option", ["--out", "--account", "--partition", "--time", "--sbatch", "--set"])
+def test_the_command_line_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
+    job = tmp_path / "job.toml"
+    job.write_text(
+        'name = "t"\nrounds = 3\ndata.path = "x"\nobjective.name = "softmax"\n'
+        'algorithm = {name = "fedavg", batch = 4, step = [0.1]}\n'
+    )
+    value = {"--sbatch": "--comment=a\n#SBATCH --wrap=id", "--set": "name=a\nb"}.get(option, "a\n#SBATCH --wrap=id")
+    given = [] if option == "--time" else ["--time", "60"]
+    end = CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *given, option, value])
+    assert end.exit_code == 2, end.output
+    assert "#SBATCH --wrap" not in [line.strip() for line in end.output.splitlines()]
+
+
+@pytest.mark.parametrize("path", ["a\nb", "x" * 300, "/".join(["x" * 200] * 30)])
+@pytest.mark.parametrize("command", ["run", "show", "submit", "audit", "status"])
+def test_paths_that_no_file_has(command: str, path: str) -> None:
+    end = CliRunner().invoke(main, [command, path])
+    assert end.exit_code == 2, end.output
+    assert "control character" in end.output or "is too long" in end.output
+
+
+def test_what_lies_beside_a_folder_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert beside(Path("."), ".sbatch") == beside(Path("b/.."), ".sbatch") == tmp_path / "a.sbatch"
+    assert beside(Path(".."), ".sbatch") == tmp_path.parent / f"{tmp_path.name}.sbatch"
+    assert beside(Path("runs/a/"), ".sbatch") == Path("runs/a.sbatch")
+    with pytest.raises(UsageError, match="give a folder with a name"):
+        beside(Path("/"), ".sbatch")
+
+
+def test_numbers_without_end() -> None:
+    with pytest.raises(UsageError):
+        seconds_of("9" * 5000)
+    with pytest.raises(UsageError):
+        mib_of("9" * 5000 + "G", "mem")
+    with pytest.raises(UsageError):
+        mib_of("²", "mem")

@@ -1,0 +1,137 @@
+"""Jobs that nobody writes by mistake: each is refused with one message, before anything is made of its values."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_config import complaints, table
+
+from mpifed.core.errors import UsageError
+from mpifed.run.config import Job, read_table, set_value
+from mpifed.run.sweep import points
+
+NESTED: Any = []
+for _ in range(40):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "  ", ".", "..", "../../x", "/abs", "a/b", "-x", "--wrap=id", "x" * 201, "é" * 101],
+)  # fmt: skip
+def test_a_name_is_that_of_one_folder(name: str) -> None:
+    (line,) = complaints(table(name=name))
+    assert line.startswith("name = ") and ("must be the name of one folder" in line or "and may have 200" in line)
+
+
+@pytest.mark.parametrize("name", ["a", "..x", ".x", "x" * 200, "fedpdm rigorous, 7", "é" * 100, "50%"])
+def test_names_that_stay(name: str) -> None:
+    assert Job.check(table(name=name)).name == name
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\t", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\u2029"])
+def test_control_characters_are_refused_in_all_texts(character: str) -> None:
+    text = f"a{character}b"
+    for changes in ({"name": text}, {"data": {"path": text}}, {"audit": {"accept": [text]}}):
+        (line,) = complaints(table(**changes))
+        assert f"has the control character {character!a} at " in line
+        assert character not in line
+    (line,) = complaints(table(**{f"x{character}": 1}))
+    assert "the key has the control character" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rounds": 2**63}, "rounds = 9223372036854775808: must be less than 2^63"),
+        ({"rounds": 10**400}, "rounds = a number of 1329 bits: must be less than 2^63"),
+        ({"rounds": 16**5000}, "rounds = a number of 20001 bits"),
+        ({"rounds": 10**8}, "rounds = 100000000: Input should be less than 100000000"),
+        ({"data": {"path": "x", "block": 2**62}}, "[data] block = 4611686018427387904: Input should be less"),
+        ({"seed": datetime.date(2024, 1, 1)}, "seed = 2024-01-01: is a date or a time"),
+        ({"objective": {"name": "softmax", "penalty": datetime.time(1)}}, "[objective] penalty = 01:00:00: is a date"),
+        ({"sum": {"allow": NESTED}}, "[sum] allow: has more than 16 tables and lists within each other"),
+        ({"objective": {"name": "softmax", "penalty": 3.5e38}}, "penalty = 3.5e+38: Input should be less than"),
+        ({"objective": {"name": "softmax", "penalty": float("nan")}}, "[objective] penalty = NaN: "),
+        ({"objective": {"name": "network", "hidden": 10**12}}, "[objective] hidden = 1000000000000: Input should be"),
+        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [1e308]}}, "[algorithm] step.0 = 1e+308: "),
+        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1, 2000.0]}}, "[algorithm] step.1 = 2000.0: "),
+        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "local_steps": 10**12}}, "] local_steps"),
+        ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: Input should be less"),
+        ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
+        ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: Input should be less than or equal to 1e+30"),
+        ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no class for [minimize]: it has no `counted`"),
+        ({"minimize": {"name": "os:environ"}}, "must be a dataclass"),
+        ({"minimize": {"name": "a.:B"}}, "is not known; give one of"),
+        ({"minimize": {"name": "a\u200b b:B"}}, "'a\\u200b b:B' is not known"),
+        ({"seed": "x" * 10**6}, f'seed = "{"x" * 199}...'),
+    ],
+)  # fmt: skip
+def test_values_that_are_refused_by_what_they_are(changes: dict[str, Any], said: str) -> None:
+    (line,) = complaints(table(**changes))
+    assert said in line
+    assert len(line) < 500
+
+
+def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "it_ends.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    (line,) = complaints(table(minimize={"name": "it_ends:X"}))
+    assert line.startswith('[minimize] name = "it_ends:X": SystemExit')
+
+
+@pytest.mark.parametrize(
+    "content", [b"x = " + b"9" * 5000, b"x = " + b"[" * 5000, b"x = " + b"{a=" * 5000, b"\xff", b"x = 0x" + b"f" * 5000]
+)
+def test_files_that_no_reader_takes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "job.toml").write_bytes(content)
+    with pytest.raises(UsageError, match=r"job\.toml: (not a TOML file|1 thing)"):
+        read_table(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["rounds=1\nname=2", "a=1\u2028", "{a=1,b=2}=1", "rounds=" + "9" * 5000, "rounds=" + "[" * 5000, "=", "a"],
+)  # fmt: skip
+def test_changes_that_are_none(change: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        set_value({}, change)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("key", ["a={b=1,c=2}#", "a=1#", "a\nb", "a..b", "", "\u2028"])
+def test_keys_of_a_sweep_that_are_none(key: str) -> None:
+    with pytest.raises(UsageError, match="no key of TOML"):
+        points(table(sweep={key: [1]}), "my.toml")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ({"seeds": 10**9}, "seeds = 1000000000: expected how many, from 1 to 10000"),
+        ({"seeds": 10**18}, "expected how many, from 1 to 10000"),
+        ({"seeds": True}, "seeds = True: expected how many"),
+        ({f"algorithm.k{i}": list(range(10)) for i in range(12)}, "has 1000000000000 points, and may have 10000"),
+        ({"seeds": 3, "seed": [1, 2]}, "each sets the seeds; give one of them"),
+        ({"rounds": 5}, "must be a list"),
+    ],
+)
+def test_grids_are_counted_before_they_are_made(sweep: dict[str, Any], said: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(UsageError) as caught:
+        points(table(sweep=sweep), "my.toml")
+    assert said in str(caught.value)
+    assert time.monotonic() - begin < 1
+
+
+def test_a_seed_that_is_none_is_told_of_with_a_sweep_too() -> None:
+    with pytest.raises(UsageError, match='seed = "a"'):
+        points(table(seed="a", sweep={"seeds": 3}), "my.toml")
+
+
+def test_the_points_of_a_sweep_have_names_of_folders() -> None:
+    with pytest.raises(UsageError, match="must be the name of one folder"):
+        points(table(sweep={"name": ["a", "../b"]}), "my.toml")
