@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError, printable
 from mpifed.core.io_errors import explained, explaining
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
@@ -167,7 +167,7 @@ def message(error: BaseException, transport: Transport) -> str:
     if isinstance(error, UnexpectedError):
         return f"mpifed: unexpected error {error}"
     if isinstance(error, MpifedError):
-        return f"mpifed: error: {error}"
+        return f"mpifed: error: {printable(error)}"
     if isinstance(error, KeyboardInterrupt):
         return "mpifed: stopped"
     where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""

@@ -116,7 +116,9 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
         part: type = getattr(importlib.import_module(own), name.partition(":")[2])
-    except (Exception, SystemExit) as error:  # it is the user's own code
+    except SystemExit as error:
+        raise UsageError(f'[{kind.table}] name = "{name}": importing {own} leaves the program (sys.exit)') from error
+    except Exception as error:  # it is the user's own code
         raise UsageError(
             f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
             "folder where you start"
