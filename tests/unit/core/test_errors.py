@@ -1,0 +1,58 @@
+"""What people read of errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from mpifed.core import io_errors
+from mpifed.core.errors import DataError, MpifedError, printable
+from mpifed.core.io_errors import explained, explaining
+from mpifed.run.history import write_json
+from mpifed.shards.hdf5 import write_hdf5
+
+
+def test_nothing_steers_a_terminal() -> None:
+    assert printable(DataError("a\x1b[2Jb\u2028c\x07: two\nlines, é 中")) == "a\\x1b[2Jb\\u2028c\\x07: two\nlines, é 中"
+
+
+REMEDIES = [(errno.ENOSPC, "make room"), (errno.EDQUOT, "quota"), (errno.EIO, "connection"), (errno.EROFS, "written")]
+
+
+@pytest.mark.parametrize(("code", "remedy"), REMEDIES)
+def test_an_error_of_the_system_names_file_and_remedy(
+    code: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise OSError(code, "as the system says it")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    monkeypatch.setattr(io_errors, "_LIBRARIES", {Path(__file__).parent.name})
+    with pytest.raises(DataError, match=rf"run.json.*: {os.strerror(code)}; .*{remedy}"), explaining():
+        write_json(tmp_path / "run.json", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_own_classes_are_left_alone() -> None:
+    try:
+        Path("/no/such/file").read_text()
+    except OSError as error:
+        assert explained(error) is None  # no frame of mpifed: a defect of the caller's, whose traceback is needed
+    assert explained(ValueError("x")) is None
+    assert isinstance(explained(MemoryError("29 GiB")), MpifedError)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
+def test_hdf5_on_a_full_disk(tmp_path: Path) -> None:
+    """The file is closed, the process lives, and the error is that of the system."""
+    import numpy as np
+
+    full = tmp_path / "full.h5"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught, write_hdf5(full) as file:
+        file["x"] = np.arange(100_000)
+        file["y"] = np.arange(10)
+    assert caught.value.errno == errno.ENOSPC
