@@ -86,6 +86,7 @@ def write_federation(
             file[f"optimum/{name}"] = value
         file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
         file.attrs[layout.CHECKSUM] = content_sha256(file)
+    (folder / layout.BYTES).write_text(layout.sha256(layout.aside(folder / layout.FEDERATION)) + "\n", "ascii")
     layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
 
 
