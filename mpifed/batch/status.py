@@ -14,6 +14,7 @@ from mpifed.batch.states import STATES, Look, State, fails_again, look
 from mpifed.batch.traces import Traces, iso
 from mpifed.core.errors import DataError
 from mpifed.run.best import toml_text
+from mpifed.run.schemas import printable
 from mpifed.run.units import human_seconds
 
 _WIDEST = 160  # characters of what is said about a point; --json has all
@@ -83,7 +84,7 @@ def _lines(found: Look) -> Iterator[str]:
             "" if trace.round is None else f"{trace.round}{f'/{trace.rounds}' if trace.rounds else ''}",
             "" if trace.objective is None else f"{trace.objective:.6g}{_of_when(trace)}",
             "" if trace.changed is None else f"{human_seconds(max(0.0, time.time() - trace.changed))} ago",
-            shorten(one.why, _WIDEST, placeholder=" ..."),
+            shorten(printable(one.why, len(one.why)), _WIDEST, placeholder=" ..."),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
