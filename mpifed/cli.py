@@ -13,8 +13,9 @@ import click
 
 from mpifed import __version__
 from mpifed.batch.cli import FOLDER, Finite, status, submit
-from mpifed.core.errors import MpifedError, printable
+from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
+from mpifed.core.text import shown_lines
 from mpifed.scaling.cli import numbers, scale
 from mpifed.shards.command import data
 
@@ -36,7 +37,7 @@ class _Commands(click.Group):
             with explaining():
                 return super().invoke(ctx)
         except MpifedError as error:
-            click.echo(f"mpifed: error: {printable(error)}", err=True)
+            click.echo(f"mpifed: error: {shown_lines(error)}", err=True)
             ctx.exit(error.exit_code)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,12 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.history import aside, dotted, read_history, read_json
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mpifed.run.best import job_of
+from mpifed.run.history import aside, dotted, read_history, read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,10 +186,9 @@ def terminal(run_dir: str | os.PathLike[str]) -> str:
 
 
 def _read(run_dir: Path, relative_to: float | None = None) -> Run:
-    try:
-        job = tomllib.loads((run_dir / "job.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run_dir / 'job.toml'}: cannot be read ({error}); is {run_dir} a run?") from error
+    job = job_of(run_dir)
+    if not job:
+        raise DataError(f"{run_dir / 'job.toml'}: cannot be read, or is empty; is {run_dir} a run?")
     job.pop("seed", None)
     history = {name: values.astype(np.float64) for name, values in read_history(run_dir).items()}
     if not history:
@@ -207,10 +201,13 @@ def _read(run_dir: Path, relative_to: float | None = None) -> Run:
         history["relative"] = np.where(above > 0, above, np.nan)
     constraints = {str(m): one for m, one in enumerate(job.get("constraint", []), 1)}
     if constraints:
+        lacking = [f"constraint_{m}" for m in constraints if f"constraint_{m}" not in history]
+        if lacking:
+            raise DataError(f"{run_dir / 'history.csv'}: no column {lacking[0]}, of which job.toml has the limit")
         excess = [history[f"constraint_{m}"] - float(one["limit"]) for m, one in constraints.items()]
         history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
-    return Run(read_json(run_dir / "run.json")["name"], dict(dotted(job)), history)
+    return Run(read_run(run_dir).get("name", run_dir.name), dict(dotted(job)), history)
 
 
 def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -225,7 +222,7 @@ def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
         apart = [key for key in job if any(other.get(key) != job[key] for other in others)]
         label = ", ".join([name, *(f"{key.rpartition('.')[2]} = {job[key]}" for key in apart)])
         seeds = f" (mean and range of {len(alike)} seeds)" if len(alike) > 1 else ""
-        labelled[label + seeds] = alike
+        labelled[(label + seeds).replace("$", r"\$")] = alike  # else matplotlib reads formulas
     return labelled
 
 

@@ -194,5 +194,7 @@ def _model(stage: Stage, run_dir: Path | None) -> Parameters:
     names = {name for name, _ in leaves(last)}
     if set(found) != names:
         raise DataError(f"{run_dir}/model.h5: holds {', '.join(found)}, expected {', '.join(sorted(names))}")
+    if not all(np.isfinite(one).all() for one in found.values()):
+        raise DataError(f"{run_dir}/model.h5: holds numbers that are not finite; an audit needs a model")
     model: Parameters = filled(last, found)
     return model

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.run.history import read_json, write_json
+from mpifed.run.schemas import Submissions, checked, shown_value
 
 _TAIL_BYTES = 1 << 16
 # what a rank, Slurm or the kernel say when something went wrong
@@ -68,8 +69,15 @@ def read(out: Path) -> Record | None:
     path = path_of(out)
     if not path.exists():
         return None
-    found: dict[str, Any] = read_json(path)
-    return Record(found["job"], found["points"], [Submission(**one) for one in found["submissions"]])
+    found = checked(path, Submissions, read_json(path), "put it back as it was written, or remove it")
+    made = [Submission(**{name: getattr(one, name) for name in Submission._fields}) for one in found.submissions]
+    for number, one in enumerate(made):
+        if any(point >= len(found.points) for point in one.points or []):
+            raise DataError(
+                f"{path}: submissions.{number}.points = {shown_value(one.points)}: of {len(found.points)} points there "
+                "are none such; put it back as it was written, or remove it"
+            )
+    return Record(found.job, found.points, made)
 
 
 def write(out: Path, record: Record) -> None:
@@ -81,6 +89,8 @@ def write(out: Path, record: Record) -> None:
 def last_words(log: Path) -> str | None:
     """The last line of a log that tells of an error, if any."""
     try:
+        if not log.is_file():
+            return None
         with open(log, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()

@@ -13,6 +13,7 @@ from typing import Any
 from mpifed.batch.states import STATES, Look, State, fails_again, look
 from mpifed.batch.traces import Traces, iso
 from mpifed.core.errors import DataError
+from mpifed.core.text import shown
 from mpifed.run.best import toml_text
 from mpifed.run.units import human_seconds
 
@@ -83,7 +84,7 @@ def _lines(found: Look) -> Iterator[str]:
             "" if trace.round is None else f"{trace.round}{f'/{trace.rounds}' if trace.rounds else ''}",
             "" if trace.objective is None else f"{trace.objective:.6g}{_of_when(trace)}",
             "" if trace.changed is None else f"{human_seconds(max(0.0, time.time() - trace.changed))} ago",
-            shorten(one.why, _WIDEST, placeholder=" ..."),
+            shorten(shown(one.why, len(one.why)), _WIDEST, placeholder=" ..."),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError
-from mpifed.run.best import job_of
-from mpifed.run.history import HISTORY, read_history, read_json
+from mpifed.run.best import JOB, job_of
+from mpifed.run.checkpoint import generations
+from mpifed.run.history import HISTORY, read_history, read_run
+from mpifed.run.json_file import content
 from mpifed.run.process import is_alive
 from mpifed.run.results import FAILURE
 
@@ -37,7 +39,7 @@ def traces(run_dir: Path) -> Traces:
     last, saved = _last_row(run_dir), _checkpoint(run_dir)
     rounds = [value for value in (run.get("rounds"), last.get("round"), saved) if value is not None]
     return Traces(
-        begun=(run_dir / "job.toml").exists(),
+        begun=(run_dir / JOB).exists(),
         code=run.get("exit"),
         alive=is_alive(run["process"]) if run.get("process") and run.get("exit") is None else None,
         job=run.get("slurm_job"),
@@ -48,16 +50,15 @@ def traces(run_dir: Path) -> Traces:
         objective=next((last[name] for name in ("objective", "train_loss") if name in last), None),
         changed=_changed(run_dir),
         failure=_failure(run_dir),
-        text=(run_dir / "job.toml").read_text(encoding="utf-8") if (run_dir / "job.toml").exists() else None,
+        text=_text(run_dir / JOB),
     )
 
 
 def _run(run_dir: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = read_json(run_dir / "run.json")
+        return read_run(run_dir)
     except DataError:
         return {}
-    return found
 
 
 def _rounds(run_dir: Path) -> int | None:
@@ -81,8 +82,8 @@ def _last_row(run_dir: Path) -> dict[str, float]:
 
 
 def _checkpoint(run_dir: Path) -> int | None:
-    found = [path.name[6:] for path in (run_dir / "checkpoint").glob("round-*[0-9]") if path.name[6:].isdigit()]
-    return max(map(int, found), default=None)
+    found = generations(run_dir)
+    return int(found[0].name.removeprefix("round-")) if found else None
 
 
 def _changed(run_dir: Path) -> float | None:
@@ -96,13 +97,18 @@ def _changed(run_dir: Path) -> float | None:
 
 
 def _failure(run_dir: Path) -> str | None:
-    try:
-        lines = (run_dir / FAILURE).read_text(encoding="utf-8").strip().splitlines()
-    except OSError:
-        return None
+    lines = (_text(run_dir / FAILURE) or "").strip().splitlines()
     if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows
         return f"{lines[0]}: {lines[-1]}"
     return lines[0] if lines else None
+
+
+def _text(path: Path) -> str | None:
+    """What is in a file; None where nothing is, or it is no text."""
+    try:
+        return content(path).decode("utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def iso(seconds: float | None) -> str | None:

@@ -21,12 +21,6 @@ class MpifedError(Exception):
             self.agreed = agreed
 
 
-def printable(error: object) -> str:
-    """The text of an error; what would steer a terminal, as in the name of a file from a stranger, is written out."""
-    text = str(error)
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
 class UnexpectedError(MpifedError):
     """Any other exception, as it travels between ranks: where it happened, and its traceback."""
 

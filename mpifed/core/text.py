@@ -27,7 +27,12 @@ def wrong_name(text: str) -> str | None:
     return wrong_line(text)
 
 
-def shown(text: str) -> str:
-    """A text in one line of printable characters, cut off where it is long."""
-    plain = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: _SHOWN + 1])
-    return plain if len(text) <= _SHOWN else f"{plain[:_SHOWN]}..."
+def shown(text: str, most: int = _SHOWN) -> str:
+    """A text in one line of printable characters, cut off where it has more than so many."""
+    plain = shown_lines(text[: most + 1].replace("\n", "\\n"))
+    return plain if len(text) <= most else f"{plain[:most]}..."
+
+
+def shown_lines(text: object) -> str:
+    """A text in as many lines as it has, without what a terminal would obey: it may name files of strangers."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in str(text))

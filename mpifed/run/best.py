@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import math
 import os
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.core.text import shown
 from mpifed.run.history import SUMMARY, summary
+from mpifed.run.json_file import content
 from mpifed.run.protection import SWEPT
-from mpifed.run.sweep import FINISHED
+from mpifed.run.schemas import JobTables, checked
+from mpifed.run.sweep import FINISHED, point_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,6 +31,8 @@ else:
     import tomli as tomllib
 
 FAILED = NumericalError.exit_code
+SWEEP = "sweep.csv"
+JOB = "job.toml"
 
 
 class Ran(NamedTuple):
@@ -70,8 +76,11 @@ class Mean(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
         """The mean of one value or more."""
-        deviation = statistics.stdev(values) if len(set(values)) > 1 else 0.0
-        return cls(values[0] if not deviation else statistics.fmean(values), deviation, len(values))
+        try:
+            deviation = statistics.stdev(values) if len(set(values)) > 1 else 0.0
+            return cls(values[0] if not deviation else statistics.fmean(values), deviation, len(values))
+        except OverflowError:
+            return cls(math.inf, math.inf, len(values))
 
 
 class Setting(NamedTuple):
@@ -96,7 +105,7 @@ class Setting(NamedTuple):
 
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is that of a sweep."""
-    return (folder / "sweep.csv").exists()
+    return (folder / SWEEP).exists()
 
 
 def read_points(folder: Path) -> list[Ran]:
@@ -105,11 +114,29 @@ def read_points(folder: Path) -> list[Ran]:
 
 
 def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The points of a sweep: the name of each, and what sets it apart."""
-    with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file))
-    after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # the summary's first; a setting may have its name too
-    names = header[1:after]
+    """The points of a sweep: the name of each, and what sets it apart.
+
+    Raises
+    ------
+    DataError
+        when sweep.csv is not the list of a sweep's points.
+    """
+    path = folder / SWEEP
+    try:
+        header, *rows = list(csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")))
+        after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # its first; a setting may have its name too
+        names = header[1:after]
+        for number, row in enumerate(rows):
+            if len(row) != len(header) or row[0] != point_name(number):
+                what = f"line {number + 2} has {len(row)} cells and begins with {shown(str(row[:1]))}"
+                raise ValueError(f"{what}; {len(header)} cells and {point_name(number)} were expected")
+        strange = [name for name in names if not name.isprintable() or names.count(name) > 1]
+        if not rows or strange:
+            raise ValueError("it lists no points" if not rows else f"in its first line, {shown(strange[0])!r}")
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
+        ) from error
     return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
 
 
@@ -125,20 +152,32 @@ def limits(run_dir: Path) -> tuple[float, ...]:
 
 
 def job_of(run_dir: Path) -> dict[str, Any]:
-    """The job of a run, as run; empty where it has not begun."""
-    path = run_dir / "job.toml"
+    """The job of a run, as run; empty where it has not begun.
+
+    Raises
+    ------
+    DataError
+        when job.toml cannot be read, or is not that of a run.
+    """
+    path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); is {run_dir} the folder of a run?") from error
+        found: dict[str, Any] = tomllib.loads(content(path).decode("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({shown(str(error))}); {remedy}") from error
+    checked(path, JobTables, found, remedy)
+    return found
 
 
 def _parsed(cell: str) -> Any:
     """The value of a setting, from the text that `csv` made of it."""
     try:
-        return ast.literal_eval(cell)
-    except (ValueError, SyntaxError):
+        found = ast.literal_eval(cell)
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return cell
+    return found
 
 
 def swept(folder: Path) -> list[str]:

@@ -30,16 +30,17 @@ from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
 from mpifed.run import segments
 from mpifed.run.history import read_json, write_json
+from mpifed.run.schemas import Manifest, conforming, shown_value
 from mpifed.run.segments import Arrays, Part, Segments
 from mpifed.run.setup import together
-from mpifed.shards.hdf5 import open_hdf5, write_hdf5
+from mpifed.shards.hdf5 import reading_hdf5, write_hdf5
 from mpifed.shards.layout import sha256
 
 SCHEMA = 5
 KEPT = 2  # generations
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _SERVER = "server"  # group in server.h5
-_NAME = re.compile(r"round-(\d{8})")
+_NAME = re.compile(r"round-([0-9]{8,9})")
 
 
 class Progress(NamedTuple):
@@ -53,6 +54,7 @@ class Progress(NamedTuple):
     attempt: int = 0  # how often the next round has been void
     ledger: Mapping[str, Any] | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
     first: Mapping[str, Any] | None = None  # what certificates need to know of the first iterate; on rank 0
+    rows: int = 0  # of the history, up to this round; on rank 0
 
     def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
         """After so much time and so many rounds more, or so many attempts at the next one."""
@@ -75,6 +77,7 @@ class Checkpoints:
         self._checksums: dict[str, str] = {}  # of the segments of this rank's clients
         self._own = True  # whether these were written for clients of this rank alone
         self._last: int | None = None  # the round of the newest one
+        self.damaged = ""  # on rank 0, of what was loaded: what is wrong with newer ones
         hosting = transport.gather(self._blocks.clients[:1].tolist())
         self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
@@ -95,7 +98,7 @@ class Checkpoints:
             return
         final = self._run_dir / "checkpoint" / f"round-{progress.round:08d}"
         aside, transport = final.with_name(final.name + ".new"), self._transport
-        if transport.share(transport.rank == 0 and final.exists() and _why_not_whole(final) is None):
+        if transport.share(transport.rank == 0 and final.exists() and not isinstance(_read_whole(final), str)):
             return
         with _whole_or_removed(aside, transport):
             together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
@@ -147,7 +150,7 @@ class Checkpoints:
         """
         transport = self._transport
         choice = together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
-        folder, manifest = transport.share(choice)
+        folder, manifest, self.damaged = transport.share(choice)
 
         def read() -> tuple[Record, Kept]:
             found = None if server is None else _read(folder / "server.h5", server)
@@ -228,7 +231,7 @@ class Checkpoints:
             shutil.rmtree(final)
         os.rename(aside, final)
         sync_folder(final.parent)
-        for old in _generations(self._run_dir)[KEPT:]:
+        for old in generations(self._run_dir)[KEPT:]:
             shutil.rmtree(old)
 
 
@@ -269,37 +272,43 @@ def _write(path: Path, server: Record) -> str:
 
 def _read(path: Path, like: Record) -> Record:
     """The server's state, in the structure of `like`."""
-    with open_hdf5(path) as file:
+    with reading_hdf5(path, "not the server's state", segments.REMEDY) as file:
         return segments.fitted(_SERVER, like, file, str(path))
 
 
-def _generations(run_dir: Path) -> list[Path]:
+def generations(run_dir: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
     found = [path for path in (run_dir / "checkpoint").glob("round-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, reverse=True)
+    return sorted(found, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
-def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any]]:
-    reasons = []
-    for folder in _generations(run_dir):
-        why_not = _why_not_whole(folder)
-        if why_not is None:
-            return folder, read_json(folder / "manifest.json")
-        reasons.append(f"{folder.name}: {why_not}")
+def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any], str]:
+    """(folder, manifest, what is wrong with newer ones)"""
+    reasons: list[str] = []
+    for folder in generations(run_dir):
+        found = _read_whole(folder)
+        if not isinstance(found, str):
+            return folder, found, "; ".join(reasons)
+        reasons.append(f"{folder.name}: {found}")
     why = "; ".join(reasons) or "no checkpoint was written"
     raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
 
 
-def _why_not_whole(folder: Path) -> str | None:
-    """What is wrong with a checkpoint; None when nothing is."""
+def _read_whole(folder: Path) -> dict[str, Any] | str:
+    """The manifest of a checkpoint whose files are as it says; else what is wrong with it."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("schema") != SCHEMA:
-            return f"schema {manifest.get('schema')}, this version reads {SCHEMA}"
-        damaged = [name for name, expected in manifest["files"].items() if sha256(folder / name) != expected]
-    except (DataError, OSError) as error:
-        return str(error)
-    return f"{', '.join(damaged)}: not as the checksum says" if damaged else None
+            return f"schema {shown_value(manifest.get('schema'))}, this version reads {SCHEMA}"
+        found = conforming(Manifest, manifest)
+        if folder.name != f"round-{found.round:08d}" or not {"server.h5", *found.segments} <= found.files.keys():
+            return f"manifest.json: is of round {found.round}, or does not name all files ({', '.join(found.files)})"
+        damaged = [name for name, expected in found.files.items() if sha256(folder / name) != expected]
+    except OSError as error:
+        return f"{Path(error.filename or folder).name}: {error.strerror}"
+    except (DataError, ValueError) as error:
+        return f"manifest.json: {error}" if isinstance(error, ValueError) else str(error)
+    return f"{', '.join(damaged)}: not as the checksum says" if damaged else manifest
 
 
 def sync_folder(folder: Path) -> None:

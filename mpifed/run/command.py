@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.run.config import Job, read_table
+from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
 from mpifed.run.protection import SWEPT
 from mpifed.run.report import reporter
-from mpifed.run.results import ended_before
+from mpifed.run.results import check_kind, ended_before
 from mpifed.run.setup import together
 from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
@@ -101,6 +102,7 @@ def _finished(job: Job, folder: Path) -> int | None:
 def _begin(folder: Path, found: list[Point]) -> None:
     """The list of points, from the start: it is what makes a folder that of a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
+    check_kind(folder / "sweep.csv")
     if not (folder / "sweep.csv").exists():
         write_sweep(folder, found)
 
@@ -111,9 +113,12 @@ def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
     That is one whose result stands, or that failed numerically, with this very job: its bits are the same every time.
     """
     begun = (run_dir / "job.toml").exists()
-    if not begun or (run_dir / "job.toml").read_text(encoding="utf-8") != point.job.text():
+    try:
+        if not begun or content(run_dir / "job.toml") != point.job.text().encode():
+            return None, begun
+        code = ended(run_dir)
+    except (DataError, OSError):  # what cannot be read is said when the run is opened
         return None, begun
-    code = ended(run_dir)
     if code == NumericalError.exit_code:
         print(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew", flush=True)
     return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun

@@ -60,7 +60,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
-        ("run.json", "started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
+        ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
     ),
 }  # fmt: skip

@@ -6,16 +6,12 @@ renamed. A torn last row is ignored by the reader and removed by `History.resume
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,17 +21,25 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import named_in_errors
-from mpifed.shards.hdf5 import open_hdf5, write_hdf5
+from mpifed.core.text import shown
+from mpifed.run.history_file import FIRST as FIRST
+from mpifed.run.history_file import HISTORY as HISTORY
+from mpifed.run.history_file import LEDGER as LEDGER
+from mpifed.run.history_file import as_csv, cell_of, columns_of, read_lines, renewed_lines
+from mpifed.run.json_file import as_json as as_json
+from mpifed.run.json_file import content
+from mpifed.run.json_file import read_json as read_json
+from mpifed.run.json_file import read_run as read_run
+from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
-HISTORY = "history.csv"
-FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
-LEDGER = ("up_bytes", "down_bytes", "epsilon")
 SUMMARY = (
     "rounds", "exit", "model_sha256", "objective", "train_loss", "test_accuracy", "elapsed_s", "seconds_per_round",
     "up_bytes", "down_bytes", "peak_rss_bytes", "epsilon", "delta", "kkt_residual", "constraint_values",
     "stationarity", "feasibility", "complementarity", "multipliers", "lower_bound", "duality_gap", "nonzeros",
     "simulated_s", "epsilon_if_secret", "private",
 )  # fmt: skip
+
+_NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 
 
 class History:
@@ -46,7 +50,8 @@ class History:
 
     def __init__(self, directory: str | os.PathLike[str], columns: tuple[str, ...] = ()) -> None:
         """`columns` are those of a history that is already there; a new one takes them from its first row."""
-        self._path, self._columns = Path(directory, HISTORY), columns
+        self._path, self._columns, self._resumed = Path(directory, HISTORY), columns, bool(columns)
+        self._rows = 0
         if self._path.exists() and not columns:
             raise UsageError(
                 f"{self._path}: another run's history is here; continue that run with --resume, or choose another --out"
@@ -54,24 +59,42 @@ class History:
 
     @classmethod
     def resume(
-        cls, directory: str | os.PathLike[str], round: int, renewed: Mapping[str, bool] = MappingProxyType({})
+        cls,
+        directory: str | os.PathLike[str],
+        round: int,
+        renewed: Mapping[str, bool] = MappingProxyType({}),
+        measured: int = 0,
     ) -> History:
         """The history up to and including the checkpointed `round`, to append to; later and torn rows are dropped.
 
-        `renewed` are columns whose earlier values no longer hold: whether they go on, as empty cells, or not at all.
+        Parameters
+        ----------
+        renewed : columns whose earlier values no longer hold: whether they go on, as empty cells, or not at all
+        measured : how many rounds of these had been measured at the checkpoint
+
+        Raises
+        ------
+        DataError
+            when it is not a history, or has fewer rows than were measured.
         """
         path = Path(directory, HISTORY)
-        if not path.exists() or not (lines := _complete_lines(path)):
+        lines = _lines(path) if path.exists() else []
+        if len(kept := [row for row in lines[1:] if int(row[0]) <= round]) < measured:
+            raise DataError(
+                f"{path}: has {len(kept)} whole rows up to round {round}, and by the checkpoint {measured} had been "
+                "measured; restore the file, or start anew without --resume, into another folder"
+            )
+        if not lines:
             path.unlink(missing_ok=True)
             return cls(directory)
-        header, *rows = lines
-        rounds = _column(path, *next(zip(*lines, strict=True)))
-        kept = [row for row, index in zip(rows, rounds, strict=True) if index <= round]
+        header = lines[0]
         for name, goes_on in renewed.items():
-            header, *kept = _renewed([header, *kept], name, goes_on)
+            header, *kept = renewed_lines([header, *kept], name, goes_on)
         with aside(path) as temporary:
-            temporary.write_text(_csv([header, *kept]), encoding="utf-8")
-        return cls(directory, tuple(header))
+            temporary.write_text(as_csv([header, *kept]), encoding="utf-8")
+        resumed = cls(directory, tuple(header))
+        resumed._rows = len(kept)
+        return resumed
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Adds one measured round; a column of `FIRST` or `LEDGER` that is absent or None becomes an empty cell."""
@@ -80,16 +103,25 @@ class History:
             own = (name for name in row if name not in FIRST + LEDGER)
             self._columns = (*FIRST, *own, *LEDGER)
             lines.append(self._columns)
-        assert "round" in row and set(self._columns) == {*row, *FIRST, *LEDGER}, (tuple(row), self._columns)
-        lines.append(tuple(_cell(row.get(name)) for name in self._columns))
+        other = set(self._columns) ^ {*row, *FIRST, *LEDGER}
+        assert "round" in row and (self._resumed or not other), (tuple(row), self._columns)
+        if other:
+            names = ", ".join(sorted(map(shown, other)))
+            raise DataError(
+                f"{self._path}: has other columns than this run measures ({names}); restore the file, or start anew "
+                "without --resume, into another folder"
+            )
+        lines.append(tuple(cell_of(row.get(name)) for name in self._columns))
         with named_in_errors(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
-            file.write(_csv(lines))
+            file.write(as_csv(lines))
+        self._rows += 1
 
-    def sync(self) -> None:
-        """What was added is on the disk."""
+    def sync(self) -> int:
+        """How many rounds were measured, all of which are on the disk then."""
         if self._path.exists():
             with named_in_errors(self._path), open(self._path, "r+b") as file:
                 os.fsync(file.fileno())
+        return self._rows
 
     def last(self) -> dict[str, Any]:
         """The last measured round, by column; empty where there is none."""
@@ -122,7 +154,16 @@ def read_history(run_dir: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         history.csv is missing, or is not a history.
     """
     path = Path(run_dir, HISTORY)
-    return {column[0]: _column(path, *column) for column in zip(*_complete_lines(path), strict=True)}
+    return columns_of(path, _lines(path))
+
+
+def _lines(path: Path) -> list[list[str]]:
+    try:
+        return read_lines(path, content(path))
+    except OSError as error:
+        raise DataError(
+            f"{path}: no history here ({error.strerror}); name the directory of a run that measured a round"
+        ) from error
 
 
 def write_model(
@@ -136,24 +177,14 @@ def write_model(
 
 def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of a file that `write_model` wrote; DataError when it is missing or damaged."""
-    try:
-        with open_hdf5(path) as file:
-            return {name: np.asarray(file[name][()]) for name in file}
-    except OSError as error:
-        raise _no_model(path, error) from error
+    with reading_hdf5(path, *_NO_MODEL) as file:
+        return {name: array_of(file, name) for name in file}
 
 
 def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The attributes of a file that `write_model` wrote; DataError when it is missing or damaged."""
-    try:
-        with open_hdf5(path) as file:
-            return dict(file.attrs)
-    except OSError as error:
-        raise _no_model(path, error) from error
-
-
-def _no_model(path: str | os.PathLike[str], error: OSError) -> DataError:
-    return DataError(f"{path}: no readable model ({error}); let the run reach its end, or resume it")
+    with reading_hdf5(path, *_NO_MODEL) as file:
+        return {name: attribute_of(file, name) for name in file.attrs}
 
 
 def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -172,21 +203,11 @@ def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def write_json(path: str | os.PathLike[str], value: object) -> None:
-    """Writes `value` as JSON, replacing the file as a whole; not-finite numbers raise ValueError, JSON has none."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+def write_json(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
+    """Writes a table as JSON with its checksum, replacing the file as a whole; not-finite numbers raise ValueError."""
+    text = as_json(table)
     with aside(Path(path)) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The table of a JSON file; DataError when it is missing, not JSON, or something else."""
-    try:
-        if isinstance(found := json.loads(Path(path).read_text(encoding="utf-8")), dict):
-            return found
-        raise ValueError("it holds no table")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); is this the directory of a run?") from error
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -208,7 +229,7 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     run, found = Path(run_dir), dict.fromkeys(SUMMARY)
     if (run / HISTORY).exists():
         found |= History(run, FIRST).last()
-    told = read_json(run / "run.json")  # null where the last model, over all rows, has no such number
+    told = read_run(run)  # null where the last model, over all rows, has no such number
     found |= {name: value for name, value in told.items() if value is not None or name not in FIRST + LEDGER}
     found = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
@@ -244,60 +265,3 @@ def _write_arrays(
         for name, values in arrays.items():
             file[name] = values
         file.attrs.update(attributes)
-
-
-def _complete_lines(path: Path) -> list[list[str]]:
-    """The header and rows of a history, each as long as the header; text after the last line end is a torn row."""
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        lines = list(csv.reader(io.StringIO(whole.decode("utf-8"), newline="")))
-    except OSError as error:
-        raise DataError(
-            f"{path}: no history here ({error.strerror}); name the directory of a run that measured a round"
-        ) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _not_a_history(path, str(error)) from error
-    if lines and tuple(lines[0][: len(FIRST)]) != FIRST:
-        raise _not_a_history(path, f"its first line begins with {lines[0][:4]}, expected {list(FIRST)}")
-    for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(lines[0]):
-            raise _not_a_history(path, f"line {number} has {len(line)} cells, the header {len(lines[0])}")
-    return lines
-
-
-def _renewed(lines: list[list[str]], name: str, goes_on: bool) -> list[list[str]]:
-    """Header and rows without the column `name`, or with an empty one in the place of an algorithm's own."""
-    header = lines[0]
-    without = [[cell for cell, column in zip(line, header, strict=True) if column != name] for line in lines]
-    if not goes_on:
-        return without
-    end = without[0].index(LEDGER[0])
-    return [[*line[:end], name if line is without[0] else "", *line[end:]] for line in without]
-
-
-def _not_a_history(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: not the history of a run: {why}; restore the file, or resume from the checkpoint")
-
-
-def _column(path: Path, name: str, *cells: str) -> NDArray[Any]:
-    try:
-        return np.array([int(cell) for cell in cells], dtype=np.int64)
-    except ValueError:
-        pass  # an empty cell, or a float
-    try:
-        return np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
-    except ValueError as error:
-        raise _not_a_history(path, f"column {name}: {error}") from error
-
-
-def _cell(value: float | int | None) -> str:
-    """The shortest text that reads back as the same number; numpy's scalars are written like Python's."""
-    if value is None:
-        return ""
-    return str(int(value)) if isinstance(value, Integral) else repr(float(value))
-
-
-def _csv(lines: Iterable[Iterable[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()

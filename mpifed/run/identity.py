@@ -57,7 +57,7 @@ class Identity(NamedTuple):
         UsageError
             when the data are others; when sources or libraries are, unless the user accepts that.
         """
-        old = Identity(**before)
+        old = Identity(**{name: before[name] for name in Identity._fields})
         if old.data["sha256"] != self.data["sha256"]:
             told = "; ".join(_changes(old.data, self.data))
             raise UsageError(

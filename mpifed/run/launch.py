@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError, printable
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
+from mpifed.core.text import shown_lines
 from mpifed.run.config import Job
 from mpifed.run.history import read_json, write_json
 from mpifed.run.loop import Result, run
@@ -167,7 +168,7 @@ def message(error: BaseException, transport: Transport) -> str:
     if isinstance(error, UnexpectedError):
         return f"mpifed: unexpected error {error}"
     if isinstance(error, MpifedError):
-        return f"mpifed: error: {printable(error)}"
+        return f"mpifed: error: {shown_lines(error)}"
     if isinstance(error, KeyboardInterrupt):
         return "mpifed: stopped"
     where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""

@@ -18,9 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic_core import from_json
+
 from mpifed.core.errors import DataError
 from mpifed.run.best import job_of
 from mpifed.run.history import read_attributes, read_json
+from mpifed.run.json_file import content
+from mpifed.run.schemas import LedgerHeader, LedgerLine, Run, checked, conforming
 
 LEDGER = "ledger.jsonl"
 SCHEMA = 2
@@ -139,7 +143,9 @@ def read_compared(run_dir: Path) -> Contents | None:
 def _about(path: Path) -> dict[str, Any]:
     """What run.json says; nothing where it is not there."""
     found = read_json(path) if path.exists() else {}
-    return found if isinstance(found, dict) else {}
+    if found:
+        checked(path, Run, found, REMEDY)
+    return found
 
 
 def _attributes(path: Path) -> dict[str, Any] | None:
@@ -169,7 +175,7 @@ def read_ledger(run_dir: Path) -> Contents:
     """
     path = run_dir / LEDGER
     try:
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
+        whole, _, rest = content(path).rpartition(b"\n")
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}), and without it nobody knows what was released; restore the "
@@ -181,8 +187,8 @@ def read_ledger(run_dir: Path) -> Contents:
         raise DataError(f"{path}: has schema {schema}, and this version reads {SCHEMA}; resume with that")
     hashes = [""]
     for number, text in enumerate(texts, 1):
-        content, key, came = text.rpartition(_KEY)
-        expected, sha256 = _linked(content + b"}", hashes[-1])
+        line, key, came = text.rpartition(_KEY)
+        expected, sha256 = _linked(line + b"}", hashes[-1])
         if text + b"\n" != expected:
             said = came.removesuffix(b'"}')[:64].decode(errors="replace") if key else "missing"
             raise _damaged(path, number, f"its sha256 is {said}, and {sha256} follows from it and the line before")
@@ -193,20 +199,18 @@ def read_ledger(run_dir: Path) -> Contents:
 
 
 def _header(table: Any) -> Header:
-    job = table["job"]
-    if not (isinstance(job["rounds"], int) and isinstance(job["privacy"]["delta"], float)):
-        raise TypeError(f"rounds = {job['rounds']}, delta = {job['privacy']['delta']}")
-    return Header(job, float(table["noise_multiplier"]))
+    found = conforming(LedgerHeader, table)
+    return Header(table["job"], found.noise_multiplier)
 
 
 def _line(table: Any) -> Line:
-    clients = table["clients"]
-    return Line(int(table["round"]), None if clients == _EVERYBODY else [int(client) for client in clients])
+    found = conforming(LedgerLine, table)
+    return Line(found.round, None if isinstance(found.clients, str) else found.clients)
 
 
 def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:
     try:
-        return make(json.loads(text))
+        return make(from_json(text, allow_inf_nan=False))
     except _MALFORMED as error:
         raise _damaged(path, number, f"{type(error).__name__}: {error}"[:200]) from error
 

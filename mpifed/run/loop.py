@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from mpifed.algorithms.certificate import known
 from mpifed.comm.federation import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import NotCertified
+from mpifed.core.errors import DataError, NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
 from mpifed.run import ends, environment, goals
@@ -84,6 +84,8 @@ def run(
         together(transport, lambda: held.enter_context(locked(out)) if transport.rank == 0 else None)
         opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
         opened = transport.share(opened)
+        if opened is not None and opened.damaged and transport.rank == 0:
+            reporter.warn(opened.damaged)
         if resume and not opened.saved and transport.rank == 0:
             reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
         try:
@@ -357,7 +359,7 @@ class _Run:
         if self.ledger is not None:
             self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
         if self.results is not None and self.results.history is not None:
-            self.results.history.sync()
+            self.progress = self.progress._replace(rows=self.results.history.sync())
         self.checkpoints.save(
             self.progress, self._same(), self.server, self.clients.settled(), self.ready.federation.kept()
         )
@@ -373,14 +375,18 @@ class _Run:
 
     def _as_before(self, before: Mapping[str, Any]) -> Identity | None:
         """On rank 0: that of the run as it goes on; what does not fit is refused on every rank."""
-        same_job(self.out, before["job"], self.settings)
+        same_job(self.out, before.get("job", {}), self.settings)
         if self.identity is None:
             return None
+        if before.get("identity") is None:
+            raise DataError(f"{self.out}: its checkpoint does not say with which data and libraries it was made")
         return self.identity.resumed(self.out, before["identity"], self.progress.round, self.accept_changed)
 
     def _load(self) -> None:
         federation = self.ready.federation
         self.progress, before, self.server, kept = self.checkpoints.load(self.server, self.clients)
+        if self.checkpoints.damaged and self.serves:
+            self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
         self.identity = together(self.transport, lambda: self._as_before(before))
         federation.restore(kept)
         self.spent = self.progress.exchanges
@@ -398,7 +404,7 @@ class _Run:
         results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
         results.device, results.notes = self.ready.federation.device, self.notes
         if resumed:
-            self.row = results.resume(self.progress.round)
+            self.row = results.resume(self.progress)
         results.open(self.transport, self.progress, resumed)
         return results
 

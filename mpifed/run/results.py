@@ -22,9 +22,10 @@ from mpifed.run import environment
 from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
 from mpifed.run.config import Job
-from mpifed.run.disclosure import mark
-from mpifed.run.history import HISTORY, History, aside, dotted, read_json, write_json, write_model
+from mpifed.run.disclosure import RAW_FOLDERS, mark
+from mpifed.run.history import HISTORY, History, aside, dotted, read_run, write_json, write_model
 from mpifed.run.identity import Identity
+from mpifed.run.json_file import RUN, content
 from mpifed.run.ledger import Ledger
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.network import Simulation, described, played_once, simulate
@@ -36,6 +37,7 @@ from mpifed.run.sweep import FINISHED, ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
+_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
 # what may differ between a run and its resumption, since no bit depends on it
 _FREE = (
     "rounds", "name", "stop", "record", "server", "audit", "network", "data.path", "data.memory_gib", "data.verify",
@@ -49,6 +51,7 @@ class Opened(NamedTuple):
     saved: bool  # whether there is a checkpoint to go on from
     header: Header | None  # of its ledger
     ended: int | None  # the exit code, where it has ended with this very job and its result stands
+    damaged: str = ""  # what is wrong with its run.json, which is written anew
 
 
 def open_folder(job: Job, out: Path, resume: bool) -> Opened:
@@ -61,9 +64,12 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     """
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
+    for name in (*_FILES, *RAW_FOLDERS):
+        check_kind(out / name, name in RAW_FOLDERS)
     if begun and not resume:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
-    header = _header(job, out) if resume and begun else None
+    damaged = _damaged(out) if resume and begun else ""
+    header = _header(job, out, bool(damaged)) if resume and begun else None
     if begun and (code := ended_before(job, out)) is not None:
         if not saved:
             raise _without_its_end(out)
@@ -72,12 +78,29 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     (out / FAILURE).unlink(missing_ok=True)
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
-    return Opened(saved, header, None)
+    return Opened(saved, header, None, damaged)
+
+
+def check_kind(path: Path, is_folder: bool = False) -> None:
+    """DataError where something else is in the place of a file or folder that will be written."""
+    there = path.is_dir() if is_folder else path.is_file()
+    if not there and (path.exists() or path.is_symlink()):
+        raise DataError(f"{path}: is no {'folder' if is_folder else 'regular file'}; remove it, or put it back")
+
+
+def _damaged(out: Path) -> str:
+    """What is wrong with run.json, from which nothing is taken but how a run has ended."""
+    try:
+        if (out / RUN).exists():
+            read_run(out)
+    except DataError as error:
+        return f"{error}; it is written anew, from the checkpoint"
+    return ""
 
 
 def same_end(out: Path, done: int) -> None:
     """UsageError unless `done`, the round of the newest whole checkpoint, is the last of a run that has ended."""
-    if read_json(out / "run.json")["rounds"] != done:
+    if read_run(out).get("rounds") != done:
         raise _without_its_end(out)
 
 
@@ -91,17 +114,22 @@ def _without_its_end(out: Path) -> UsageError:
 def ended_before(job: Job, out: Path) -> int | None:
     """The exit code of a run that has ended with this very job, and whose result stands; else None."""
     written = out / "job.toml"
-    if not written.exists() or written.read_text(encoding="utf-8") != job.text():
-        return None
     try:
+        if not written.exists() or content(written) != job.text().encode():
+            return None
         code = ended(out)
-    except DataError:  # run.json cannot be read
+    except (DataError, OSError):  # run.json cannot be read
         return None
     return code if code in FINISHED else None
 
 
-def _header(job: Job, out: Path) -> Header | None:
-    """That of the ledger of a run that is resumed, if it is private; what it has released stays counted."""
+def _header(job: Job, out: Path, damaged: bool) -> Header | None:
+    """That of the ledger of a run that is resumed, if it is private; what it has released stays counted.
+
+    Of one that is not, a `damaged` run.json does no harm.
+    """
+    if damaged and job.privacy is None and not (out / LEDGER).exists():
+        return None
     ledger = read_compared(out)
     if ledger is None:
         return None
@@ -149,15 +177,19 @@ class Results:
         self.notes: list[str] = []  # what was not tried of the user's classes
         self._infinite = without_epsilon(algorithm)
 
-    def resume(self, done: int) -> dict[str, Any]:
-        """Go on with the history of so many rounds; its last row.
+    def resume(self, done: Progress) -> dict[str, Any]:
+        """Go on with the history of what is done; its last row.
 
         Where the network is another one now, the simulated times of earlier rows are of the old one, and are left out;
         those to come, and run.json, are of the whole run over the new one.
         """
         network = self.job.network
-        changed = job_of(self.out).get("network") != self.job.table().get("network")
-        self.history = History.resume(self.out, done, {"simulated_s": network is not None} if changed else {})
+        try:
+            changed = job_of(self.out).get("network") != self.job.table().get("network")
+        except DataError:  # it is written anew
+            changed = False
+        renewed = {"simulated_s": network is not None} if changed else {}
+        self.history = History.resume(self.out, done.round, renewed, done.rows)
         return self.history.last()
 
     def open(self, transport: Transport, progress: Progress, resumed: bool) -> None:

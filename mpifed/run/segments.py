@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.shards.hdf5 import open_hdf5, write_hdf5
+from mpifed.shards.hdf5 import array_of, dataset_of, reading_hdf5, write_hdf5
 from mpifed.shards.shard import Extent, Files
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]  # of one block, by name
 _BATCH_NBYTES = 2**26  # gathered before they are written
+REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 LAST = "last"
 STATE = "state"
 
@@ -55,17 +56,17 @@ def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Rec
     DataError
         when one is not there, or of another shape or dtype; `where` says in which file.
     """
-    names, remedy = iter(named(kind, like)), "resume with the job that wrote it"
+    names = iter(named(kind, like))
 
     def restored(leaf: Any) -> Any:
         name = next(names)
         if name not in found:
-            raise DataError(f"{where}: no {name}, which this job needs; {remedy}")
-        there, needed = found[name][()], np.asarray(leaf)
+            raise DataError(f"{where}: no {name}, which this job needs; {REMEDY}")
+        there, needed = array_of(found, name) if hasattr(found, "attrs") else found[name], np.asarray(leaf)
         if (there.shape, there.dtype) != (needed.shape, needed.dtype):
             raise DataError(
                 f"{where}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs {needed.shape} and "
-                f"{needed.dtype}; {remedy}"
+                f"{needed.dtype}; {REMEDY}"
             )
         return there
 
@@ -118,22 +119,24 @@ def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Ar
 
 def parts_of(path: Path) -> list[Part]:
     """The parts of a file that `write` has made; DataError where it is none."""
-    try:
-        with open_hdf5(path) as file:
-            return [_part(path.name, file[name]) for name in sorted(file)]
-    except (OSError, KeyError) as error:
-        raise DataError(f"{path}: not the states of clients ({error})") from error
+    with reading_hdf5(path, "not the states of clients", REMEDY) as file:
+        return [_part(path.name, file[name]) for name in sorted(file)]
 
 
 def _part(segment: str, group: Any) -> Part:
-    places: dict[str, tuple[int, tuple[int, ...], Any]] = {}
-
-    def note(name: str, found: Any) -> None:
-        if name != "first" and hasattr(found, "shape"):
-            places[name] = found.id.get_offset() or 0, found.shape[1:], found.dtype
-
-    group.visititems(note)
-    return Part(segment, group["first"][()], places)
+    names: list[str] = []
+    group.visit(names.append)
+    first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], Any]]()
+    for name in names:
+        if name == "first" or not hasattr(group[name], "shape"):
+            continue
+        found = dataset_of(group, name)
+        if found.chunks or found.shape[:1] != first.shape or (found.size and found.id.get_offset() is None):
+            raise ValueError(f"{name} of shape {found.shape}, of {len(first)} blocks")
+        places[name] = found.id.get_offset() or 0, found.shape[1:], found.dtype
+    if first.ndim != 1 or not len(first) or first.min() < 0:
+        raise ValueError(f"{len(first)} blocks")
+    return Part(segment, first.astype(np.int64), places)
 
 
 class Segments:

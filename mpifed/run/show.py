@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.core.errors import DataError
+from mpifed.core.text import shown
 from mpifed.run import protection
 from mpifed.run.best import (
     FAILED,
@@ -29,8 +30,10 @@ from mpifed.run.best import (
 from mpifed.run.costs import cost_lines, simulated_lines
 from mpifed.run.disclosure import uncovered
 from mpifed.run.gra import Recommendation, recommend
-from mpifed.run.history import read_json, summary
+from mpifed.run.history import read_run, summary
+from mpifed.run.json_file import RUN
 from mpifed.run.ledger_file import read_compared
+from mpifed.run.schemas import Run
 from mpifed.run.show_certificate import certificate_lines
 from mpifed.run.units import human_bytes as human_bytes
 
@@ -70,12 +73,8 @@ def run_summary(folder: Path) -> Any:
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run or of a sweep, or a job file")
     read_compared(folder)
-    return summary(folder) | {"exchanges": _costs(folder), "simulated": read_json(folder / "run.json").get("simulated")}
-
-
-def _costs(folder: Path) -> Any:
-    """What the agreement on keys and each exchange have cost, up to the last checkpoint."""
-    return read_json(folder / "run.json").get("exchanges")
+    run = read_run(folder)  # what the agreement on keys and each exchange have cost, up to the last checkpoint
+    return summary(folder) | {"exchanges": run.get("exchanges"), "simulated": run.get("simulated")}
 
 
 def run_text(folder: Path, terminal: bool = False) -> str:
@@ -97,17 +96,23 @@ def run_text(folder: Path, terminal: bool = False) -> str:
     lines = [_line("status", f"{_meaning(found['exit'])} (exit {found['exit']})")]
     lines += [_line(label, _value(key, found[key])) for key, label in labels.items() if found[key] is not None]
     lines += cost_lines(found["exchanges"] or {}, "  ")
-    run = read_json(folder / "run.json")
+    run = read_run(folder)
     if run.get("simulated"):
-        lines += [_line("simulated seconds", _value("simulated_s", run["simulated_s"]))]
-        lines += simulated_lines(run["simulated"], run["rounds"], "  ")
+        lines += [_line("simulated seconds", _value("simulated_s", run.get("simulated_s")))]
+        lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")
     lines += [_line(label, text) for label, text in protection.shown(run, found)]
     if run.get("delta") is not None:
         lines.append(_line("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [_line(label, text) for label, text in certificate_lines(folder)]
-    lines += [_line("warning", str(warning)) for warning in run.get("warnings") or []]
+    lines += [_line("warning", str(warning)) for warning in [*(run.get("warnings") or []), *_not_known(run)]]
     lines.append(_line("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
+
+
+def _not_known(run: dict[str, Any]) -> Iterator[str]:
+    """Of run.json, what this version does not know."""
+    if names := Run.model_validate(run).unknown():
+        yield f"{RUN} has {', '.join(map(shown, names))}, of another version of mpifed, which is left out here"
 
 
 def _meaning(code: int | None) -> str:
@@ -154,9 +159,9 @@ def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
     bounded = any(point.limits for one in settings for point in one.points)
     table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
     for name in varying:
-        table.add_column(name)
+        table.add_column(Text(name))
     for name in ("seeds", *there, *["limits met"] * bounded):
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     table.add_column("points")
     for one, columns in zip(settings, means, strict=True):
         cells = [toml_text(one.settings[key]) for key in varying]
@@ -290,16 +295,17 @@ def _gra_lines(found: Recommendation) -> Iterator[str]:
 def _front(found: Recommendation) -> Table:
     """A row for each setting on the front, by grade."""
     from rich.table import Table
+    from rich.text import Text
 
     table, settings = Table(box=None, pad_edge=False), [one.setting.settings for one in found.front]
     keys = [key for key, value in settings[0].items() if any(one[key] != value for one in settings)]
     for name in (*keys, *found.criteria, "grade"):
-        table.add_column(name, justify="left" if name in keys else "right")
+        table.add_column(Text(name), justify="left" if name in keys else "right")
     table.add_column("points")
     for one in found.front:
         cells = [toml_text(one.setting.settings[key]) for key in keys]
         cells += [_value(name, value) for name, value in one.values.items()]
-        table.add_row(*cells, f"{one.grade:.4f}", _names(one.setting.counted))
+        table.add_row(*map(Text, cells), f"{one.grade:.4f}", _names(one.setting.counted))
     return table
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifed.run.best import job_of
 from mpifed.run.goals import contradiction
-from mpifed.run.history import HISTORY, read_history, read_json
+from mpifed.run.history import HISTORY, read_history, read_run
 
 _LABELS = {
     "kkt_residual": "KKT residual",
@@ -27,7 +27,7 @@ def certificate_lines(folder: Path) -> Iterator[tuple[str, str]]:
     """(label, text) for each constraint and each number of the certificate, from run.json or the history's last row."""
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
     last: dict[str, Any] = {name: values[-1] for name, values in columns.items() if len(values)}
-    last |= read_json(folder / "run.json")  # null where the last model, over all rows, has no such number
+    last |= read_run(folder)  # null where the last model, over all rows, has no such number
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
     last = {name: value for name, value in last.items() if math.isfinite(value)}
     job = job_of(folder)

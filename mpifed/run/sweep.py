@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.core.text import shown
 from mpifed.run.config import Job
-from mpifed.run.history import SUMMARY, aside, read_json, summary
+from mpifed.run.history import SUMMARY, aside, read_run, summary
 from mpifed.run.job_file import put_key
+from mpifed.run.json_file import RUN
 
 MOST = 10_000  # points of a sweep: their names have four digits
 FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
@@ -64,13 +65,18 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
         settings = dict(zip(axes, values, strict=True))
         for key, value in settings.items():
             put_key(changed, key, value)
-        found.append(Point(f"point-{number:04d}", settings, Job.check(changed, source, imports=imports)))
+        found.append(Point(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return found
+
+
+def point_name(number: int) -> str:
+    """The folder of a point within the sweep's."""
+    return f"point-{number:04d}"
 
 
 def ended(run_dir: Path) -> int | None:
     """The exit code of a run; None when it has not begun, or is still running, or was killed."""
-    code: int | None = read_json(run_dir / "run.json")["exit"] if (run_dir / "run.json").exists() else None
+    code: int | None = read_run(run_dir)["exit"] if (run_dir / RUN).exists() else None
     return code
 
 
@@ -96,7 +102,7 @@ def write_sweep(folder: Path, found: list[Point]) -> None:
     rows.writerow(["point", *names, *SUMMARY])
     for point in found:
         run_dir = folder / point.name
-        values = summary(run_dir) if (run_dir / "run.json").exists() else dict.fromkeys(SUMMARY)
+        values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
     own = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"  # the tasks of a job array may write at the same time
     with aside(own) as temporary:

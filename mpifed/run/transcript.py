@@ -22,7 +22,7 @@ from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.run.history import aside
-from mpifed.shards.hdf5 import open_hdf5, write_hdf5
+from mpifed.shards.hdf5 import attribute_of, dataset_of, reading_hdf5, write_hdf5
 
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
@@ -210,31 +210,29 @@ def read(run_dir: Path) -> Recorded:
 
 
 def _read(part: int, rank: int, path: Path) -> Transcript:
-    try:
-        with open_hdf5(path) as file:
-            about = file.attrs
-            if "form" in about and _whole(about["form"]) != _FORM:
-                raise DataError(f"{path}: written by another version of mpifed; record the run again")
-            found = Transcript(_whole(about["rounds"]), path.parent, _whole(about["rank"]))
-            found.channel, found.left_out = _word(about["channel"]), _whole(about["left_out"])
-            found.left_out_bytes, found.part = _whole(about["left_out_bytes"]), _whole(about["part"])
-            _whole(about["form"])
-            if (found.part, found.rank) != (part, rank) or found.rounds < 1 or found.left_out < 0:
-                raise ValueError(f"part {found.part} of rank {found.rank}, {found.rounds} rounds")
-            found.messages += [_message(name, file[name]) for name in sorted(file)]
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError, MemoryError) as error:
-        raise DataError(f"{path}: no readable transcript ({error}); record the run again") from error
+    with reading_hdf5(path, "no readable transcript", "record the run again") as file:
+        about = {key: attribute_of(file, key) for key in file.attrs}
+        if "form" in about and _whole(about["form"]) != _FORM:
+            raise DataError(f"{path}: written by another version of mpifed; record the run again")
+        found = Transcript(_whole(about["rounds"]), path.parent, _whole(about["rank"]))
+        found.channel, found.left_out = _word(about["channel"]), _whole(about["left_out"])
+        found.left_out_bytes, found.part = _whole(about["left_out_bytes"]), _whole(about["part"])
+        _whole(about["form"])
+        if (found.part, found.rank) != (part, rank) or found.rounds < 1 or found.left_out < 0:
+            raise ValueError(f"part {found.part} of rank {found.rank}, {found.rounds} rounds")
+        found.messages += [_message(name, dataset_of(file, name)) for name in sorted(file)]
     return found
 
 
 def _message(name: str, dataset: Any) -> Message:
     """One message; ValueError when it is none that a run writes, before its data are read."""
-    about, dtype, shape = dataset.attrs, dataset.dtype, dataset.shape
+    about = {key: attribute_of(dataset, key) for key in Message._fields[:-1]}
+    dtype, shape = dataset.dtype, dataset.shape
     round, turn = _whole(about["round"]), _whole(about["turn"])
     exchange, kind, sender, receiver, what = (_word(about[key]) for key in Message._fields[2:-1])
     if kind not in KINDS or round < SETUP or not 0 <= turn < 2**31:
         raise ValueError(f"message {name}: kind {kind!r}, round {round}, turn {turn}")
-    if shape is None or dtype.kind not in "biuf" or dataset.size * dtype.itemsize > _LARGEST_BYTES:
+    if dataset.size * dtype.itemsize > _LARGEST_BYTES:
         raise ValueError(f"message {name}: data of type {dtype} and shape {shape}")
     if kind not in ("question", "opened") and (dtype.kind not in "iu" or len(shape) != 1):
         raise ValueError(f"message {name}: {kind} of type {dtype} and shape {shape}, expected integers in a row")

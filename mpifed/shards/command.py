@@ -196,7 +196,7 @@ def _summary(federation: Federation) -> str:
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
-    missing = federation.provenance["missing_cells"]
+    missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells, held by nobody, which count as zero"
     if federation.optimum:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -23,16 +24,26 @@ from typing import Any, Literal
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
+from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 
 _PIECE_BYTES = 2**22  # of a dataset that are read at once
+_CHUNK_BYTES = 2**20  # h5py makes no larger ones
+_ATTRIBUTE_BYTES = 2**20
+_TEXT_BYTES = 16  # of a text in a dataset: its length, and where it lies
+_FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE}
+# what h5py raises where a file is damaged
+_DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 
 
 def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
     """An HDF5 file to read, without a lock; OSError where it cannot be opened."""
     with named_in_errors(Path(path)):
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError(f"{path} is no regular file")  # a pipe would keep its reader waiting for ever
         return h5py.File(path, "r", locking=False)
 
 
@@ -96,6 +107,95 @@ class _Unfailing(io.RawIOBase):
         """Nothing waits here."""
 
 
+@contextmanager
+def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Iterator[h5py.File]:
+    """The open file; whatever HDF5 finds wrong with it becomes a DataError that says so: `wrong`, and the `remedy`."""
+    try:
+        with open_hdf5(path) as file:
+            yield file
+    except _DAMAGED as error:
+        why = str(error)[:200].encode("utf-8", "backslashreplace").decode()  # names in a file may be no text
+        raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
+
+
+def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Dataset:
+    """A dataset that holds what it claims to, in this very file: so much is in memory once it is read, and no more.
+
+    Links, virtual and external datasets, which would read other files, are no such dataset; nor is one whose numbers
+    are not all in the file, or packed in another way than mpifed does it.
+
+    Parameters
+    ----------
+    name : of a dataset in the group, or in a group of it, with `/` between
+    kinds : of NumPy's types that it may have; O is text
+
+    Raises
+    ------
+    ValueError, KeyError
+        when it is none.
+    """
+    found: Any = group
+    for part in name.split("/"):
+        if not isinstance(found, h5py.Group) or not isinstance(found.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is a link")
+        found = found[part]
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        raise ValueError(f"{name} is no dataset")
+    dtype = found.dtype
+    if dtype.kind not in kinds or dtype.hasobject != (dtype.kind == "O") or dtype.subdtype is not None:
+        raise ValueError(f"{name} is of type {dtype}")
+    if dtype.kind == "O" and h5py.check_string_dtype(dtype) is None:
+        raise ValueError(f"{name} is no text")
+    if found.file.mode == "r":  # of one that is being written, not all is in the file yet
+        _check_storage(name, found)
+    return found
+
+
+def _check_storage(name: str, dataset: h5py.Dataset) -> None:
+    """ValueError unless all that a dataset claims to hold is in its file."""
+    made, item = dataset.id.get_create_plist(), _TEXT_BYTES if dataset.dtype.kind == "O" else dataset.dtype.itemsize
+    claimed = math.prod(dataset.shape) * item
+    layout, stored = made.get_layout(), int(dataset.id.get_storage_size())
+    if made.get_external_count() or layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+        raise ValueError(f"{name} lies in other files")
+    if layout != h5py.h5d.CHUNKED:
+        begin = 0 if layout == h5py.h5d.COMPACT or not claimed else dataset.id.get_offset()
+        if stored != claimed or begin is None or begin + claimed > os.path.getsize(dataset.file.filename):
+            raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
+        return
+    chunk = math.prod(dataset.chunks) * item
+    filters = [made.get_filter(n)[0] for n in range(made.get_nfilters())]
+    if chunk > _CHUNK_BYTES or len(set(filters)) < len(filters) or not _FILTERS.issuperset(filters):
+        raise ValueError(f"{name} is packed in another way than by mpifed")
+    sizes: list[int] = []
+    dataset.id.chunk_iter(lambda one: sizes.append(one.size))
+    pieces = (-(-length // part) for length, part in zip(dataset.shape, dataset.chunks, strict=True))
+    if len(sizes) != math.prod(pieces) or max(sizes, default=0) > chunk:
+        raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
+
+
+def array_of(group: h5py.Group, name: str, kinds: str = "biuf") -> NDArray[Any]:
+    """All numbers of a dataset as `dataset_of` gives it."""
+    return np.asarray(dataset_of(group, name, kinds)[()])
+
+
+def texts_of(group: h5py.Group, name: str) -> list[str]:
+    """All texts of such a dataset [n]."""
+    found = dataset_of(group, name, "O")
+    if found.ndim != 1:
+        raise ValueError(f"{name} has shape {found.shape}")
+    texts: list[str] = found.asstr()[()].tolist()
+    return texts
+
+
+def attribute_of(held: Any, key: str) -> Any:
+    """An attribute, which is not larger than any that mpifed writes."""
+    one = held.attrs.get_id(key)
+    if one.shape is not None and math.prod(one.shape) * one.dtype.itemsize > _ATTRIBUTE_BYTES:
+        raise ValueError(f"attribute {key} has shape {one.shape}")
+    return held.attrs[key]
+
+
 def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> int:
     """Make a contiguous dataset whose place in the file is settled now; its offset there in bytes, 0 if it is empty."""
     settled = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -114,9 +214,9 @@ def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
     for name in ("/", *sorted(set(names) - set(without))):
         held = file[name]
         for key in sorted(set(held.attrs) - set(without)):
-            digest.update(b"".join(_encoded(f"{name}@{key}", held.attrs[key])))
+            digest.update(b"".join(_encoded(f"{name}@{key}", attribute_of(held, key))))
         if isinstance(held, h5py.Dataset):
-            for piece in _pieces(name, held):
+            for piece in _pieces(name, dataset_of(file, name, "biufO")):
                 digest.update(piece)
     return digest.hexdigest()
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +18,8 @@ from mpifed.core.record import Array
 
 SCHEMA = 2
 FEDERATION = "federation.h5"
+BYTES = "federation.sha256"  # of all bytes of federation.h5: where a few are damaged, HDF5 may not come to an end
+_LARGE_BYTES = 2**26  # a larger federation.h5 is compared with it only where all files are
 CHECKSUM = "sha256"  # attribute of federation.h5: of all else that is in it
 DATA_CHECKSUM = "data_sha256"  # attribute: the same without where the data come from, which tells data from others
 PROVENANCE = "provenance"
@@ -38,17 +44,56 @@ def aside(path: Path) -> Path:
 def clear(folder: Path) -> None:
     """Remove the files of an earlier federation from a folder, first the one that makes it complete."""
     (folder / FEDERATION).unlink(missing_ok=True)
+    (folder / BYTES).unlink(missing_ok=True)
     for path in [*folder.glob("shard-*.h5"), *folder.glob("*.h5.part")]:
         path.unlink()
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file, to be read; OSError for anything else, since a pipe would keep its reader waiting for ever."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 checksum of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def check_bytes(folder: Path, whole: bool = False) -> None:
+    """Compare federation.h5 with the checksum beside it, where there is one, before HDF5 opens it.
+
+    Parameters
+    ----------
+    folder : of the federation
+    whole : compare a large one too
+
+    Raises
+    ------
+    DataError
+        When they differ, or one of them cannot be read.
+    """
+    path, beside = folder / FEDERATION, folder / BYTES
+    try:
+        if not beside.exists() or (path.stat().st_size > _LARGE_BYTES and not whole):
+            return
+        with open_regular(beside) as file:
+            expected = file.read(65).strip().decode("ascii", "replace")
+        found = sha256(path)
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: cannot be read ({error.strerror}); {REMEDY}") from error
+    if found != expected:
+        raise DataError(
+            f"{path}: SHA-256 is {found}, {BYTES} beside it says {expected!r}; one of them was changed or damaged: "
+            f"{REMEDY}"
+        )
 
 
 def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int) -> None:

@@ -68,6 +68,7 @@ class Extent:
     ) -> None:
         self.path, self.offset, self.shape, self.dtype = path, offset, shape, np.dtype(dtype)
         self._item_nbytes = math.prod(shape[1:]) * self.dtype.itemsize
+        self.nbytes = shape[0] * self._item_nbytes
         self._files = files or Files()
 
     def load(self) -> Array:
@@ -120,9 +121,10 @@ class Extent:
 class DenseRows:
     """Raw values [s, p] in one contiguous dataset."""
 
-    def __init__(self, values: Extent, in_memory: bool) -> None:
-        self.dtype = values.dtype
-        self._values = values.load() if in_memory else values
+    def __init__(self, values: Extent, in_memory: bool, whose: str = "") -> None:
+        """`whose` they are, for an error."""
+        self.dtype, self._whose = values.dtype, f"{values.path}: {whose}"
+        self._values = self._checked(values.load()) if in_memory else values
         self._scratch = np.empty((0, *values.shape[1:]), values.dtype)
 
     def find(self, at: Array) -> tuple[Array, Array | None]:
@@ -133,7 +135,13 @@ class DenseRows:
             self._scratch = np.empty((len(at), *self._scratch.shape[1:]), self.dtype)
         into = self._scratch[: len(at)]
         self._values.gather(at, at + 1, into)
-        return into, None
+        return self._checked(into), None
+
+    def _checked(self, values: Array) -> Array:
+        """The same; DataError where one is not finite."""
+        if not is_finite(values):
+            raise DataError(f"{self._whose} has a value that is not finite; {REMEDY}")
+        return values
 
     def move(self, into: Array) -> None:
         """Keep the values, which are in memory, in `into` [s, p] from now on."""
@@ -157,7 +165,14 @@ class DenseRows:
             view = self._values[rows]
             view.flags.writeable = False
             return view
-        return self._values.part(rows.start, rows.stop)
+        return self._checked(self._values.part(rows.start, rows.stop))
+
+
+def is_finite(values: Array) -> bool:
+    """Whether all numbers are; without a second array of their size."""
+    if values.dtype.kind != "f" or not values.size:
+        return True
+    return bool(np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
 def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
@@ -169,12 +184,26 @@ def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
 class SparseRows:
     """Raw values [s, p] as CSR; the row pointers [s + 1] are always in memory."""
 
-    def __init__(self, data: Extent, indices: Extent, indptr: Array, features: int, in_memory: bool) -> None:
-        self._features, self._indptr = features, indptr
+    def __init__(
+        self, data: Extent, indices: Extent, indptr: Array, features: int, in_memory: bool, whose: str = ""
+    ) -> None:
+        """`whose` they are, for an error."""
+        self._features, self._indptr, self._whose = features, indptr, f"{data.path}: {whose}"
         self._extents = None if in_memory else (data, indices)
         if in_memory:
-            shape = (len(indptr) - 1, features)
-            self._memory = _csr((data.load(), indices.load(), indptr), shape=shape)
+            self._memory = self._checked((data.load(), indices.load(), indptr))
+
+    def _checked(self, parts: tuple[Array, Array, Array]) -> Any:
+        """Rows as CSR; DataError where a value is not finite, or lies in no column: SciPy would not look."""
+        data, indices, indptr = parts
+        if indices.size and not (indices.min() >= 0 and indices.max() < self._features):
+            raise DataError(
+                f"{self._whose} has values in columns {indices.min()} to {indices.max()}, expected 0 to "
+                f"{self._features - 1}; {REMEDY}"
+            )
+        if not is_finite(data):
+            raise DataError(f"{self._whose} has a value that is not finite; {REMEDY}")
+        return _csr(parts, shape=(len(indptr) - 1, self._features))
 
     def rows(self, at: Array) -> Any:
         """The rows `at` [b] as CSR [b, p]."""
@@ -185,7 +214,7 @@ class SparseRows:
         data, indices = (np.empty(indptr[-1], extent.dtype) for extent in self._extents)
         for extent, part in zip(self._extents, (data, indices), strict=True):
             extent.gather(starts, stops, part)
-        return _csr((data, indices, indptr), shape=(len(at), self._features))
+        return self._checked((data, indices, indptr))
 
     @property
     def in_memory(self) -> bool:
@@ -203,10 +232,10 @@ class SparseRows:
         start, stop = self._indptr[[rows.start, rows.stop]].tolist()
         indptr = self._indptr[rows.start : rows.stop + 1] - start
         if self._extents is None:
-            data, indices = self._memory.data[start:stop], self._memory.indices[start:stop]
-        else:
-            data, indices = (extent.part(start, stop) for extent in self._extents)
-        return _csr((data, indices, indptr), shape=(len(indptr) - 1, self._features))
+            parts = self._memory.data[start:stop], self._memory.indices[start:stop], indptr
+            return _csr(parts, shape=(len(indptr) - 1, self._features))
+        data, indices = (extent.part(start, stop) for extent in self._extents)
+        return self._checked((data, indices, indptr))
 
 
 class Shard:

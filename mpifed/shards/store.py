@@ -10,18 +10,19 @@ Values are raw: uint8 where the source is, else float32. Numbers are little-endi
 `federation.h5` holds what all have in common: groups of rows and columns and who holds which, the scaling of the
 columns, test data, checksums, provenance. It is written last, so that unfinished data never looks complete. Two of its
 attributes are SHA-256 of its own content: `sha256` of all else; `data_sha256` of all but the provenance, which is the
-same for data made twice in the same way. (Files of earlier versions have none of both.)
+same for data made twice in the same way. `federation.sha256` is that of its bytes, which are compared before HDF5 opens
+them. (Files of earlier versions have none of the three.)
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import h5py
@@ -31,37 +32,14 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import content_sha256, open_hdf5
+from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
+from mpifed.shards.reading import Places, check_labels, check_members, check_rows, contents
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import DenseRows, Extent, Files, Shard, SparseRows
 from mpifed.shards.writing import About as About
 from mpifed.shards.writing import write_federation as write_federation
 
-NUMBERS = ("clients", "samples", "test_samples", "features", "classes", "seed", "pack")  # attributes of federation.h5
 _FEW_MEMBERS = 2**22  # up to so many row numbers, or column numbers, of all clients are read at once, and kept
-
-
-class Places(NamedTuple):
-    """Where the datasets of shard files lie; of each by its name."""
-
-    offsets: dict[str, NDArray[np.int64]]  # [files] bytes from the start of the file
-    dtypes: dict[str, list[str]]  # [files]
-
-    @classmethod
-    def read(cls, group: h5py.Group) -> Places:
-        """As a group of `federation.h5` has them."""
-        names = [name for name in ("y", "X", "data", "indices", "indptr") if name in group]
-        return cls(
-            {name: group[f"{name}/offset"][()] for name in names},
-            {name: group[f"{name}/dtype"].asstr()[()].tolist() for name in names},
-        )
-
-    def extent(
-        self, path: Path, number: int, name: str, start: int, shape: tuple[int, ...], files: Files
-    ) -> Extent:
-        """So many items of a dataset of file `number`, from its value number `start` on."""
-        dtype = np.dtype(self.dtypes[name][number])
-        return Extent(path, int(self.offsets[name][number]) + start * dtype.itemsize, shape, dtype, files)
 
 
 @dataclass(frozen=True)
@@ -100,7 +78,9 @@ class Federation:
         provenance. Computed where `federation.h5` is of an earlier version.
         """
         with _reading(self.path / layout.FEDERATION) as file:
-            told: str | None = file.attrs.get(layout.DATA_CHECKSUM)
+            told = attribute_of(file, layout.DATA_CHECKSUM) if layout.DATA_CHECKSUM in file.attrs else None
+            if told is not None and not (isinstance(told, str) and re.fullmatch("[0-9a-f]{64}", told)):
+                raise ValueError(f"{layout.DATA_CHECKSUM} = {told!r:.80}")
             return told or content_sha256(file, without=[layout.PROVENANCE])
 
     def file_of(self, client: int) -> Path:
@@ -114,7 +94,7 @@ class Federation:
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features, where the source has them."""
         with _reading(self.path / layout.FEDERATION) as file:
-            return tuple(file["names"].asstr()[()]) if "names" in file else None
+            return tuple(texts_of(file, "names")) if "names" in file else None
 
     def test(self, dtype: Any) -> tuple[Any, Array] | None:
         """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
@@ -134,8 +114,11 @@ class Federation:
         with _reading(path) as file:
             if "test" not in file:
                 return None
-            y = self._typed(file["test/y"][()])
-            values = self._values(path, file["test"], self.features, in_memory=True)
+            stored = array_of(file, "test/y", "uif")
+            if stored.shape != (self.test_samples,):
+                raise ValueError(f"test/y has shape {stored.shape}, for {self.test_samples} rows")
+            y = self._typed(f"{path}: test", stored)
+            values = self._values(path, file["test"], (len(y), self.features), in_memory=True)
         sizes = {"rows": len(y), "columns": self.features}
         return Shard(
             -1, lambda axis: np.arange(sizes[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
@@ -159,7 +142,10 @@ class Federation:
         if scaling is None:
             scaling = self.scaling.part(self._members("columns", group)) if self.scaling.by_column else self.scaling
             self._scalings[group] = scaling
-        y, values = self._side_by_side(client, in_memory) if self.places else self._in_group(client, in_memory)
+        try:
+            y, values = self._side_by_side(client, in_memory) if self.places else self._in_group(client, in_memory)
+        except (ValueError, MemoryError) as error:
+            raise DataError(f"{self.file_of(client)}: {error}; {layout.REMEDY}") from error
         return Shard(
             client, partial(self._held, client), (int(self.counts[client]), int(self.widths[client])), y, values,
             scaling, partial(self.verify, client // self.pack),
@@ -184,33 +170,36 @@ class Federation:
             return self.places.extent(path, number, name, start, shape, self._files)  # type: ignore[union-attr]
 
         start = int(rows[client] - rows[first])
-        y = self._typed(extent("y", start, (samples,)).load())
+        whose = f"client {client}"
+        y = self._typed(whose, extent("y", start, (samples,)).load())
         if not self.sparse:
             begin = int(values[client] - values[first])
-            return y, DenseRows(extent("X", begin, (samples, int(self.widths[client]))), in_memory)
+            return y, DenseRows(extent("X", begin, (samples, int(self.widths[client]))), in_memory, whose)
         indptr = extent("indptr", start, (samples + 1,)).load().astype(np.int64, copy=False)
+        check_rows(whose, indptr)
         begin, shape = int(indptr[0]), (int(indptr[-1] - indptr[0]),)
         data, indices = extent("data", begin, shape), extent("indices", begin, shape)
-        return y, SparseRows(data, indices, indptr - begin, int(self.widths[client]), in_memory)
+        return y, SparseRows(data, indices, indptr - begin, int(self.widths[client]), in_memory, whose)
 
     def _in_group(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
         """The same from a file of schema 1."""
         path, shape = self.file_of(client), (int(self.counts[client]), int(self.widths[client]))
         with _reading(path) as file:
             group = file[layout.group_name(client)]
-            y = self._typed(group["y"][()])
-            found = (len(group["indptr"]) - 1, shape[1]) if self.sparse else group["X"].shape
-            if found != shape or len(y) != shape[0]:
+            y = self._typed(f"client {client}", array_of(group, "y", "uif"))
+            found = (len(dataset_of(group, "indptr")) - 1, shape[1]) if self.sparse else dataset_of(group, "X").shape
+            if found != shape or y.shape != shape[:1]:
                 raise DataError(
                     f"{path}: client {client} has values {found} and {len(y)} labels, but should have {shape} and "
                     f"{shape[0]}; {layout.REMEDY}"
                 )
-            return y, self._values(path, group, shape[1], in_memory)
+            return y, self._values(path, group, shape, in_memory)
 
     def members(self, axis: str) -> NDArray[np.int64]:
         """The members of all groups of "rows" or "columns", which `holds` numbers; `bounds` says whose they are."""
         with _reading(self.path / layout.FEDERATION) as file:
-            members: NDArray[np.int64] = file[f"{axis}/members"][()]
+            members: NDArray[np.int64] = file[f"{axis}/members"][()].astype(np.int64, copy=False)
+            check_members(members, self.bounds[axis], self.samples if axis == "rows" else self.features)
         return members
 
     def verify(self, number: int) -> None:
@@ -238,13 +227,14 @@ class Federation:
             When they differ.
         """
         path = self.path / layout.FEDERATION
+        layout.check_bytes(self.path, whole=True)
         with _reading(path) as file:
-            expected = file.attrs.get(layout.CHECKSUM)
-            found = expected and content_sha256(file, without=[layout.CHECKSUM])
-        if found != expected:
+            expected = attribute_of(file, layout.CHECKSUM) if layout.CHECKSUM in file.attrs else None
+            found = None if expected is None else content_sha256(file, without=[layout.CHECKSUM])
+        if found is not None and (not isinstance(expected, str) or found != expected):
             raise DataError(
-                f"{path}: SHA-256 of its content is {found}, its attribute says {expected}; the file was changed or "
-                f"damaged: {layout.REMEDY}"
+                f"{path}: SHA-256 of its content is {found}, its attribute says {expected!r:.80}; the file was "
+                f"changed or damaged: {layout.REMEDY}"
             )
 
     def _members(self, name: str, number: int) -> NDArray[np.int64]:
@@ -256,7 +246,8 @@ class Federation:
                 members = (self._all_rows if name == "rows" else self._all_columns)[start:stop]
             else:
                 with _reading(self.path / layout.FEDERATION) as file:
-                    members = file[f"{name}/members"][start:stop]
+                    members = file[f"{name}/members"][start:stop].astype(np.int64, copy=False)
+                    check_members(members, np.array([0]), self.samples if name == "rows" else self.features)
             self._groups[name, number] = members
         return members
 
@@ -268,19 +259,31 @@ class Federation:
     def _all_columns(self) -> NDArray[np.int64]:
         return self.members("columns")
 
-    def _values(self, path: Path, group: h5py.Group, features: int, in_memory: bool) -> DenseRows | SparseRows:
-        """The raw rows in a client's group."""
-        if self.sparse:
-            data, indices = self._extent(path, group["data"]), self._extent(path, group["indices"])
-            return SparseRows(data, indices, group["indptr"][()], features, in_memory)
-        return DenseRows(self._extent(path, group["X"]), in_memory)
+    def _values(
+        self, path: Path, group: h5py.Group, shape: tuple[int, int], in_memory: bool
+    ) -> DenseRows | SparseRows:
+        """The raw rows [s, p] in a client's group, or that of the test rows."""
+        whose = group.name.removeprefix("/")
+        if not self.sparse:
+            return DenseRows(self._extent(path, group, "X", shape), in_memory, whose)
+        indptr = array_of(group, "indptr", "i").astype(np.int64, copy=False)
+        if indptr.shape != (shape[0] + 1,) or indptr[0] != 0:
+            raise ValueError(f"{whose}/indptr has shape {indptr.shape}, or does not begin with 0")
+        check_rows(whose, indptr)
+        stored = (int(indptr[-1]),)
+        data, indices = self._extent(path, group, "data", stored), self._extent(path, group, "indices", stored)
+        return SparseRows(data, indices, indptr, shape[1], in_memory, whose)
 
-    def _extent(self, path: Path, dataset: h5py.Dataset) -> Extent:
+    def _extent(self, path: Path, group: h5py.Group, name: str, shape: tuple[int, ...]) -> Extent:
         """Where a contiguous dataset lies in its file."""
-        return Extent(path, dataset.id.get_offset() or 0, dataset.shape, dataset.dtype, self._files)
+        found = dataset_of(group, name, "i" if name == "indices" else "uf")
+        if found.chunks or found.shape != shape or (found.size and found.id.get_offset() is None):
+            raise ValueError(f"{found.name} has shape {found.shape}, expected {shape} in one piece")
+        return Extent(path, found.id.get_offset() or 0, shape, found.dtype, self._files)
 
-    def _typed(self, y: Array) -> Array:
-        """Labels y [s]: int64 class numbers or float64 targets."""
+    def _typed(self, whose: str, y: Array) -> Array:
+        """Labels y [s]: int64 class numbers or float64 targets; ValueError where they are none."""
+        check_labels(whose, y, self.classes)
         return y.astype(np.int64 if self.classes else np.float64)
 
 
@@ -300,42 +303,19 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         When `federation.h5` is missing, damaged or of another schema, or a shard file is missing or changed.
     """
     path = Path(path)
+    if (path / layout.FEDERATION).is_file():  # else the next line says that it is not there
+        layout.check_bytes(path, verify)
     with _reading(path / layout.FEDERATION) as file:
-        schema = file.attrs.get("schema")
-        if schema not in (1, layout.SCHEMA):
+        schema = attribute_of(file, "schema")
+        if not isinstance(schema, (int, np.integer)) or schema not in (1, layout.SCHEMA):
             raise DataError(
-                f"{path / layout.FEDERATION}: schema version {schema}, this mpifed reads version 1 to {layout.SCHEMA}; "
-                f"{layout.REMEDY}"
+                f"{path / layout.FEDERATION}: schema version {schema!r:.80}, this mpifed reads version 1 to "
+                f"{layout.SCHEMA}; {layout.REMEDY}"
             )
-        holds = file["holds"][()]
-        bounds = {axis: file[f"{axis}/bounds"][()] for axis in ("rows", "columns")}
-        optimum = {name: value[()] for name, value in file.get("optimum", {}).items()}
-        sizes = file["files/nbytes"][()]
-        federation = Federation(
-            path=path,
-            split=str(file.attrs["split"]),
-            sparse=bool(file.attrs["sparse"]),
-            counts=np.diff(bounds["rows"])[holds[:, 0]],
-            widths=np.diff(bounds["columns"])[holds[:, 1]],
-            bounds=bounds,
-            places=None if schema == 1 else Places.read(file["files"]),
-            holds=holds,
-            scaling=Scaling(*(np.asarray(file[f"scaling/{name}"][()]) for name in Scaling._fields)),
-            nbytes=file["shard_nbytes"][()],
-            checksums=tuple(file["files/checksum"].asstr()[()]),
-            provenance=json.loads(file[layout.PROVENANCE].asstr()[()]),
-            optimum=optimum or None,
-            **{name: int(file.attrs[name]) for name in NUMBERS},
-        )
-    if len(federation.counts) != federation.clients or len(sizes) != -(-federation.clients // federation.pack):
-        raise DataError(
-            f"{path / layout.FEDERATION}: says {federation.clients} clients, {federation.pack} a file, but lists "
-            f"{len(federation.counts)} clients and {len(sizes)} files; {layout.REMEDY}"
-        )
-    layout.check_sizes(path, sizes, federation.clients, federation.pack)
+        federation = Federation(path=path, **contents(file, path))
     if verify:
         federation.verify_federation()
-        for number in range(len(sizes)):
+        for number in range(len(federation.checksums)):
             federation.verify(number)
     return federation
 
@@ -345,8 +325,5 @@ def _reading(path: Path) -> Iterator[h5py.File]:
     """The open file; what HDF5 finds wrong with it becomes a DataError."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; make the data with `mpifed data ... --out {path.parent}`")
-    try:
-        with open_hdf5(path) as file:
-            yield file
-    except (OSError, KeyError) as error:
-        raise DataError(f"{path}: damaged, or not written by `mpifed data` ({error}); {layout.REMEDY}") from error
+    with reading_hdf5(path, "damaged, or not written by `mpifed data`", layout.REMEDY) as file:
+        yield file

@@ -97,6 +97,7 @@ def _write_files(
             file[f"optimum/{name}"] = value
         file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
         file.attrs[layout.CHECKSUM] = content_sha256(file)
+    (folder / layout.BYTES).write_text(layout.sha256(layout.aside(folder / layout.FEDERATION)) + "\n", "ascii")
     layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
 
 

@@ -96,12 +96,23 @@ def test_resume_before_the_first_measured_round_starts_anew(tmp_path: Path) -> N
     assert list(read_history(tmp_path)["round"]) == [10]
 
 
+HEADER = "round,elapsed_s,train_loss,test_accuracy,up_bytes,down_bytes,epsilon"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a,b\n1,2\n", "begins with"),
-        ("round,elapsed_s,train_loss,test_accuracy\n1,2\n", "line 2 has 2 cells, the header 4"),
-        ("round,elapsed_s,train_loss,test_accuracy\n1,soon,,\n", "column elapsed_s.*'soon'"),
+        (f"{HEADER}\n1,2\n", "line 2 has 2 cells, the header 7"),
+        (f"{HEADER}\n1,soon,,,,,\n", "column elapsed_s.*'soon'"),
+        (f"{HEADER}\n1,{'1' * 400},,,,,\n", "column elapsed_s: '1{80}"),
+        (f"{HEADER}\n1,1e999,,,,,\n", "column elapsed_s: 1e999 is too large"),
+        (f"{HEADER}\n9223372036854775808,0,,,,,\n", "column round does not ascend"),
+        (f"{HEADER}\n1,0,,,,,\n1,0,,,,,\n", "column round does not ascend"),
+        (f"{HEADER}\nnan,0,,,,,\n", "column round does not ascend"),
+        (f"{HEADER}\n-1,0,,,,,\n", "column round does not ascend"),
+        ("round,elapsed_s,train_loss,test_accuracy,up_bytes,epsilon\n", "has no down_bytes"),
+        (f"{HEADER},up_bytes\n", "has up_bytes more than once"),
         ("\udcff\n", "utf-8"),
     ],
 )

@@ -35,7 +35,7 @@ def write_run(
     """
     run.mkdir()
     (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch = {batch}\n')
-    write_json(run / "run.json", {"name": name})
+    write_json(run / "run.json", {"name": name, "exit": 0})
     history = History(run)
     for index in rounds:
         row: dict[str, float | int | None] = {
@@ -161,7 +161,7 @@ def write_constrained(run: Path, limit: float, certified: Sequence[int]) -> Path
     run.mkdir()
     tables = f'[[constraint]]\nname = "loss"\nlimit = {limit}\n[[constraint]]\nname = "norm"\nlimit = 9\n'
     (run / "job.toml").write_text(f'name = "job"\nseed = 1\n{tables}')
-    write_json(run / "run.json", {"name": "job"})
+    write_json(run / "run.json", {"name": "job", "exit": 0})
     history = History(run)
     for index in ROUNDS:
         row = {"round": index, "elapsed_s": index, "train_loss": 1.0, "up_bytes": index, "down_bytes": index}
@@ -196,7 +196,7 @@ def write_certified(run: Path, name: str, optimum: float, network: bool = True) 
     """A run whose objective is (1 + 10^-t) times an optimum in measured round t, and not above it in the last."""
     run.mkdir()
     (run / "job.toml").write_text(f'name = "{name}"\n[algorithm]\nname = "hyfdca"\n')
-    write_json(run / "run.json", {"name": name})
+    write_json(run / "run.json", {"name": name, "exit": 0})
     history = History(run)
     for t in range(4):
         objective = optimum * (1 + 10.0**-t if t < 3 else 1 - 1e-16)

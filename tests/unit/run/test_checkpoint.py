@@ -14,8 +14,8 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
-from mpifed.run import checkpoint
 from mpifed.run.checkpoint import Checkpoints, Progress
+from mpifed.run.history import read_json, write_json
 from mpifed.shards.hdf5 import open_hdf5
 
 
@@ -159,8 +159,7 @@ def test_there_is_none(tmp_path: Path, blocks: list[Block]) -> None:
 
 def test_another_schema(tmp_path: Path, blocks: list[Block]) -> None:
     folder = save(tmp_path, 1, blocks)
-    text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(text.replace('"schema": 5', '"schema": 99'))
+    write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"schema": 99})
     with pytest.raises(DataError, match="schema 99, this version reads 5"):
         load(tmp_path, blocks)
 
@@ -226,7 +225,7 @@ def test_the_server_is_read_from_a_file_that_is_opened_once(
 ) -> None:
     save(tmp_path, 1, blocks, states=[(), (), ()])
     opened = []
-    monkeypatch.setattr(checkpoint, "open_hdf5", lambda *given: opened.append(given) or open_hdf5(*given))
+    monkeypatch.setattr("mpifed.shards.hdf5.open_hdf5", lambda *given: opened.append(given) or open_hdf5(*given))
     load(tmp_path, blocks)
     assert [path.name for (path,) in opened] == ["server.h5"]
 

@@ -98,6 +98,7 @@ def test_other_data_are_refused_whatever_is_accepted(
 ) -> None:
     out = tmp_path / "run"
     interrupted(job(digits), out)
+    (copy / "federation.sha256").unlink()
     with h5py.File(copy / "federation.h5", "r+") as file:
         file["scaling/scale"][...] *= 2
         for name in ("sha256", "data_sha256"):

@@ -137,6 +137,7 @@ def test_files_of_the_first_schema_are_read(make: Make, values: Any) -> None:
                     group["X"] = part
     from mpifed.shards.store import open_federation
 
+    (data.path / "federation.sha256").unlink()
     with h5py.File(data.path / "federation.h5", "a") as file:
         file.attrs["schema"] = 1
         file["files/nbytes"][...] = [(data.path / f"shard-{n:05d}.h5").stat().st_size for n in range(3)]

@@ -1,0 +1,330 @@
+"""What is in the files that runs leave and later commands read: keys, types and ranges, looked at before anything else.
+
+Here stand the schemas alone; who reads a file says what becomes of one that does not fit. A key that is not known is
+that of a later version, or in run.json an algorithm's own number, and does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from mpifed.core.errors import DataError
+from mpifed.core.text import shown
+
+MOST = 2**62  # of anything that is counted
+_SHOWN = 80  # characters of what came
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+
+Text = Annotated[str, Field(pattern=f"^[^{_CONTROL}]*$")]  # what can be printed at a terminal
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Content = TypeVar("Content")
+
+
+class Schema(BaseModel):
+    """A table of a file."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class Process(Schema):
+    """`process` of run.json, and what a lock says."""
+
+    host: Text
+    pid: Annotated[int, Field(ge=0, le=2**32)]
+    started: Count | None
+
+
+class Head(Schema):
+    """How far a ledger has come."""
+
+    lines: Count
+    sha256: Digest
+
+
+class Cost(Schema):
+    """What an exchange has cost, as far as `mpifed show` tells it."""
+
+    up_bytes: NotNegative
+    down_bytes: NotNegative
+    crypto_s: NotNegative
+
+
+class Network(Schema):
+    """`simulated.network` of run.json."""
+
+    name: Text | None
+    latency_s: NotNegative
+    up_bytes_per_s: NotNegative
+    down_bytes_per_s: NotNegative
+    encryption: Text
+    ciphertext_bytes: NotNegative = 0.0
+    ciphertext_values: Count = 1
+
+
+class Times(Schema):
+    """Simulated seconds of an exchange, by kind."""
+
+    compute: NotNegative
+    encryption: NotNegative
+    latency: NotNegative
+    transfer: NotNegative
+    server: NotNegative
+
+
+class Simulated(Schema):
+    """`simulated` of run.json."""
+
+    network: Network
+    set_up: dict[Text, Times]
+    rounds: dict[Text, Times]
+
+
+class Run(Schema):
+    """run.json; of a file that an earlier version wrote, what it has."""
+
+    exit: Annotated[int, Field(ge=-255, le=255)] | None
+    rounds: Count = 0
+    name: Text = ""
+    seed: Annotated[int, Field(ge=-MOST, le=MOST)] = 0
+    slurm_job: Annotated[str, Field(pattern="^[0-9]{1,18}(_[0-9]{1,18})?$")] | None = None
+    process: Process | None = None
+    started: Text | None = None
+    ended: Text | None = None
+    host: Text = ""
+    commit: Text | None = None
+    device: Text = ""
+    loops: Text = ""
+    mpi: Text | None = None
+    ranks: Count = 1
+    versions: dict[Text, Text] = {}
+    blas: list[Text] = []
+    warnings: list[Text] | None = None
+    job_sha256: Digest | None = None
+    data_sha256: Digest | None = None
+    sources: dict[Text, Text] = {}
+    distributions: dict[Text, Text] = {}
+    accepted_changes: list[Text] = []
+    reductions: dict[Text, Any] = {}
+    private: bool = False
+    protects: Text = ""
+    delta: NotNegative | None = None
+    noise_multiplier: NotNegative = 0.0
+    elapsed_s: NotNegative | None = None
+    seconds_per_round: NotNegative | None = None
+    cpu_s: NotNegative | None = None
+    peak_rss_bytes: Count | None = None
+    up_bytes: Count | None = None
+    down_bytes: Count | None = None
+    exchanges: dict[Text, Cost] | None = None
+    simulated_s: NotNegative | None = None
+    simulated: Simulated | None = None
+    ledger: Head | None = None
+    epsilon: NotNegative | None = None
+    epsilon_median: NotNegative | None = None
+    epsilon_least: NotNegative | None = None
+    epsilon_unamplified: NotNegative | None = None
+    epsilon_paper: NotNegative | None = None
+    epsilon_if_secret: NotNegative | None = None
+    epsilon_colluding: NotNegative | None = None
+    colluding: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+
+    def unknown(self) -> list[str]:
+        """Keys that are neither known nor an algorithm's own numbers."""
+        others = self.model_extra or {}
+        return [key for key, value in others.items() if not isinstance(value, (int, float, type(None)))]
+
+
+class Constraint(Schema):
+    """A `[[constraint]]` of a job as run."""
+
+    name: Text
+    limit: Number
+    classes: list[int] | None = None
+
+
+class JobTables(Schema):
+    """job.toml of a run, as far as it is read without what the job's classes say."""
+
+    rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    seed: Annotated[int, Field(ge=-MOST, le=MOST)] | None = None
+    constraint: list[Constraint] = []
+    network: dict[str, Any] | None = None
+    privacy: dict[str, Any] | None = None
+    stop: dict[Text, float] = {}
+
+
+class DataTables(Schema):
+    """Of which data a run is."""
+
+    sha256: Digest
+
+
+class IdentityTables(Schema):
+    """What makes a run the same run beside its job; see `mpifed.run.identity`."""
+
+    data: DataTables
+    sources: dict[Text, Text]
+    libraries: dict[Text, Text]
+    distributions: dict[Text, Text]
+    blas: list[Text]
+    accepted: list[Text]
+
+
+class Same(Schema):
+    """`run` of a checkpoint."""
+
+    job: dict[str, Any] = {}
+    identity: IdentityTables | None = None
+
+
+FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5})\.h5$")]
+Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
+
+
+class Account(Cost):
+    """All that is counted of an exchange; see `mpifed.comm.accounts`."""
+
+    played: NotNegative
+    up_most: NotNegative
+    down_most: NotNegative
+    sealed_most: NotNegative
+    opened_most: NotNegative
+    up_clear: NotNegative
+    down_clear: NotNegative
+    added: NotNegative
+    answer_s: NotNegative
+    server_s: NotNegative
+    work_s: NotNegative
+    idle_s: NotNegative
+    tell_s: NotNegative
+    sum_s: NotNegative
+    wait_s: NotNegative
+
+
+class First(Schema):
+    """What certificates need to know of the first iterate."""
+
+    objective: Number | None
+    gradient: Number | None
+    excess: list[Number] | None
+    gradients: list[Number] | None
+    length: Number | None
+
+
+def _first(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """All of it or, of an algorithm that measures otherwise, other numbers."""
+    if found and not found.keys().isdisjoint(First.model_fields):
+        First.model_validate(found)
+    return found
+
+
+class Manifest(Schema):
+    """manifest.json of a checkpoint."""
+
+    round: Count
+    elapsed_s: NotNegative
+    up_bytes: Count
+    down_bytes: Count
+    exchanges: dict[Text, Account]
+    attempt: Count
+    rows: Count = 0
+    ledger: Head | None
+    first: Annotated[dict[str, Any] | None, AfterValidator(_first)]
+    run: Same
+    hosting: list[list[Count]]
+    files: dict[FileName, Digest]
+    segments: dict[FileName, Span]
+
+
+class LedgerPrivacy(Schema):
+    """[privacy] of the job in a ledger's first line."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
+class LedgerJob(Schema):
+    """The job there."""
+
+    rounds: Annotated[int, Field(ge=1, le=MOST)]
+    privacy: LedgerPrivacy
+
+
+class LedgerHeader(Schema):
+    """The first line of a ledger."""
+
+    job: LedgerJob
+    noise_multiplier: NotNegative
+
+
+class LedgerLine(Schema):
+    """Each other line of a ledger."""
+
+    round: Count
+    clients: Literal["all"] | list[Count]
+
+
+class Submitted(Schema):
+    """One call of sbatch; see `mpifed.batch.record`."""
+
+    id: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+    when: Text
+    command: list[Text]
+    script: Text
+    log: Text
+    points: list[Count] | None
+
+
+class Submissions(Schema):
+    """RUN.submitted.json."""
+
+    job: Text
+    points: list[Annotated[str, Field(pattern="^point-[0-9]{4,9}$")]]
+    submissions: list[Submitted]
+
+
+def conforming(schema: type[Content], found: object) -> Content:
+    """What was `found` in a file, by its schema.
+
+    Raises
+    ------
+    ValueError
+        which names the key, what came and what was expected.
+    """
+    try:
+        adapter: TypeAdapter[Content] = _adapter(schema)  # type: ignore[arg-type]  # a class can be hashed
+        return adapter.validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        came = "missing" if first["type"] == "missing" else f"= {shown_value(first['input'])}: {first['msg']}"
+        raise ValueError(f"{shown(key, _SHOWN)} {came}") from error
+
+
+def checked(path: object, schema: type[Content], found: object, remedy: str) -> Content:
+    """The same of the file `path`; raises DataError, which tells what to do."""
+    try:
+        return conforming(schema, found)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; {remedy}") from error
+
+
+@cache
+def _adapter(schema: Any) -> Any:
+    """Made when it is first needed, for that takes longer than reading."""
+    return TypeAdapter(schema)
+
+
+def shown_value(value: object) -> str:
+    """A value in one short line, whatever it is."""
+    try:
+        text = json.dumps(value, default=repr)
+    except (ValueError, RecursionError):  # a number of too many digits, or tables in tables
+        text = f"a {type(value).__name__} that is too large"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

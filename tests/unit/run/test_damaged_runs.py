@@ -1,0 +1,303 @@
+"""Damaged run folders: errors that name file and key, older checkpoints, and what can go on nevertheless."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import DataError
+from mpifed.run.config import Job
+from mpifed.run.history import read_json, read_run, summary, write_json
+from mpifed.run.json_file import content
+from mpifed.run.loop import run
+from mpifed.run.report import Silent
+
+PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
+
+
+class Heard(Silent):
+    """What was warned of."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def job(folder: Path, rounds: int, **more: Any) -> Job:
+    return Job.check(
+        {
+            "name": "small",
+            "rounds": rounds,
+            "data": {"path": str(folder)},
+            "objective": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
+            "record": {"every": 1, "checkpoint_every": 1},
+            **more,
+        }
+    )
+
+
+@pytest.fixture(params=[{}, PRIVATE], ids=["plain", "private"])
+def more(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
+
+
+def resumed(digits: Path, out: Path, **more: Any) -> list[str]:
+    """Resume to the third round; what was warned of."""
+    reporter = Heard()
+    run(job(digits, 3, **more), Alone(), out, resume=True, reporter=reporter)
+    return reporter.warnings
+
+
+def sha256(digits: Path, out: Path, **more: Any) -> Any:
+    run(job(digits, 3, **more), Alone(), out)
+    return summary(out)["model_sha256"]
+
+
+def mpifed(*arguments: object) -> Any:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_key_is_the_checksum_of_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    for table in ({}, {"exit": None, "ledger": {"sha256": "0" * 64}}):
+        write_json(path, table)
+        text = path.read_text()
+        assert list(json.loads(text))[-1] == "sha256"
+        assert read_json(path) == table
+        write_json(path, json.loads(text))  # of one that was read by something else
+        assert path.read_text() == text
+        path.write_text(json.dumps(table))  # of an earlier version
+        assert read_json(path) == table
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
+        (lambda text: text.replace("{\n", "{ \n", 1), "was changed or damaged"),
+        (lambda text: text.rstrip(), "was changed or damaged: .*one at its end was expected"),
+        (lambda text: text[:-20], "cannot be read as JSON"),
+        (lambda text: "", "cannot be read as JSON"),
+        (lambda text: '{"a":' * 5000, "recursion limit"),
+        (lambda text: '{"a": NaN}', "cannot be read as JSON"),
+        (lambda text: '{"a": "\\ud800"}', "cannot be read as JSON"),
+    ],
+)
+def test_a_file_that_was_changed(tmp_path: Path, spoil: Callable[[str], str], said: str) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"exit": 0, "elapsed_s": 0.5})
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(DataError, match=rf"run\.json: .*{said}"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"exit": "0"}, 'exit = "0"'),
+        ({"exit": 0, "rounds": -1}, "rounds = -1: .*greater than or equal to 0"),
+        ({"exit": 0, "rounds": 2**64}, "rounds = 18446744073709551616"),
+        ({"exit": 0, "rounds": True}, "rounds = true"),
+        ({"rounds": 1}, "exit missing"),
+        ({"exit": 0, "name": "\x1b[31m"}, "name = "),
+        ({"exit": 0, "process": {"host": "x", "pid": "1", "started": None}}, "process.pid"),
+        ({"exit": 0, "slurm_job": "--all"}, "slurm_job"),
+        ({"exit": 0, "exchanges": {"x": {"up_bytes": 1}}}, "exchanges.x.down_bytes missing"),
+        ({"exit": 0, "elapsed_s": 10**400}, "elapsed_s = 1000"),
+    ],
+)
+def test_types_and_ranges(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    write_json(tmp_path / "run.json", change)
+    with pytest.raises(DataError, match=rf"run\.json: {said}.*put back the file"):
+        read_run(tmp_path)
+
+
+def test_no_pipe_and_no_device_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(OSError, match="no regular file"):
+            content(tmp_path / name)
+    os.mkfifo(tmp_path / "model.h5")
+    write_json(tmp_path / "run.json", {"exit": 0})
+    assert mpifed("show", tmp_path).exit_code == 3
+
+
+def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> None:
+    run(job(digits, 1), Alone(), tmp_path / "run")
+    write_json(tmp_path / "run" / "run.json", read_run(tmp_path / "run") | {"newer": {"a": 1}, "own_measure": 0.5})
+    shown = mpifed("show", tmp_path / "run")
+    assert shown.exit_code == 0 and "run.json has newer, of another version of mpifed" in shown.output
+    assert mpifed("show", tmp_path / "run", "--json").exit_code == 0
+
+
+# --- resuming ----------------------------------------------------------------------------------------------------
+
+
+def test_an_edited_run_json(digits: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    """It is written anew from the checkpoint; but where it counts what was released, the run is refused."""
+    out = tmp_path / "run"
+    run(job(digits, 2, **more), Alone(), out)
+    text = (out / "run.json").read_text()
+    (out / "run.json").write_text(text.replace('"rounds": 2', '"rounds": 1'))
+    shown = mpifed("show", out)
+    assert shown.exit_code == 3 and "run.json: was changed or damaged" in shown.output
+    if more:
+        with pytest.raises(DataError, match=r"run\.json: was changed or damaged"):
+            resumed(digits, out, **more)
+        return
+    assert any("run.json: was changed or damaged" in one for one in resumed(digits, out))
+    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+
+
+def spoil(folder: Path, **changes: Any) -> None:
+    """Write other values into a manifest, with a checksum that fits."""
+    write_json(folder / "manifest.json", read_json(folder / "manifest.json") | changes)
+
+
+MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a number as text": ({"round": "2"}, 'round = "2"'),
+    "another round": ({"round": 1}, "is of round 1"),
+    "a negative number": ({"up_bytes": -1}, "up_bytes = -1"),
+    "a huge number": ({"attempt": 10**400}, "attempt = 1000"),
+    "a name elsewhere": ({"files": {"../../x": "0" * 64}}, "files"),
+    "no server": ({"files": {}}, "does not name all files"),
+    "no identity": ({"run": {"job": {}, "identity": {}}}, "run.identity.data missing"),
+    "half of the first iterate": ({"first": {"objective": 1.0}}, "first"),
+    "tables in tables": ({"exchanges": {"x": {"y": {}}}}, "exchanges.x"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), MANIFESTS.values(), ids=MANIFESTS)
+def test_manifests_fall_back(digits: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    out = tmp_path / "run"
+    run(job(digits, 2), Alone(), out)
+    shutil.copytree(out, tmp_path / "both")
+    spoil(out / "checkpoint" / "round-00000002", **changes)
+    warned = resumed(digits, out)
+    because = "goes on after round 1; round-00000002: manifest.json: "
+    assert any(because in one and said in one for one in warned), warned
+    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+    for name in ("round-00000001", "round-00000002"):
+        spoil(tmp_path / "both" / "checkpoint" / name, attempt=-1)
+    both = r"round-00000002: manifest\.json: attempt = -1.*round-00000001: .*attempt = -1"
+    with pytest.raises(DataError, match=both):
+        resumed(digits, tmp_path / "both")
+
+
+@pytest.mark.parametrize("text", ["{" * 10, '{"a":' * 5000, "", "3"])
+def test_a_manifest_that_is_none_falls_back(digits: Path, tmp_path: Path, text: str) -> None:
+    out = tmp_path / "run"
+    run(job(digits, 2), Alone(), out)
+    (out / "checkpoint" / "round-00000002" / "manifest.json").write_text(text)
+    assert any("goes on after round 1" in one for one in resumed(digits, out))
+    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("text", [None, "", "round,elap", "\n"])
+def test_a_history_that_is_gone(digits: Path, tmp_path: Path, text: str | None) -> None:
+    out = tmp_path / "run"
+    run(job(digits, 2), Alone(), out)
+    (out / "history.csv").unlink()
+    if text is not None:
+        (out / "history.csv").write_text(text)
+    said = r"history\.csv: (not the history|has 0 whole rows up to round 2, .* 3 had been)"
+    with pytest.raises(DataError, match=said):
+        resumed(digits, out)
+
+
+def test_a_history_with_a_row_less_or_more(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(job(digits, 2), Alone(), out)
+    lines = (out / "history.csv").read_text().splitlines(keepends=True)
+    (out / "history.csv").write_text("".join([*lines[:2], *lines[3:]]))
+    with pytest.raises(DataError, match=r"history\.csv: has 2 whole rows up to round 2, .* 3 had been measured"):
+        resumed(digits, out)
+    (out / "history.csv").write_text("".join([lines[0].replace("objective", "mine"), *lines[1:], "9,torn"]))
+    with pytest.raises(DataError, match=r"history\.csv: has other columns than this run measures \(mine, objective\)"):
+        resumed(digits, out)
+    (out / "history.csv").write_text("".join([*lines, "9,torn"]))
+    resumed(digits, out)
+    assert summary(out)["rounds"] == 3
+
+
+def test_nothing_was_measured_yet(digits: Path, tmp_path: Path) -> None:
+    """A run that measures nothing has no history, and one that begins to after its checkpoint has the later rounds."""
+    silent = {"record": {"every": 0, "checkpoint_every": 1}}
+    run(job(digits, 2, **silent), Alone(), tmp_path / "run")
+    resumed(digits, tmp_path / "run")
+    assert summary(tmp_path / "run")["train_loss"] is not None
+
+
+@pytest.mark.parametrize("name", ["job.toml", "run.json", "history.csv", "model.h5", "checkpoint"])
+def test_something_else_in_the_place_of_a_file(digits: Path, tmp_path: Path, name: str) -> None:
+    run(job(digits, 2), Alone(), tmp_path / "run")
+    path = tmp_path / "run" / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(path)
+    with pytest.raises(DataError, match=rf"{name}: is no (regular file|folder); remove it"):
+        resumed(digits, tmp_path / "run")
+
+
+# --- readers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.toml", "constraint = 3\n"),
+        ("job.toml", "rounds = 0x" + "f" * 9000),
+        ("job.toml", "a = " + "[" * 5000),
+        ("job.toml", "[[constraint]]\nname = 'loss'\n"),
+        ("sweep.csv", ""),
+        ("sweep.csv", "point,rounds\n../../x,1\n"),
+        ("sweep.csv", "point,a,a,rounds\npoint-0000,1,1,1\n"),
+        ("sweep.csv", "point,rounds\n"),
+        ("sweep.csv", "point,a,rounds\npoint-0000," + "x" * 200_000 + ",\n"),
+        ("history.csv", "round\n"),
+    ],
+)
+def test_readers_end_with_an_error(digits: Path, tmp_path: Path, name: str, text: str) -> None:
+    run(job(digits, 1), Alone(), tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    for reader in (["show"], ["show", "--json"], ["plot", "--terminal"]):
+        ended = mpifed(reader[0], tmp_path / "run", *reader[1:])
+        if name != "sweep.csv" or reader[0] == "show":
+            if (name, reader) == ("job.toml", ["show", "--json"]) and "constraint" in text:
+                continue
+            assert ended.exit_code == 3 and name in ended.output, (reader, ended.output)
+    assert mpifed("status", tmp_path / "run").exit_code == (3 if name == "sweep.csv" else 0)
+
+
+def test_a_record_of_submissions(tmp_path: Path) -> None:
+    one = {"id": "12", "when": "", "command": [], "script": "", "log": "", "points": [0]}
+    record = {"job": "job.toml", "points": ["point-0000"], "submissions": [one]}
+    path = tmp_path / "run.submitted.json"
+    for wrong, said in (
+        ({"points": ["../x"]}, "points.0"),
+        ({"submissions": [one | {"id": "--all"}]}, "submissions.0.id"),
+        ({"submissions": [one | {"points": [7]}]}, "submissions.0.points"),
+        ({"submissions": [{}]}, "submissions.0.id missing"),
+        ({"submissions": 3}, "submissions = 3"),
+    ):
+        write_json(path, record | wrong)
+        ended = mpifed("status", tmp_path / "run")
+        assert ended.exit_code == 3 and f"run.submitted.json: {said}" in ended.output
+    write_json(path, record)
+    assert mpifed("status", tmp_path / "run").exit_code == 0
