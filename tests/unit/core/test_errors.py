@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,36 @@ def test_errors_of_own_classes_are_left_alone() -> None:
         assert explained(error) is None  # no frame of mpifed: a defect of the caller's, whose traceback is needed
     assert explained(ValueError("x")) is None
     assert isinstance(explained(MemoryError("29 GiB")), MpifedError)
+
+
+def test_the_libraries_that_act_for_mpifed() -> None:
+    """A package of the user's that is installed beside Python's own modules is none of them."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    for path in (standard / "shutil.py", standard / "site-packages" / "h5py" / "_hl" / "files.py", "<frozen os>"):
+        assert io_errors._is_library(Path(path)), path
+    for path in (standard / "site-packages" / "own" / "algorithm.py", Path("own.py")):
+        assert not io_errors._is_library(path), path
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((errno.ENOENT, "", b"/a/b"), f"/a/b: {os.strerror(errno.ENOENT)}; see whether it, or the folder"),
+        (("Unable to open file (file signature not found)",), ": Unable to open file .file signature not found.; see"),
+        ((errno.EMFILE, "", "x"), "x: .*ulimit -n"),
+        ((errno.EFBIG, "", "x"), "x: .*ulimit -f"),
+        ((errno.ENAMETOOLONG, "", "x"), "x: .*shorter name"),
+    ],
+)
+def test_what_an_error_of_the_system_says_of_itself(given: tuple[object, ...], said: str, tmp_path: Path) -> None:
+    def fails(*arguments: object, **named: object) -> None:
+        raise OSError(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        patch.setattr(io_errors, "_LIBRARIES", {Path(__file__).parent.name})
+        with pytest.raises(DataError, match=said), explaining():
+            write_json(tmp_path / "run.json", {})
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")

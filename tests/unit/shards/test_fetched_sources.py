@@ -154,7 +154,10 @@ def test_names_in_an_archive_are_no_paths(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"x" * 9), gzip.compress(b"\0" * 10240)])
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", gzip.compress(b"x" * 9), gzip.compress(b"\0" * 10240)],
+    ids=["nothing", "text", "packed text", "no member"],  # packed bytes hold the time
+)  # fmt: skip
 def test_an_archive_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     path = tmp_path / "20news-bydate.tar.gz"
     path.write_bytes(content)

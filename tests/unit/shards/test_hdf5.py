@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import errno
 import fcntl
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 import mpifed
+from mpifed.core.errors import DataError
 from mpifed.run.history import read_model, write_model
-from mpifed.shards.hdf5 import open_hdf5, write_hdf5
+from mpifed.shards import hdf5
+from mpifed.shards.hdf5 import _Unfailing, open_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -47,6 +52,67 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
             file["y"] = np.arange(2)
         with open_hdf5(path) as file:
             assert sorted(file) == ["x", "y"]
+
+
+class Disk(io.FileIO):
+    """A file on a disk that takes a few bytes at a time, and from some call on fails."""
+
+    calls, left = 0, 10**9
+    error: BaseException = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __init__(self, path: Path, mode: str, buffering: int = 0) -> None:
+        super().__init__(path, mode)
+
+    def write(self, content: Any) -> int:
+        self._count()
+        return super().write(content[:1000])
+
+    def truncate(self, size: int | None = None) -> int:
+        self._count()
+        return super().truncate(size)
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls > self.left:
+            raise self.error
+
+
+def test_what_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5, "open", Disk, raising=False)
+    with write_hdf5(tmp_path / "file.h5") as file:
+        file["x"] = np.arange(10_000)
+    with open_hdf5(tmp_path / "file.h5") as file:
+        assert np.array_equal(file["x"][()], np.arange(10_000))
+
+
+@pytest.mark.parametrize("error", [Disk.error, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_nothing_is_raised_before_the_file_is_closed(tmp_path: Path, error: BaseException) -> None:
+    with Disk(tmp_path / "file", "w+b") as disk:
+        disk.left, disk.error = 2, error
+        file = _Unfailing(disk)
+        assert file.write(bytes(2500)) == 2500
+        assert file.error is error
+        assert (file.write(b"more"), file.truncate(10)) == (4, 10)
+        assert disk.calls == 3  # nothing is tried after the first that failed
+        file.seek(1990)
+        buffer = bytearray(b"x" * 20)
+        assert file.readinto(buffer) == 20
+        assert buffer == bytes(20)
+
+
+def test_a_file_that_cannot_be_made_longer(tmp_path: Path) -> None:
+    with Disk(tmp_path / "file", "w+b") as disk:
+        disk.left = 0
+        file = _Unfailing(disk)
+        assert file.truncate(100) == 100
+        assert file.error is Disk.error
+
+
+def test_why_a_file_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    path.write_bytes(b"no HDF5")
+    with pytest.raises(DataError, match=r"model\.h5: no readable model \(Unable to .*file signature not found"):
+        read_model(path)
 
 
 def test_a_model_is_written_and_read(tmp_path: Path) -> None:
