@@ -208,9 +208,7 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
     assert read_json(tmp_path / "run.json")["exit"] == 4
 
 
-def test_errors_of_the_system_are_explained_wherever_they_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_the_system_are_explained_wherever_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those on which ranks agree, one process among them; and those of a script in one process."""
     assert _Failure.of(MemoryError("29 GiB"), 1, 3).kind is MpifedError
     with pytest.raises(MpifedError, match="not enough memory: 29 GiB"):

@@ -89,6 +89,17 @@ def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch:
     assert line.startswith('[minimize] name = "it_ends:X": importing it_ends leaves the program')
 
 
+def test_annotations_that_no_value_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "it_annotates.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
+        "@dataclass\nclass X:\n    a: Undefined = 1\n    counted = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (line,) = complaints(table(minimize={"name": "it_annotates:X"}))
+    assert line.startswith('[minimize] name = "it_annotates:X": NameError: ')
+    assert line.endswith("; correct its annotations")
+
+
 @pytest.mark.parametrize(
     "content", [b"x = " + b"9" * 5000, b"x = " + b"[" * 5000, b"x = " + b"{a=" * 5000, b"\xff", b"x = 0x" + b"f" * 5000]
 )
