@@ -85,7 +85,7 @@ def test_what_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.M
         assert np.array_equal(file["x"][()], np.arange(10_000))
 
 
-@pytest.mark.parametrize("error", [Disk.error, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [Disk.error, SystemExit()], ids=lambda error: type(error).__name__)
 def test_nothing_is_raised_before_the_file_is_closed(tmp_path: Path, error: BaseException) -> None:
     with Disk(tmp_path / "file", "w+b") as disk:
         disk.left, disk.error = 2, error
