@@ -16,6 +16,7 @@ from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalErr
 from mpifed.run import launch
 from mpifed.run.history import read_json, write_json
 from mpifed.run.launch import exit_code, guarded, message
+from mpifed.run.together import together
 
 
 class Ended(BaseException):
@@ -222,6 +223,16 @@ def test_errors_of_the_system_are_explained_wherever_they_end(tmp_path: Path, mo
     monkeypatch.setattr(launch, "connect", Alone)
     with pytest.raises(MpifedError, match="not enough memory: 29 GiB"):
         launch.launch(Named(), tmp_path)  # type: ignore[arg-type]
+
+
+def test_all_ranks_hear_that_one_would_leave() -> None:
+    class Told(Rank):
+        def agree(self, error: BaseException | None = None) -> None:
+            assert isinstance(error, SystemExit)
+            raise Ended
+
+    with pytest.raises(Ended):
+        together(Told(1), lambda: sys.exit(0))  # type: ignore[arg-type]
 
 
 class Named:

@@ -239,6 +239,8 @@ def test_messages_are_short() -> None:
         ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
         ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
         ("0,0-" + "9" * 5000 + ",all\n", "expected numbers or ranges"),
+        ("0,3,all\n", "'3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
+        ("0,0-3,all\n", "'0-3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
         ("0,0-,all\n", "'0-'; expected numbers or ranges"),
         ("0,all,all\n4000000000,all,all\n", "nothing for client 1; every client from 0 to the last"),
         ("4000000000,all,all\n", "nothing for client 0"),
