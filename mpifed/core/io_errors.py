@@ -37,7 +37,8 @@ def named_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno is not None:  # of HDF5 there may be a text alone, which a name would take the place of
+            error.filename = error.filename or str(path)
         raise
 
 

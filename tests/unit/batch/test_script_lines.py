@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from mpifed.batch.durations import seconds_of
 from mpifed.batch.needs import mib_of
@@ -56,17 +56,34 @@ def test_percent_signs_of_a_folder_are_its_own() -> None:
     assert one.log_of(None) == Path("runs/50%j-12.log")
 
 
-@pytest.mark.parametrize("option", ["--out", "--account", "--partition", "--time", "--sbatch", "--set"])
-def test_the_command_line_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
-    job = tmp_path / "job.toml"
+def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
+    """`mpifed submit --dry-run` of a job, where there is no Slurm."""
+    monkeypatch.setenv("PATH", str(folder))
+    job = folder / "job.toml"
     job.write_text(
         'name = "t"\nrounds = 3\ndata.path = "x"\nobjective.name = "softmax"\n'
         'algorithm = {name = "fedavg", batch = 4, step = [0.1]}\n'
     )
+    return CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *words])
+
+
+def test_percent_signs_of_a_folder_are_doubled_for_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = dry_run(tmp_path, monkeypatch, "--time", "60", "--out", "50%j")
+    assert "#SBATCH --output=50%%j-%j.log" in end.output.splitlines(), end.output
+
+
+@pytest.mark.parametrize("option", ["--signal=B:USR1@\u00b2", "--cpus-per-task=\u00b2", "--mem=\u00b2"])
+def test_digits_that_sbatch_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    end = dry_run(tmp_path, monkeypatch, "--time", "60", "--sbatch", option)
+    assert end.exit_code == 2, end.output
+    assert f"{option}: expected" in end.output
+
+
+@pytest.mark.parametrize("option", ["--out", "--account", "--partition", "--time", "--sbatch", "--set"])
+def test_the_command_line_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     value = {"--sbatch": "--comment=a\n#SBATCH --wrap=id", "--set": "name=a\nb"}.get(option, "a\n#SBATCH --wrap=id")
     given = [] if option == "--time" else ["--time", "60"]
-    end = CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *given, option, value])
+    end = dry_run(tmp_path, monkeypatch, *given, option, value)
     assert end.exit_code == 2, end.output
     assert "#SBATCH --wrap" not in [line.strip() for line in end.output.splitlines()]
 

@@ -60,7 +60,7 @@ def test_the_libraries_that_act_for_mpifed() -> None:
     ("given", "said"),
     [
         ((errno.ENOENT, "", b"/a/b"), f"/a/b: {os.strerror(errno.ENOENT)}; see whether it, or the folder"),
-        (("Unable to open file (file signature not found)",), "Unable to open file .file signature not found.; see"),
+        (("Unable to open file (file signature not found)",), ": Unable to open file .file signature not found.; see"),
         ((errno.EMFILE, "", "x"), "x: .*ulimit -n"),
         ((errno.EFBIG, "", "x"), "x: .*ulimit -f"),
         ((errno.ENAMETOOLONG, "", "x"), "x: .*shorter name"),

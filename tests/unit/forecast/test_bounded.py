@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,9 @@ def test_rounds_are_counted_as_they_come(
 def test_many_who_may_leave(shown: Callable[..., dict[str, Any]]) -> None:
     found = shown("participation={dropout_rate=0.1, max_dropouts=1}")
     assert found["void_chance"] == pytest.approx(1 - 0.9**8 - 8 * 0.1 * 0.9**7, abs=1e-12)
+    found = shown("participation={dropout_rate=0.1, max_dropouts=3}")
+    more = sum(comb(8, k) * 0.1**k * 0.9 ** (8 - k) for k in range(4, 9))
+    assert found["void_chance"] == pytest.approx(more, abs=1e-12)
 
 
 def test_more_ranks_than_there_are(shown: Callable[..., dict[str, Any]]) -> None:

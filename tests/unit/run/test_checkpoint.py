@@ -14,6 +14,7 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
+from mpifed.run import segments
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.history import read_json, write_json
 from mpifed.shards.hdf5 import open_hdf5
@@ -314,3 +315,19 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, blocks: list[Block]) ->
     (tmp_path / "checkpoint").write_text("a file where the folder should be")
     with pytest.raises(DataError, match="checkpoint"):
         save(tmp_path, 1, blocks)
+
+
+def test_what_cannot_be_written_to_its_end_takes_no_room(
+    tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = save(tmp_path, 1, blocks)
+
+    def fails(path: Path, states: Any) -> None:
+        path.write_bytes(b"half of it")
+        raise DataError("no room")
+
+    monkeypatch.setattr(segments, "write", fails)
+    with pytest.raises(DataError, match="no room"):
+        save(tmp_path, 2, blocks)
+    assert list(whole.parent.iterdir()) == [whole]
+    assert load(tmp_path, blocks)[0].round == 1

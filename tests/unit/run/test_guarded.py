@@ -16,6 +16,7 @@ from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalErr
 from mpifed.run import launch
 from mpifed.run.history import read_json, write_json
 from mpifed.run.launch import exit_code, guarded, message
+from mpifed.run.together import together
 
 
 class Ended(BaseException):
@@ -128,7 +129,8 @@ def test_afterwards_a_process_ends_as_before(capsys: pytest.CaptureFixture[str])
     assert (os._exit, threading.excepthook) == before
 
 
-def test_a_thread_may_leave() -> None:
+def test_a_thread_may_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest's own warns
     transport = Rank(0)
 
     def work() -> int:
@@ -199,14 +201,15 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
         guarded(Alone(), Path(sys.argv[1]), work)
     """
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full, timeout=60)
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full, timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
     assert ended.returncode == 4
     assert read_json(tmp_path / "run.json")["exit"] == 4
 
 
-def test_errors_of_the_system_are_explained_wherever_they_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_the_system_are_explained_wherever_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those on which ranks agree, one process among them; and those of a script in one process."""
     assert _Failure.of(MemoryError("29 GiB"), 1, 3).kind is MpifedError
     with pytest.raises(MpifedError, match="not enough memory: 29 GiB"):
@@ -220,6 +223,16 @@ def test_errors_of_the_system_are_explained_wherever_they_end(
     monkeypatch.setattr(launch, "connect", Alone)
     with pytest.raises(MpifedError, match="not enough memory: 29 GiB"):
         launch.launch(Named(), tmp_path)  # type: ignore[arg-type]
+
+
+def test_all_ranks_hear_that_one_would_leave() -> None:
+    class Told(Rank):
+        def agree(self, error: BaseException | None = None) -> None:
+            assert isinstance(error, SystemExit)
+            raise Ended
+
+    with pytest.raises(Ended):
+        together(Told(1), lambda: sys.exit(0))  # type: ignore[arg-type]
 
 
 class Named:

@@ -11,7 +11,10 @@ import pytest
 from test_config import complaints, table
 
 from mpifed.core.errors import UsageError
+from mpifed.core.text import wrong_line
+from mpifed.run import sweep
 from mpifed.run.config import Job, read_table, set_value
+from mpifed.run.job_file import wrong_values
 from mpifed.run.sweep import points
 
 NESTED: Any = []
@@ -47,6 +50,7 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
     ("changes", "said"),
     [
         ({"rounds": 2**63}, "rounds = 9223372036854775808: must be less than 2^63"),
+        ({"seed": -(2**63) - 1}, "seed = -9223372036854775809: must be less than 2^63"),
         ({"rounds": 10**400}, "rounds = a number of 1329 bits: must be less than 2^63"),
         ({"rounds": 16**5000}, "rounds = a number of 20001 bits"),
         ({"rounds": 10**8}, "rounds = 100000000: Input should be less than 100000000"),
@@ -62,6 +66,8 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "local_steps": 10**12}}, "] local_steps"),
         ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: Input should be less"),
         ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
+        ({"record": {"every": 2**62}}, "[record] every = 4611686018427387904: Input should be less"),
+        ({"constraint": [{"name": "loss", "limit": -1e300}]}, "limit = -1e+300: Input should be greater"),
         ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: Input should be less than or equal to 1e+30"),
         ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no class for [minimize]: it has no `counted`"),
         ({"minimize": {"name": "os:environ"}}, "must be a dataclass"),
@@ -81,6 +87,17 @@ def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     (line,) = complaints(table(minimize={"name": "it_ends:X"}))
     assert line.startswith('[minimize] name = "it_ends:X": importing it_ends leaves the program')
+
+
+def test_annotations_that_no_value_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "it_annotates.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
+        "@dataclass\nclass X:\n    a: Undefined = 1\n    counted = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (line,) = complaints(table(minimize={"name": "it_annotates:X"}))
+    assert line.startswith('[minimize] name = "it_annotates:X": NameError: ')
+    assert line.endswith("; correct its annotations")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +126,7 @@ def test_keys_of_a_sweep_that_are_none(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "said"),
+    ("grid", "said"),
     [
         ({"seeds": 10**9}, "seeds = 1000000000: expected how many, from 1 to 10000"),
         ({"seeds": 10**18}, "expected how many, from 1 to 10000"),
@@ -119,12 +136,34 @@ def test_keys_of_a_sweep_that_are_none(key: str) -> None:
         ({"rounds": 5}, "must be a list"),
     ],
 )
-def test_grids_are_counted_before_they_are_made(sweep: dict[str, Any], said: str) -> None:
+def test_grids_are_counted_before_they_are_made(grid: dict[str, Any], said: str) -> None:
     begin = time.monotonic()
     with pytest.raises(UsageError) as caught:
-        points(table(sweep=sweep), "my.toml")
+        points(table(sweep=grid), "my.toml")
     assert said in str(caught.value)
     assert time.monotonic() - begin < 1
+
+
+def test_a_grid_may_be_as_large_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "MOST", 4)
+    for grid in ({"seeds": 4}, {"rounds": [1, 2], "seeds": 2}):
+        assert len(points(table(sweep=grid), "my.toml")) == 4
+    for grid in ({"seeds": 5}, {"rounds": [1, 2, 3, 4, 5]}):
+        with pytest.raises(UsageError, match=r"from 1 to 4|and may have 4"):
+            points(table(sweep=grid), "my.toml")
+
+
+def test_tables_within_tables_have_an_end() -> None:
+    for depth, wrong in ((15, 0), (16, 1)):
+        nested: Any = []
+        for _ in range(depth - 1):
+            nested = [nested]
+        assert len(list(wrong_values({"a": nested}))) == wrong
+
+
+def test_texts_that_are_no_utf_8() -> None:
+    assert wrong_line("a\udcff") == "is not UTF-8; take other characters"
+    assert wrong_line("a\U0010ffff") is None
 
 
 def test_a_seed_that_is_none_is_told_of_with_a_sweep_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mpifed.core.record import leaves
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary, write_json
 from mpifed.run.launch import exit_code, guarded, launch
+from mpifed.run.loop import _quiet
 from mpifed.run.participation import round_of
 
 
@@ -224,3 +226,14 @@ def test_bounds_of_the_job_reach_the_sums(digits: Path, tmp_path: Path) -> None:
     coarse = run(job(digits, sum={"scales": {"changes.value.first": 2.0**-10}}), Alone(), tmp_path / "coarse")
     fine = run(job(digits), Alone(), tmp_path / "fine")
     assert 0 < abs(coarse.model.first - fine.model.first).max() < 5 * 2.0**-10
+
+
+def test_numpy_warns_of_own_arithmetic_alone() -> None:
+    """What blows up in mpifed ends the run, with a message; of the user's own classes NumPy may speak."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with _quiet():
+            for module in ("mpifed.maths.arrays", "numpy.linalg", "scipy.special", "own_classes"):
+                warnings.warn_explicit(f"overflow in {module}", RuntimeWarning, f"{module}.py", 1, module)
+            warnings.warn_explicit("no more in the next version", FutureWarning, "x.py", 1, "mpifed.maths.arrays")
+    assert [str(one.message) for one in heard] == ["overflow in own_classes", "no more in the next version"]

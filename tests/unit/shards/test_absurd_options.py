@@ -91,6 +91,13 @@ def test_check_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def test_what_a_process_may_have_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, 2**20))
+    check_memory(2**20, "this", "nothing")
+    with pytest.raises(UsageError, match=r"there are 0.0009766 GiB"):
+        check_memory(2**20 + 1, "this", "do that")
+
+
 def test_memory_that_runs_out_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("Unable to allocate 8.00 PiB")

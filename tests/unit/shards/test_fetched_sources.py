@@ -138,6 +138,19 @@ def test_an_archive_of_too_much(archive: Path, monkeypatch: pytest.MonkeyPatch, 
         Newsgroups(archive).read(0)
 
 
+def test_the_limits_of_an_archive_are_met_exactly(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tarfile.open(archive / "20news-bydate.tar.gz") as tar:
+        largest = max(member.size for member in tar)
+    for texts, size in ((41, largest), (40, largest), (41, largest - 1)):
+        monkeypatch.setattr(newsgroups, "MOST_TEXTS", texts)
+        monkeypatch.setattr(newsgroups, "MOST_BYTES", size)
+        if (texts, size) == (41, largest):
+            assert len(Newsgroups(archive).read(0).labels) == 28
+        else:
+            with pytest.raises(DataError, match=f"more than {texts} texts, or one of more than {size} bytes"):
+                Newsgroups(archive).read(0)
+
+
 def test_names_in_an_archive_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "20news-bydate.tar.gz"
     with tarfile.open(path, "w:gz") as tar:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import mpifed
+from mpifed.core.errors import DataError
 from mpifed.run.history import read_model, write_model
 from mpifed.shards import hdf5
 from mpifed.shards.hdf5 import _Unfailing, open_hdf5, write_hdf5
@@ -84,7 +85,7 @@ def test_what_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.M
         assert np.array_equal(file["x"][()], np.arange(10_000))
 
 
-@pytest.mark.parametrize("error", [Disk.error, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [Disk.error, SystemExit()], ids=lambda error: type(error).__name__)
 def test_nothing_is_raised_before_the_file_is_closed(tmp_path: Path, error: BaseException) -> None:
     with Disk(tmp_path / "file", "w+b") as disk:
         disk.left, disk.error = 2, error
@@ -105,6 +106,13 @@ def test_a_file_that_cannot_be_made_longer(tmp_path: Path) -> None:
         file = _Unfailing(disk)
         assert file.truncate(100) == 100
         assert file.error is Disk.error
+
+
+def test_why_a_file_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    path.write_bytes(b"no HDF5")
+    with pytest.raises(DataError, match=r"model\.h5: no readable model \(OSError: Unable to .*file signature not found"):
+        read_model(path)
 
 
 def test_a_model_is_written_and_read(tmp_path: Path) -> None:

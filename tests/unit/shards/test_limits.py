@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import lzma
+import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +58,8 @@ def test_what_unpacks_to_very_much(tmp_path: Path, suffix: str, kind: Any, monke
         kind(path).read(0)
     with pytest.raises(DataError, match=r"unpack to more than 107374; "):
         kind(path, max_unpacked=0.0001).read(0)
+    with pytest.raises(DataError, match="unpack to more than nan; "):
+        kind(path, max_unpacked=float("nan")).read(0)
     path.write_bytes(PACKERS[suffix](line * 30_000))
     labels = kind(path, max_unpacked=1).read(0).labels
     assert len(labels) == 30_000 * line.count(b"\n")
@@ -146,6 +150,9 @@ def test_few_values_as_dense_numbers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"20001 rows of 16777216 features .* needs 1250 GiB of memory, .*--sparse"):
         Svmlight(path, dense=True).read(0)
     assert Svmlight(path).read(0).dtype is None
+    (tmp_path / "few.svm").write_text("1 16777216:1\n")
+    with pytest.raises(UsageError, match="20002 rows of 16777216 features"):
+        Svmlight(tmp_path / "few.svm", path, dense=True).read(0)
 
 
 @pytest.mark.parametrize("label", ["1e300", "-1e39", "9" * 400])
@@ -176,6 +183,7 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
         ("x" * 140_000 + ",b\n1,2\n", "line 1: field larger than field limit"),
         ("a,b\n1," + "9" * 400 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
         ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
+        ("a,b\n1,-1e39\n", r"line 2, column 2 \(b\): '-1e39' is no finite number"),
         ("a,b\n1,2,3\n4,5,6\n", "line 2: 3 columns, the first line has 2"),
         ("a,a\n1,2\n", "line 1 names 2 columns 'a'; every column needs a name of its own"),
         ("a, a ,b\n1,2,3\n", "line 1 names 2 columns 'a'"),
@@ -231,9 +239,12 @@ def test_messages_are_short() -> None:
         ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
         ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
         ("0,0-" + "9" * 5000 + ",all\n", "expected numbers or ranges"),
+        ("0,3,all\n", "'3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
+        ("0,0-3,all\n", "'0-3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
         ("0,0-,all\n", "'0-'; expected numbers or ranges"),
         ("0,all,all\n4000000000,all,all\n", "nothing for client 1; every client from 0 to the last"),
         ("4000000000,all,all\n", "nothing for client 0"),
+        ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
         ("9" * 5000 + ",all,all\n", "client '9+...9+'; expected a number from 0"),
         ('0,"0\n', "line 2, columns: nothing"),
         ("0,0" + " 0" * 70_000 + ",all\n", "row 1 and column 0 is held by nobody"),  # a long line is no fault
@@ -278,6 +289,24 @@ def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None
     ))
     with pytest.raises(DataError, match="row 1 and column 0 is held by clients 3, 7"):  # by their numbers in the file
         read_map(path, 10**5, 1)
+
+
+def test_a_map_that_needs_more_memory_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n0,0-49999,all\n1,50000-99999,all\n")
+    assert read_map(path, 10**5, 1).clients == 2
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
+    with pytest.raises(DataError, match=r"map.csv: what the clients to client 0 hold: needs .* let clients hold less"):
+        read_map(path, 10**5, 1)
+
+
+def test_long_lines_are_allowed_in_maps_alone(tmp_path: Path) -> None:
+    path, before = tmp_path / "map.csv", csv.field_size_limit()
+    for last in ("all", "x"):
+        path.write_text("client,rows,columns\n0,all" + " " * before + f",all\n1,all,{last}\n")
+        with pytest.raises(DataError):
+            read_map(path, 3, 2)
+        assert csv.field_size_limit() == before
 
 
 def test_a_word_that_comes_again_and_again(tmp_path: Path) -> None:
