@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import regular
 from mpifed.run.history import aside, dotted, read_history, read_json
 
 if sys.version_info >= (3, 11):
@@ -192,7 +193,7 @@ def terminal(run_dir: str | os.PathLike[str]) -> str:
 
 def _read(run_dir: Path, relative_to: float | None = None) -> Run:
     try:
-        job = tomllib.loads((run_dir / "job.toml").read_text(encoding="utf-8"))
+        job = tomllib.loads(regular(run_dir / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{run_dir / 'job.toml'}: cannot be read ({error}); is {run_dir} a run?") from error
     job.pop("seed", None)

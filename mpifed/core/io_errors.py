@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -28,7 +29,16 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
 }
-_LIBRARIES = {"h5py", "numpy"}  # they read and write files on mpifed's behalf
+_LIBRARIES = {"h5py", "numpy", "matplotlib", "PIL"}  # they read and write files on mpifed's behalf
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is to be read; OSError where a pipe or a device stands there, which may never end."""
+    found = Path(path)
+    mode = found.stat().st_mode if found.exists() else stat.S_IFREG
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a folder is an error that the system tells
+        raise OSError(errno.EINVAL, "a pipe or a device, and no file", str(found))
+    return found
 
 
 @contextmanager

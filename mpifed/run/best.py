@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.core.io_errors import regular
 from mpifed.run.history import SUMMARY, summary
 from mpifed.run.protection import SWEPT
 from mpifed.run.sweep import FINISHED
@@ -128,7 +129,7 @@ def job_of(run_dir: Path) -> dict[str, Any]:
     """The job of a run, as run; empty where it has not begun."""
     path = run_dir / "job.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return tomllib.loads(regular(path).read_text(encoding="utf-8")) if path.exists() else {}
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); is {run_dir} the folder of a run?") from error
 

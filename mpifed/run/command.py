@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.io_errors import regular
 from mpifed.run.config import Job, read_table
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
@@ -111,7 +112,7 @@ def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
     That is one whose result stands, or that failed numerically, with this very job: its bits are the same every time.
     """
     begun = (run_dir / "job.toml").exists()
-    if not begun or (run_dir / "job.toml").read_text(encoding="utf-8") != point.job.text():
+    if not begun or regular(run_dir / "job.toml").read_text(encoding="utf-8") != point.job.text():
         return None, begun
     code = ended(run_dir)
     if code == NumericalError.exit_code:

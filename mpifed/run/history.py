@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.io_errors import named_in_errors
+from mpifed.core.io_errors import named_in_errors, regular
 from mpifed.shards.hdf5 import open_hdf5, write_hdf5
 
 HISTORY = "history.csv"
@@ -182,7 +182,7 @@ def write_json(path: str | os.PathLike[str], value: object) -> None:
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The table of a JSON file; DataError when it is missing, not JSON, or something else."""
     try:
-        if isinstance(found := json.loads(Path(path).read_text(encoding="utf-8")), dict):
+        if isinstance(found := json.loads(regular(path).read_text(encoding="utf-8")), dict):
             return found
         raise ValueError("it holds no table")
     except (OSError, ValueError) as error:
@@ -249,7 +249,7 @@ def _write_arrays(
 def _complete_lines(path: Path) -> list[list[str]]:
     """The header and rows of a history, each as long as the header; text after the last line end is a torn row."""
     try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        whole, _, _ = regular(path).read_bytes().rpartition(b"\n")
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8"), newline="")))
     except OSError as error:
         raise DataError(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import regular
 from mpifed.run.best import job_of
 from mpifed.run.history import read_attributes, read_json
 
@@ -169,7 +170,7 @@ def read_ledger(run_dir: Path) -> Contents:
     """
     path = run_dir / LEDGER
     try:
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
+        whole, _, rest = regular(path).read_bytes().rpartition(b"\n")
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}), and without it nobody knows what was released; restore the "

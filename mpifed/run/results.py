@@ -17,6 +17,7 @@ from mpifed.core import loops
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Algorithm
+from mpifed.core.io_errors import regular
 from mpifed.core.record import Record, leaves
 from mpifed.run import environment
 from mpifed.run.best import job_of
@@ -91,7 +92,7 @@ def _without_its_end(out: Path) -> UsageError:
 def ended_before(job: Job, out: Path) -> int | None:
     """The exit code of a run that has ended with this very job, and whose result stands; else None."""
     written = out / "job.toml"
-    if not written.exists() or written.read_text(encoding="utf-8") != job.text():
+    if not written.exists() or regular(written).read_text(encoding="utf-8") != job.text():
         return None
     try:
         code = ended(out)

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from mpifed.core.io_errors import named_in_errors
+from mpifed.core.io_errors import named_in_errors, regular
 
 _PIECE_BYTES = 2**22  # of a dataset that are read at once
 _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
@@ -33,7 +33,7 @@ _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
     """An HDF5 file to read, without a lock; OSError where it cannot be opened."""
     with named_in_errors(Path(path)):
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(regular(path), "r", locking=False)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import regular
 from mpifed.shards.cells import cover
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import Groups, Partition, by_rectangles
@@ -106,7 +107,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 def _csv(path: Path) -> list[Entry]:
     entries, before = [], csv.field_size_limit()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with regular(path).open(newline="", encoding="utf-8-sig") as file:
             csv.field_size_limit(max(before, path.stat().st_size))  # a client may hold very many scattered numbers
             lines = csv.DictReader(file, restkey="more", restval="")
             if lines.fieldnames != FIELDS:
@@ -128,7 +129,7 @@ def _csv(path: Path) -> list[Entry]:
 
 def _toml(path: Path) -> list[Entry]:
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             table = tomllib.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as TOML ({shown(str(error))[1:-1]})") from error
