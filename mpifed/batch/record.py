@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import UsageError
+from mpifed.core.io_errors import regular
 from mpifed.run.history import read_json, write_json
 
 _TAIL_BYTES = 1 << 16
@@ -81,7 +82,7 @@ def write(out: Path, record: Record) -> None:
 def last_words(log: Path) -> str | None:
     """The last line of a log that tells of an error, if any."""
     try:
-        with open(log, "rb") as file:
+        with open(regular(log), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:

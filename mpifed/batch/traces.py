@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import regular
 from mpifed.run.best import job_of
 from mpifed.run.history import HISTORY, read_history, read_json
 from mpifed.run.process import is_alive
@@ -48,7 +49,7 @@ def traces(run_dir: Path) -> Traces:
         objective=next((last[name] for name in ("objective", "train_loss") if name in last), None),
         changed=_changed(run_dir),
         failure=_failure(run_dir),
-        text=(run_dir / "job.toml").read_text(encoding="utf-8") if (run_dir / "job.toml").exists() else None,
+        text=regular(run_dir / "job.toml").read_text(encoding="utf-8") if (run_dir / "job.toml").exists() else None,
     )
 
 
@@ -97,7 +98,7 @@ def _changed(run_dir: Path) -> float | None:
 
 def _failure(run_dir: Path) -> str | None:
     try:
-        lines = (run_dir / FAILURE).read_text(encoding="utf-8").strip().splitlines()
+        lines = regular(run_dir / FAILURE).read_text(encoding="utf-8").strip().splitlines()
     except OSError:
         return None
     if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows

@@ -107,7 +107,7 @@ def read_points(folder: Path) -> list[Ran]:
 
 def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     """The points of a sweep: the name of each, and what sets it apart."""
-    with open(folder / "sweep.csv", newline="", encoding="utf-8") as file:
+    with open(regular(folder / "sweep.csv"), newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file))
     after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # the summary's first; a setting may have its name too
     names = header[1:after]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import regular
 from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
@@ -139,7 +140,7 @@ def _holder() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

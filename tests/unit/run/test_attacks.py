@@ -145,8 +145,9 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path) -> 
         read_json(tmp_path / "run.json")
     with pytest.raises(DataError, match="a pipe or a device"):
         read_history(tmp_path)
-    ended = subprocess.run([sys.executable, "-m", "mpifed", "show", tmp_path], timeout=50, capture_output=True)
-    assert ended.returncode == 3 and ended.stderr.count(b"mpifed: error") == 1
+    for command in ("show", "status"):
+        ended = subprocess.run([sys.executable, "-m", "mpifed", command, tmp_path], timeout=50, capture_output=True)
+        assert ended.returncode == 3 and ended.stderr.count(b"mpifed: error") == 1
 
 
 def test_a_figure_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
