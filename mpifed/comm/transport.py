@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -227,7 +228,8 @@ class MPITransport:
     def abort(self, code: int) -> NoReturn:
         """MPI_Abort: the launcher ends every rank. What MPICH would say about it hides what has happened."""
         if "MPICH" in str(library()):
-            sys.stderr.flush()
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, replaced, or on a full disk
+                sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self._comm.Abort(code)
         _leave(code)

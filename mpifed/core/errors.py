@@ -47,7 +47,6 @@ class NotCertified(MpifedError):
     """The rounds ended with a limit that is not met, or without the certificate that was asked for; `result` stands."""
 
     exit_code = 5
-    agreed = True
     result: Any = None  # on rank 0: the mpifed.run.loop.Result that the run would have returned
 
 
@@ -55,7 +54,6 @@ class BudgetSpent(MpifedError):
     """Another round would cost more privacy than the job allows; the result stands, the run cannot go on."""
 
     exit_code = 6
-    agreed = True
 
 
 class LeakFound(MpifedError):
@@ -76,4 +74,3 @@ class Interrupted(MpifedError):
     """The run was told to stop; its checkpoint stands and can be resumed."""
 
     exit_code = 75
-    agreed = True

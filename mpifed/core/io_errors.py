@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import mpifed
 from mpifed.core.errors import DataError, MpifedError
@@ -28,7 +30,16 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
 }
-_LIBRARIES = {"h5py", "numpy"}  # they read and write files on mpifed's behalf
+_LIBRARIES = {"h5py", "numpy", "matplotlib", "PIL"}  # they read and write files on mpifed's behalf
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file, to be read; OSError for anything else, since a pipe would keep its reader waiting for ever."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "a pipe, a device or a folder, and no file", str(path))
 
 
 @contextmanager

@@ -30,11 +30,12 @@ def error_of(
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
-        return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}")
+        return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}", agreed=True)
     if end == BUDGET_SPENT:
         return BudgetSpent(
             f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "
-            "goes on only with a larger budget: --set stop.epsilon=... --resume"
+            "goes on only with a larger budget: --set stop.epsilon=... --resume",
+            agreed=True,
         )
     if end == TOO_FEW:
         part = job.participation
@@ -48,6 +49,7 @@ def error_of(
         more = "--set rounds=..." if done >= job.rounds else "--set stop.seconds=..."
         return NotCertified(
             f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; where more rounds may "
-            f"help, go on with {more} --resume"
+            f"help, go on with {more} --resume",
+            agreed=True,
         )
     return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.core.errors import UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.core.text import shown, wrong_line
 
 if sys.version_info >= (3, 11):
@@ -25,7 +26,8 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a TOML file, with `table.key=value` changes applied."""
     table: dict[str, Any]
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            table = tomllib.load(file)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give the path of a job file") from error
     except _UNREADABLE as error:

@@ -17,8 +17,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import open_regular
 from mpifed.run.schemas import Run, checked, shown_value
-from mpifed.shards.layout import open_regular
 
 RUN = "run.json"
 _CHECKSUM = "sha256"

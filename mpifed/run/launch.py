@@ -97,15 +97,28 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
             transport.abort(code)
         return code
 
-    try:
-        with _no_other_ends(lambda error: transport.abort(end(error))):
-            return work()
-    except BaseException as error:  # whatever it is, the other ranks must not be left waiting
+    process = os.getpid()
+    with _no_other_ends(lambda error: transport.abort(end(error))):
         try:
-            code = end(error)
-        except BaseException:
-            transport.abort(exit_code(error))
-        raise SystemExit(code) from error
+            return work()
+        except BaseException as error:  # whatever it is, the other ranks must not be left waiting
+            if os.getpid() != process:  # one that a class of the user's has forked, which is no rank
+                _end_forked(error)
+            try:
+                code = end(error)
+            except BaseException as second:
+                if isinstance(second, Exception):  # as where an error has no text
+                    _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was told")
+                transport.abort(exit_code(error))
+            raise SystemExit(code) from error
+
+
+def _end_forked(error: BaseException) -> NoReturn:
+    """End a process as Python does, but for what is done at the end of a rank, such as leaving MPI."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        os._exit(error.code or 0)
+    traceback.print_exception(error)
+    os._exit(1)
 
 
 @contextmanager
@@ -142,6 +155,9 @@ def _print(text: str) -> None:
         try:
             stream.write(words)
             stream.flush()
+        except (AttributeError, TypeError, ValueError):  # a class of the user's has closed or replaced it
+            with contextlib.suppress(OSError):
+                os.write(2, words.encode(errors="backslashreplace"))
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
 
@@ -157,7 +173,7 @@ def _leaves(run_dir: Path | None, error: BaseException) -> bool:
 def exit_code(error: BaseException) -> int:
     """The exit code that says what went wrong."""
     if isinstance(error, MpifedError):
-        return error.exit_code
+        return error.exit_code or 1
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
@@ -187,7 +203,7 @@ def _first(run_dir: Path | None, text: str) -> bool:
     if run_dir is None:
         return True
     try:
-        with open(run_dir / FAILURE, "x", encoding="utf-8") as file:
+        with open(run_dir / FAILURE, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text + "\n")
     except FileExistsError:
         return False

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
@@ -139,7 +140,8 @@ def _holder() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            found = json.load(file)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,7 +26,13 @@ def stop_on_signals() -> Iterator[Request]:
         yield request
         return
 
+    process = os.getpid()
+
     def ask(number: int, frame: object) -> None:
+        if os.getpid() != process:  # forked by a class of the user's, as the processes of a pool, which end like this
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         request.asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import stat
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import span as span
+from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array
 
 SCHEMA = 2
@@ -47,15 +44,6 @@ def clear(folder: Path) -> None:
     (folder / BYTES).unlink(missing_ok=True)
     for path in [*folder.glob("shard-*.h5"), *folder.glob("*.h5.part")]:
         path.unlink()
-
-
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, to be read; OSError for anything else, since a pipe would keep its reader waiting for ever."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 def sha256(path: Path) -> str:

@@ -22,6 +22,7 @@ or a TOML file with one table a client, which has the number of its place, from 
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import open_regular
 from mpifed.shards.cells import cover
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import Groups, Partition, by_rectangles
@@ -106,7 +108,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 def _csv(path: Path) -> list[Entry]:
     entries, before = [], csv.field_size_limit()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             csv.field_size_limit(max(before, path.stat().st_size))  # a client may hold very many scattered numbers
             lines = csv.DictReader(file, restkey="more", restval="")
             if lines.fieldnames != FIELDS:
@@ -128,7 +130,7 @@ def _csv(path: Path) -> list[Entry]:
 
 def _toml(path: Path) -> list[Entry]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             table = tomllib.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as TOML ({shown(str(error))[1:-1]})") from error

@@ -177,7 +177,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Co
 
 
 def test_a_point_without_its_certificate_is_finished(job: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    out, ran = tmp_path / "out", failing(monkeypatch, 2, NotCertified("not reached"))
+    out, ran = tmp_path / "out", failing(monkeypatch, 2, NotCertified("not reached", agreed=True))
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 5
     assert ended.output.count("model SHA-256") == 4  # its result stands, and is told
