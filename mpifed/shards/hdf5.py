@@ -31,6 +31,7 @@ from mpifed.core.io_errors import named_in_errors
 
 _PIECE_BYTES = 2**22  # of a dataset that are read at once
 _CHUNK_BYTES = 2**20  # h5py makes no larger ones
+_DEFLATED_BYTES = 2**10  # by which a chunk may grow when it is compressed: a few bytes, and more where it is large
 _ATTRIBUTE_BYTES = 2**20
 _TEXT_BYTES = 16  # of a text in a dataset: its length, and where it lies
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE}
@@ -170,7 +171,7 @@ def _check_storage(name: str, dataset: h5py.Dataset) -> None:
     sizes: list[int] = []
     dataset.id.chunk_iter(lambda one: sizes.append(one.size))
     pieces = (-(-length // part) for length, part in zip(dataset.shape, dataset.chunks, strict=True))
-    if len(sizes) != math.prod(pieces) or max(sizes, default=0) > chunk:
+    if len(sizes) != math.prod(pieces) or max(sizes, default=0) > chunk + _DEFLATED_BYTES:
         raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
 
 

@@ -139,15 +139,15 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path) -> 
     path = tmp_path / "job.toml"
     for name in ("job.toml", "run.json", "history.csv"):
         os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match="a pipe or a device"):
+    with pytest.raises(UsageError, match="a pipe, a device or a folder"):
         read_table(path)
-    with pytest.raises(DataError, match="a pipe or a device"):
+    with pytest.raises(DataError, match="a pipe, a device or a folder"):
         read_json(tmp_path / "run.json")
-    with pytest.raises(DataError, match="a pipe or a device"):
+    with pytest.raises(DataError, match="a pipe, a device or a folder"):
         read_history(tmp_path)
-    for command in ("show", "status"):
+    for command, code in (("show", 3), ("status", 0)):  # status shows what can be known
         ended = subprocess.run([sys.executable, "-m", "mpifed", command, tmp_path], timeout=50, capture_output=True)
-        assert ended.returncode == 3 and ended.stderr.count(b"mpifed: error") == 1
+        assert ended.returncode == code and ended.stderr.count(b"mpifed: error") == (code > 0)
 
 
 def test_a_figure_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

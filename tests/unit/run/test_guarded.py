@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_looked_at_hides_no_error(
 
 
 def test_an_end_that_fails_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_print", fail(KeyboardInterrupt()))
+    monkeypatch.setattr(launch, "_print", lambda text: fail(KeyboardInterrupt())())
     transport = Rank(0)
     with pytest.raises(Ended):
         guarded(transport, None, fail(NumericalError("up.v")))
