@@ -86,7 +86,7 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
         code, text, folder = exit_code(error), message(error, transport), run_dir
         if (agreed or transport.size == 1) and _leaves(folder, error):
             folder = None
-        if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text):
+        if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or transport.size == 1:
             _print(text)
             _note_exit(folder, code)
             if not agreed and transport.size > 1:

@@ -239,3 +239,10 @@ class Named:
     """As much of a job as counts here."""
 
     name, released_only = "x", False
+
+
+def test_one_process_speaks_though_it_failed_there_before(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / launch.FAILURE).write_text("of an earlier part of the run\n")
+    with pytest.raises(SystemExit):
+        guarded(Alone(), tmp_path, fail(NumericalError("up.v")))
+    assert capfd.readouterr().err == "mpifed: error: up.v\n"
