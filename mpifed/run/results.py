@@ -213,7 +213,7 @@ class Results:
             "blas": environment.blas(),
             "loops": "compiled" if loops.compiled else "numpy",
             "mpi": library() if transport.size > 1 else None,
-            "slurm_job": os.environ.get("SLURM_JOB_ID"),
+            "slurm_job": job_id if (job_id := os.environ.get("SLURM_JOB_ID", "")).isdecimal() else None,
             "process": this_process(),
             "warnings": self._warnings(),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),

@@ -92,7 +92,7 @@ class Run(Schema):
     exit: Annotated[int, Field(ge=-255, le=255)] | None
     rounds: Count = 0
     name: Text = ""
-    seed: Annotated[int, Field(ge=-MOST, le=MOST)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     slurm_job: Annotated[str, Field(pattern="^[0-9]{1,18}(_[0-9]{1,18})?$")] | None = None
     process: Process | None = None
     started: Text | None = None
@@ -153,7 +153,7 @@ class JobTables(Schema):
     """job.toml of a run, as far as it is read without what the job's classes say."""
 
     rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    seed: Annotated[int, Field(ge=-MOST, le=MOST)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     constraint: list[Constraint] = []
     network: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
@@ -184,7 +184,7 @@ class Same(Schema):
     identity: IdentityTables | None = None
 
 
-FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5})\.h5$")]
+FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5,8})\.h5$")]
 Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 

@@ -20,6 +20,7 @@ from mpifed.run.history import read_json, read_run, summary, write_json
 from mpifed.run.json_file import content
 from mpifed.run.loop import run
 from mpifed.run.report import Silent
+from mpifed.run.schemas import Digest, FileName, JobTables, Run, conforming
 
 PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
 
@@ -301,3 +302,14 @@ def test_a_record_of_submissions(tmp_path: Path) -> None:
         assert ended.exit_code == 3 and f"run.submitted.json: {said}" in ended.output
     write_json(path, record)
     assert mpifed("status", tmp_path / "run").exit_code == 0
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_a_run_may_say_what_its_job_may(seed: int) -> None:
+    conforming(Run, {"exit": 0, "seed": seed})
+    conforming(JobTables, {"seed": seed})
+
+
+@pytest.mark.parametrize("name", ["server.h5", "clients-00000001-00000.h5", "clients-99999999-123456.h5"])
+def test_files_of_a_checkpoint_on_any_number_of_ranks(name: str) -> None:
+    assert conforming(dict[FileName, Digest], {name: "0" * 64}) == {name: "0" * 64}
