@@ -23,6 +23,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
 from mpifed.run.config import Job
 from mpifed.run.disclosure import NOTE
+from mpifed.run.history import read_json
 from mpifed.run.loop import run
 
 SSCA = {"name": "ssca-horizontal", "batch": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -288,7 +289,7 @@ def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_
     ended = invoke(job, "--json", "--out", out, "--rounds", "1")
     assert ended.exit_code == 7
     found = json.loads(ended.stdout)
-    assert json.loads((out / "report.json").read_text()) == found
+    assert read_json(out / "report.json") == found
     assert (found["exit"], found["channel"], found["transcript"]["rounds"]) == (7, "plain", 1)
     assert {one["name"] for one in found["findings"]} <= set(NAMES)
     assert {"exchange", "unknowns", "equations", "verdict", "missing"} <= set(found["conditions"][0])
