@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from failing import KINDS, fail_from
 from killed import TASKS, assert_same, forked, play
-from test_kill import data_of, packed  # noqa: F401 -- a fixture
+from test_kill import data_of
 
 from mpifed.comm.transport import Alone
 from mpifed.run.launch import guarded

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,14 +34,6 @@ def data_of(name: str, request: pytest.FixtureRequest) -> Path:
     """The data of a task."""
     path: Path = request.getfixturevalue("halves" if name == "last answers" else "packed")
     return path
-
-
-@pytest.fixture(scope="session")
-def packed(shared_path: Path, make_data: Callable[..., Path]) -> Path:
-    """8 clients of the digits, three a file."""
-    return make_data(
-        shared_path / "packed", "digits", "--split", "rows", "--clients", "8", "--pack", "3", "--test-fraction", "0.2"
-    )
 
 
 def family(process: int) -> Iterator[int]:
