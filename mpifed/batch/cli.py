@@ -21,7 +21,6 @@ class _Path(click.Path):
     """A path that can be written into a line of a script or message, and be looked for."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)

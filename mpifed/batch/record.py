@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.run.history import read_json, write_json
 from mpifed.run.schemas import Submissions, checked, shown_value
 
@@ -89,9 +90,7 @@ def write(out: Path, record: Record) -> None:
 def last_words(log: Path) -> str | None:
     """The last line of a log that tells of an error, if any."""
     try:
-        if not log.is_file():
-            return None
-        with open(log, "rb") as file:
+        with open_regular(log) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:

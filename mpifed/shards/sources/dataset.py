@@ -73,11 +73,9 @@ class _Bounded(io.RawIOBase):
         self._stream, self._path, self._most, self._done = stream, path, most, 0
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """The next bytes."""
         try:
             size: int = self._stream.readinto(buffer)
         except _DAMAGES as error:
