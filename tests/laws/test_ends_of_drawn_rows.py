@@ -93,10 +93,10 @@ def test_drawn_rows_end_no_run_early(classes: Path, tmp_path: Path) -> None:
     assert (code, told["rounds"]) == (0, 9) and told["feasibility"] <= 0.5
 
 
-LIMITS = [float("nan"), float("inf"), -float("inf"), 10**400]
+UNBOUNDED = [float("nan"), float("inf"), -float("inf"), 10**400]
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(limit)[:4])
+@pytest.mark.parametrize("limit", UNBOUNDED, ids=lambda limit: str(limit)[:4])
 def test_limits_are_finite_numbers(limit: float, classes: Path) -> None:
     for name in ("norm", "loss"):
         said = r"\[constraint\] 1.limit = a number of 1329 bits" if limit == 10**400 else r"limit = .*finite number"
