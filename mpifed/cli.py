@@ -89,7 +89,7 @@ def run(
     with 5 where the certificate asked for was not reached, with 6 where another round would exceed the privacy
     budget, and with 1 where too many clients have left it, as often as [participation] attempts says.
 
-    Before round 0 the job's own classes, "module:Class" of [objective], [minimize], [[constraint]] and [regularizer],
+    Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
     are tried on a few rows: slopes against finite differences, a prox by its inequality, what they claim of
     themselves. One that is wrong ends the run with 2. --no-check leaves that out, and run.json says so.
 
@@ -98,9 +98,7 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(
-        resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed
-    )
+    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed)
     sys.exit(run_command(job, changes, out, point, how))
 
 
@@ -117,9 +115,7 @@ def run(
 @click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
 @click.option("--scale", metavar="RANKS[,RANKS...]", help="Predict a round of a job on each of these numbers of ranks.")
 @click.option("--weak", is_flag=True, help="With --scale: as many times the clients as ranks.")
-@click.option(
-    "--latency", type=Finite(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]"
-)
+@click.option("--latency", type=Finite(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]")
 @click.option(
     "--bandwidth", type=Finite(min=0, min_open=True),
     help="With --scale: bytes a second between two nodes.  [default: 12.5e9]",
@@ -233,7 +229,7 @@ def plot(
 ) -> None:
     """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
 
-    Seconds are those of the training here and, of jobs with [network], those of the simulated deployment.
+    Seconds are those of the training here and, of jobs with [simulated_network], those of the simulated deployment.
     """
     from mpifed import plots
 

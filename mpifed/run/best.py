@@ -297,12 +297,18 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
 def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last."""
     for key, value in best.items():
-        values = [settings[key] for settings in every]
+        values = [settings.get(key) for settings in every]
         if _number(value):
             ends = [end] if (end := _end(value, values)) else []
         elif isinstance(value, list) and all(isinstance(one, list) and len(one) == len(value) for one in values):
             parts = [_end(one, column) for one, column in zip(value, zip(*values, strict=True), strict=True)]
             ends = [f"component {i}: {end}" for i, end in enumerate(parts, 1) if end]
+        elif isinstance(value, dict) and all(isinstance(other, dict) and [*other] == [*value] for other in values):
+            ends = [
+                f"{name}: {end}"
+                for name in value
+                if (end := _end(value[name], [other[name] for other in values if other]))
+            ]
         else:
             continue
         if ends:

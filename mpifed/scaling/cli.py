@@ -25,10 +25,8 @@ def numbers(text: str, option: str) -> list[int]:
     "--clients", metavar="N[,N...]",
     help="Synthetic data of so many clients, each like one of the job's: in all (strong), of each rank (weak).",
 )  # fmt: skip
-@click.option("--model-size", "sizes", metavar="H[,H...]", help="[objective] hidden.  [default: the job's]")
-@click.option(
-    "--strong", "kinds", flag_value="strong", help="The same work on more ranks.  [default: both]"
-)
+@click.option("--model-size", "sizes", metavar="H[,H...]", help="[model] hidden.  [default: the job's]")
+@click.option("--strong", "kinds", flag_value="strong", help="The same work on more ranks.  [default: both]")
 @click.option("--weak", "kinds", flag_value="weak", help="As much work for each rank, on synthetic data.")
 @click.option("--both", "kinds", flag_value="strong,weak", default=True, hidden=True)
 @click.option("--rounds", type=click.IntRange(min=1), help="Of a run.  [default: the job's, at most 100]")

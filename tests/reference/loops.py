@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jobs_in_python import checked
 from paper import model_flat
 
 from mpifed.comm.transport import Alone
@@ -41,10 +42,10 @@ def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job
     """A job in float64 without any measuring; what is summed in floats has no grid."""
     table: dict[str, Any] = {
         "name": "reference", "rounds": 4, "seed": SEED, "data": {"path": str(folder)}, "algorithm": algorithm,
-        "objective": {"name": "softmax", "bias": True, "penalty": 1e-2}, "sum": {"numbers": "float"},
-        "record": {"every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+        "model": {"name": "softmax", "bias": True, "l2": 1e-2}, "aggregation": {"arithmetic": "float"},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 # --- the product ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jobs_in_python import checked
 from loops import present
 from paper import make_data
 
@@ -14,7 +15,11 @@ from mpifed.run.config import Job
 from mpifed.shards.store import open_federation
 
 PENALTY = 1e-2
-SGD = {"batch": 6, "step": [1.5, 0.5, 2.0], "local_steps": 4}
+SGD = {
+    "batch_size": 6,
+    "client_optimizer": {"learning_rate": {"initial": 1.5, "exponent": 0.5, "offset": 2.0}},
+    "local_steps": 4,
+}
 OVERLAPPING = """client,rows,columns
 0,0-29 60-79,0-19
 1,0-29 60-79,20-63
@@ -67,10 +72,10 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     """A job in float64, sums in floats, without any measuring."""
     table: dict[str, Any] = {
         "name": "rival", "rounds": 4, "seed": 11, "data": {"path": str(folder), "block": 2}, "algorithm": algorithm,
-        "objective": {"name": "hinge", "penalty": PENALTY}, "sum": {"numbers": "float"},
-        "record": {"every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+        "model": {"name": "hinge", "l2": PENALTY}, "aggregation": {"arithmetic": "float"},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
@@ -91,7 +96,7 @@ def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = N
         slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
         for i in rows:
             margin = cell.t[i] * (cell.X[i] @ w)
-            if job.objective["name"] == "hinge":
+            if job.model["name"] == "hinge":
                 slope = slope - (margin < 1) * cell.t[i] * cell.X[i] / len(rows)
             else:
                 slope = slope - cell.t[i] * cell.X[i] / (1 + np.exp(margin)) / len(rows)

@@ -6,13 +6,14 @@ product only the data, the rows drawn and the starting model are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from ended import run
+from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
@@ -45,9 +46,10 @@ def all_digits(shared: Path, split: str, clients: int) -> Path:
 
 def job(folder: Path, algorithm: dict[str, Any], objective: dict[str, Any], rounds: int, **more: Any) -> Job:
     """A job in float64 that measures at its end alone; its minibatches meet constraints, miss them and are cut off."""
-    return Job.check({
-        "name": "reference", "rounds": rounds, "seed": 26, "data": {"path": str(folder)}, "objective": objective,
-        "algorithm": algorithm, "record": {"every": rounds, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+    return checked({
+        "name": "reference", "rounds": rounds, "seed": 26, "data": {"path": str(folder)}, "model": objective,
+        "algorithm": algorithm, "record": {"evaluate_every": rounds, "checkpoint_every": 0},
+        "compute": {"dtype": "float64"},
         **more,
     })  # fmt: skip
 
@@ -59,8 +61,12 @@ def play(task: Job, out: Path) -> Result:
     return result
 
 
-def step_size(setting: Sequence[float], t: int) -> float:
+def step_size(setting: Sequence[float] | Mapping[str, float] | float, t: int) -> float:
     """a / t^alpha"""
+    if isinstance(setting, Mapping):
+        return float(setting["initial"] / (setting.get("offset", 0.0) + t ** setting["exponent"]))
+    if isinstance(setting, float):
+        return setting
     return float(setting[0] / t ** (setting[1] if len(setting) > 1 else 0.0))
 
 

@@ -16,12 +16,18 @@ from paper import make_data, model_flat, step_size
 
 from mpifed.run.config import Job
 
-STEP = [0.4, 0.3]
+STEP = {"initial": 0.4, "exponent": 0.3}
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def scaffold(**changes: Any) -> dict[str, Any]:
-    return {"name": "scaffold", "batch": 4, "step": STEP, "local_steps": 3, **changes}
+    return {
+        "name": "scaffold",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": STEP},
+        "local_steps": 3,
+        **changes,
+    }
 
 
 class Course(NamedTuple):
@@ -76,7 +82,7 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
 
 
 def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {"objective": {"name": "softmax", "concave": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    tables = {"model": {"name": "softmax", "nonconvex_penalty": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
     task = local_job(skewed, scaffold(), **tables)
     expected = plain_loop(task)
     same(played(task), expected)
@@ -100,8 +106,8 @@ def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
 
 def test_the_first_round_is_fedavgs(skewed: Path) -> None:
     """As all control variates are zero; the second is not."""
-    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "sum": {"numbers": "exact"}}
-    plain = {"name": "fedavg", "batch": 4, "step": STEP, "local_steps": 3}
+    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "aggregation": {"arithmetic": "exact"}}
+    plain = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
     for rounds in (1, 2):
         one, other = (played(local_job(skewed, rule, rounds=rounds, **tables)).model for rule in (scaffold(), plain))
         assert (np.abs(one - other).max() < 1e-14) == (rounds == 1)
@@ -115,8 +121,8 @@ def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:
     )  # fmt: skip
     data = rows_of(folder)
     best = np.linalg.lstsq(np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data]), rcond=None)[0]
-    tables: dict[str, Any] = {"objective": {"name": "least-squares"}, "rounds": 300}
-    algorithm = {"batch": 20, "step": [0.05], "local_steps": 8}
+    tables: dict[str, Any] = {"model": {"name": "least-squares"}, "rounds": 300}
+    algorithm = {"batch_size": 20, "client_optimizer": {"learning_rate": 0.05}, "local_steps": 8}
     found, plain = (played(local_job(folder, {"name": name, **algorithm}, **tables)) for name in ("scaffold", "fedavg"))
     np.testing.assert_allclose(found.model, best, rtol=0, atol=1e-10)
     assert np.abs(plain.model - best).max() > 1e-3

@@ -12,13 +12,13 @@ from loops import Played, local_job, played
 from mpifed.core.block import Block
 from mpifed.core.record import leaves
 
-STEP = [0.4, 0.3]
+STEP = {"initial": 0.4, "exponent": 0.3}
 PLAIN: dict[str, dict[str, Any]] = {
-    "fedavg": {"name": "fedavg", "step": STEP},
-    "fedprox": {"name": "fedprox", "step": STEP, "mu": 0.3},
-    "scaffold": {"name": "scaffold", "step": STEP},
-    "fedpdm": {"name": "fedpdm", "step_size": STEP, "rho": 2.0},
-    "fedpdm, hidden": {"name": "fedpdm", "step_size": STEP, "rho": 2.0, "dual": "hidden"},
+    "fedavg": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}},
+    "fedprox": {"name": "fedprox", "client_optimizer": {"learning_rate": STEP}, "mu": 0.3},
+    "scaffold": {"name": "scaffold", "client_optimizer": {"learning_rate": STEP}},
+    "fedpdm": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
+    "fedpdm, hidden": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0, "dual": "hidden"},
 }
 every_algorithm = pytest.mark.parametrize("algorithm", PLAIN.values(), ids=PLAIN)
 
@@ -29,9 +29,9 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None, steps: int) -> Played:
     """In double precision, as gradients are clipped, summed exactly."""
-    tables: dict[str, Any] = {"sum": {"numbers": "exact"}, "compute": {"dtype": "float64"}}
+    tables: dict[str, Any] = {"aggregation": {"arithmetic": "exact"}, "compute": {"dtype": "float64"}}
     tables |= {"participation": {"clients_per_round": 3}} | ({} if privacy is None else {"privacy": privacy})
-    return played(local_job(folder, {"batch": 4, "local_steps": steps, **algorithm}, **tables))
+    return played(local_job(folder, {"batch_size": 4, "local_steps": steps, **algorithm}, **tables))
 
 
 def bits(found: Played) -> list[Any]:

@@ -77,7 +77,7 @@ class Party:
             ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
             hosted = np.flatnonzero(ranks == transport.rank)
         clients = len(columns.columns.groups)
-        protection = {"channel": channel.name, "allow": (of.name,)} | protection
+        protection = {"security": channel.name, "allow": (of.name,)} | protection
         self.hosted = np.asarray(hosted, dtype=np.int64)
         setting = Setting(transport, self.hosted, clients, columns, Protection(**protection))
         self.channel = channel(setting) if scheme is None else channel(setting, scheme())
@@ -397,7 +397,7 @@ def test_float_sums_cannot_be_encrypted() -> None:
     of = exchange(fields=Field((3,)))
     setting = Setting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
     line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
-    with pytest.raises(UsageError, match='set numbers = "exact"'):
+    with pytest.raises(UsageError, match='set arithmetic = "exact"'):
         Encrypted(setting).prepare([line])
 
 

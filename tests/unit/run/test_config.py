@@ -17,7 +17,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.maths.objectives import OBJECTIVES, Network, Softmax
+from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.run.config import Job, read_table, set_value
@@ -28,15 +28,16 @@ def table(**changes: Any) -> dict[str, Any]:
         "name": "job",
         "rounds": 3,
         "data": {"path": "somewhere"},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.1},
     }
     return copy.deepcopy(base) | changes
 
 
 def problem(**changes: Any) -> Problem:
     counts = np.array([10, 20, 30])
-    settings = {"objective": Softmax(), "split": "rows", "counts": counts, "samples": 60, "features": 2, "outputs": 3}
+    settings = {"model": Softmax(), "split": "rows", "counts": counts, "samples": 60, "features": 2, "outputs": 3}
     return Problem(**(settings | changes))
 
 
@@ -54,15 +55,15 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             rounds=0,
             seeed=3,
             data={"block": "two"},
-            sum={"numbers": "exactly"},
-            objective={"name": "network", "hidden": -1, "hiden": 4},
-            algorithm={"name": "fedavg", "batch": 2.5, "local_epochs": 0},
+            aggregation={"numbers": "exactly"},
+            model={"name": "mlp", "hidden": -1, "hiden": 4},
+            algorithm={"name": "fedavg", "batch_size": 2.5, "local_epochs": 0},
         )
     )
     starts = (
         "rounds = 0: ", "seeed: unknown key; known are name, rounds, data,", "[data] path: missing",
-        '[data] block = "two": ', '[sum] numbers = "exactly": ', "[objective] hidden = -1: ",
-        "[objective] hiden: unknown key; known are hidden, bias, penalty", "[algorithm] batch = 2.5: ",
+        '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
+        "[model] hiden: unknown key; known are hidden, bias, penalty", "[algorithm] batch_size = 2.5: ",
         "[algorithm] step: missing", "[algorithm] local_epochs = 0: ",
     )  # fmt: skip
     for start in starts:
@@ -89,18 +90,33 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"seed": 2**63}, f"seed = {2**63}"),
         ({"data": "path"}, 'data = "path"'),
         ({"participation": {"clients_per_round": 0}}, "[participation] clients_per_round = 0"),
-        ({"sum": {"bounds": {"changes.value": -1.0}}}, "[sum] bounds.changes.value = -1.0"),
-        ({"sum": {"channel": "pigeon"}}, '[sum] channel = "pigeon"'),
-        ({"record": {"every": -1}}, "[record] every = -1"),
+        ({"aggregation": {"bounds": {"changes.value": -1.0}}}, "[aggregation] bounds.changes.value = -1.0"),
+        ({"aggregation": {"channel": "pigeon"}}, '[aggregation] security = "pigeon"'),
+        ({"record": {"evaluate_every": -1}}, "[record] evaluate_every = -1"),
         ({"server": {"dedicated": 1}}, "[server] dedicated = 1"),
         ({"compute": {"dtype": "float16"}}, '[compute] dtype = "float16"'),
         ({"stop": {"seconds": 0}}, "[stop] seconds = 0"),
-        ({"objective": {"penalty": 1.0}}, "[objective] name: missing"),
-        ({"objective": {"name": "soft"}}, ", ".join(OBJECTIVES)),
+        ({"model": {"l2": 1.0}}, "[model] name: missing"),
+        ({"model": {"name": "soft"}}, ", ".join(OBJECTIVES)),
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [-0.1]}}, "[algorithm] step"),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1, 0.2, 0.3]}}, "[algorithm] step"),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "problem": 1}}, "problem: unknown key"),
+        (
+            {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": -0.1}},
+            "[algorithm] step",
+        ),
+        (
+            {
+                "algorithm": {"name": "fedavg", "batch_size": 4},
+                "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 0.2, "offset": 0.3}},
+            },
+            "[algorithm] step",
+        ),
+        (
+            {
+                "algorithm": {"name": "fedavg", "batch_size": 4, "problem": 1},
+                "client_optimizer": {"learning_rate": 0.1},
+            },
+            "problem: unknown key",
+        ),
     ],
 )
 def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
@@ -117,20 +133,20 @@ def test_what_must_be_there(missing: str) -> None:
 
 
 def test_integers_are_good_enough_for_real_numbers() -> None:
-    whole = {"name": "fedavg", "batch": 4, "step": [1, 0]}
-    job = Job.check(table(algorithm=whole, objective={"name": "softmax", "penalty": 0}))
+    whole = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1}}
+    job = Job.check(table(algorithm=whole, model={"name": "softmax", "l2": 0}))
     assert job.make_algorithm(problem()).step == StepSize(1.0, 0.0)
 
 
 def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     job = Job.check(
         table(
-            algorithm={"name": "ssca-horizontal", "batch": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
-            objective={"name": "network", "hidden": 7},
+            algorithm={"name": "ssca", "batch_size": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
+            model={"name": "mlp", "hidden": 7},
         )
     )
     task = problem()
-    assert job.make_objective() == Network(hidden=7, penalty=0.0)
+    assert job.make_objective() == MLP(hidden=7, l2=0.0)
     assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper")
 
 
@@ -139,10 +155,13 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     [
         {},
         {"seed": 2**62, "participation": {"clients_per_round": 2}, "stop": {"seconds": 1.5}},
-        {"sum": {"numbers": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
-        {"algorithm": {"name": "ssca-horizontal", "batch": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
-        {"algorithm": {"name": "fedavg", "batch": 4, "step": [1e-3, 0.5], "local_epochs": 2}},
-        {"objective": {"name": "network", "penalty": 1e-17}},
+        {"aggregation": {"arithmetic": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
+        {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
+        {
+            "algorithm": {"name": "fedavg", "batch_size": 4, "local_epochs": 2},
+            "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+        },
+        {"model": {"name": "mlp", "l2": 1e-17}},
     ],
 )
 def test_what_is_written_reads_back_as_the_same_job(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -160,8 +179,8 @@ def test_all_defaults_are_written_out() -> None:
     written = Job.check(table()).table()
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
-    assert written["sum"]["numbers"] == "exact"
-    kept = {"every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    assert written["aggregation"]["numbers"] == "exact"
+    kept = {"evaluate_every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
     assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
@@ -178,11 +197,11 @@ def test_all_defaults_are_written_out() -> None:
 STEPS = {
     "ssca-horizontal": {"rho": [0.5], "gamma": [0.5]},
     "ssca-vertical": {"rho": [0.5], "gamma": [0.5]},
-    "fedavg": {"step": [0.5]},
-    "fedprox": {"step": [0.5], "mu": 0.1},
-    "scaffold": {"step": [0.5]},
-    "fedpdm": {"step_size": [0.5], "rho": 1.0},
-    "vertical-sgd": {"step": [0.5]},
+    "fedavg": {"client_optimizer": {"learning_rate": 0.5}},
+    "fedprox": {"client_optimizer": {"learning_rate": 0.5}, "mu": 0.1},
+    "scaffold": {"client_optimizer": {"learning_rate": 0.5}},
+    "fedpdm": {"client_optimizer": {"learning_rate": 0.5}, "rho": 1.0},
+    "vertical-sgd": {"client_optimizer": {"learning_rate": 0.5}},
 }
 
 
@@ -194,29 +213,35 @@ def test_every_algorithm_checks_what_fits(name: str) -> None:
     vertical = getattr(ALGORITHMS[name], "needs_everybody", False)
     right, wrong, batch = ("columns", "rows", 61) if vertical else ("rows", "columns", 11)
     job = Job.check(
-        table(algorithm={"name": name, "batch": batch, **STEPS[name]}, participation={"clients_per_round": 4})
+        table(algorithm={"name": name, "batch_size": batch, **STEPS[name]}, participation={"clients_per_round": 4})
     )
     with pytest.raises(UsageError) as caught:
         job.make_algorithm(problem(split=wrong))
     said = str(caught.value)
     assert f"needs data split by {right}, and the folder is split by {wrong}" in said
     too_large = "there are 60 samples" if vertical else "the smallest shard (client 0) has 10 samples"
-    assert f"[algorithm] batch = {batch}: {too_large}" in said
+    assert f"[algorithm] batch_size = {batch}: {too_large}" in said
     assert "[participation] clients_per_round = 4: somewhere has 3 clients" in said
-    fits = Job.check(table(algorithm={"name": name, "batch": 10, **STEPS[name]}))
+    fits = Job.check(table(algorithm={"name": name, "batch_size": 10, **STEPS[name]}))
     assert fits.make_algorithm(problem(split=right)).check() == []
 
 
 def test_local_work_is_counted_one_way() -> None:
-    both = {"name": "fedavg", "batch": 4, "step": [0.1], "local_steps": 2, "local_epochs": 2}
+    both = {
+        "name": "fedavg",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": 0.1},
+        "local_steps": 2,
+        "local_epochs": 2,
+    }
     with pytest.raises(UsageError, match="local_steps and local_epochs: give one of the two"):
         Job.check(table(algorithm=both)).make_algorithm(problem())
 
 
 # --- problems with constraints -----------------------------------------------------------------------------------
 
-SSCA = {"name": "ssca-horizontal", "batch": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-VERTICAL = SSCA | {"name": "ssca-vertical"}
+SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+VERTICAL = SSCA | {"name": "ssca"}
 LOSS = {"name": "loss", "limit": 0.5}
 
 
@@ -326,9 +351,9 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: counts no sample"),
         ({"minimize": {"name": "loss", "classes": [9]}}, {}, "[minimize] classes = [9]: the data have classes 0 to 2"),
         (
-            {"minimize": {"name": "norm"}, "constraint": [LOSS], "objective": {"name": "softmax", "penalty": 0.1}},
+            {"minimize": {"name": "norm"}, "constraint": [LOSS], "model": {"name": "softmax", "l2": 0.1}},
             {},
-            '[objective] penalty = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
+            '[model] l2 = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
         ),
         (
             {"minimize": {"name": "norm"}},
@@ -356,7 +381,7 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         (
             {"algorithm": VERTICAL, "participation": {"clients_per_round": 2}},
             COLUMNS,
-            '[participation] clients_per_round = 2: "ssca-vertical" needs all 3 clients in every round',
+            '[participation] clients_per_round = 2: "ssca" needs all 3 clients in every round',
         ),
         (
             {"algorithm": VERTICAL | {"label_holder": 3}},
@@ -374,12 +399,23 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             COLUMNS,
             "[algorithm] head_client = 0: without labels it cannot know the head's gradient; leave it out",
         ),
-        ({"algorithm": VERTICAL | {"batch": 61}}, COLUMNS, "[algorithm] batch = 61: there are 60 samples; lower batch"),
+        (
+            {"algorithm": VERTICAL | {"batch_size": 61}},
+            COLUMNS,
+            "[algorithm] batch_size = 61: there are 60 samples; lower batch_size",
+        ),
         ({"algorithm": VERTICAL}, {}, "[algorithm] name: needs data split by columns, and the folder is split by rows"),
         ({"algorithm": SSCA}, COLUMNS, "[algorithm] name: needs data split by rows, and the folder is split by"),
-        ({"algorithm": SSCA | {"batch": 11}}, {}, "[algorithm] batch = 11: the smallest shard (client 0) has 10"),
         (
-            {"algorithm": {"name": "vertical-sgd", "batch": 4, "step": [0.1], "label_holder": 5}},
+            {"algorithm": SSCA | {"batch_size": 11}},
+            {},
+            "[algorithm] batch_size = 11: the smallest shard (client 0) has 10",
+        ),
+        (
+            {
+                "algorithm": {"name": "vertical-sgd", "batch_size": 4, "label_holder": 5},
+                "server_optimizer": {"learning_rate": 0.1},
+            },
             COLUMNS,
             "[algorithm] label_holder = 5: clients are numbered 0 to 2",
         ),
@@ -401,16 +437,18 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
 )
 def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
     task = COLUMNS if name == "vertical-sgd" else {}
-    (line,) = misfits({"algorithm": {"name": name, "batch": 4, "step": [0.1]}} | changes, task)
+    (line,) = misfits(
+        {"algorithm": {"name": name, "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes, task
+    )
     assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
-    assert "ssca-horizontal or ssca-vertical" in line
+    assert "take ssca" in line
 
 
 def test_real_targets_have_no_classes() -> None:
-    real = {"objective": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
+    real = {"model": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
     (line,) = misfits({"algorithm": SSCA} | real, {"outputs": 1})
     assert "[constraint 1] classes = [0]: the targets are real numbers" in line
-    error = {"objective": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
+    error = {"model": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
     (line,) = misfits({"algorithm": SSCA} | error, {"outputs": 1})
     assert line.startswith('[minimize] name = "error-rate": is for classes')
 
@@ -504,15 +542,15 @@ def test_set_of_the_first_constraint_of_none() -> None:
 
 
 def test_set_of_a_field_whose_name_has_dots(tmp_path: Path) -> None:
-    """[sum.bounds] names fields with dots in them, as its error message says to."""
+    """[aggregation.bounds] names fields with dots in them, as its error message says to."""
     found = table()
-    set_value(found, 'sum.bounds."changes.value.first"=8.0')
+    set_value(found, 'aggregation.bounds."changes.value.first"=8.0')
     assert Job.check(found).sum.bounds == {"changes.value.first": 8.0}
 
 
 def test_reading(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(Job.check(table()).text())
-    assert Job.read(tmp_path / "job.toml", ["seed=9", "algorithm.batch=5"]).seed == 9
+    assert Job.read(tmp_path / "job.toml", ["seed=9", "algorithm.batch_size=5"]).seed == 9
     with pytest.raises(UsageError, match="cannot be read"):
         read_table(tmp_path / "nothing.toml")
     with pytest.raises(UsageError, match="cannot be read"):
@@ -546,16 +584,16 @@ def here(name: str) -> str:
 def test_own_classes() -> None:
     job = Job.check(
         table(
-            algorithm={"name": here("Mine"), "batch": 4, "step": [0.1], "extra": 5},
-            objective={"name": here("MyObjective"), "penalty": 0.25},
+            algorithm={"name": here("Mine"), "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}, "extra": 5},
+            model={"name": here("MyObjective"), "l2": 0.25},
         )
     )
     task = problem()
     made = job.make_algorithm(task)
     assert made == Mine(task, 4, StepSize(0.1), extra=5)
-    assert job.make_objective() == MyObjective(penalty=0.25, slack=0.5)
-    inherited = {"bias": False, "concave": 0.0}
-    assert job.table()["objective"] == {"name": here("MyObjective"), "penalty": 0.25, "slack": 0.5, **inherited}
+    assert job.make_objective() == MyObjective(l2=0.25, slack=0.5)
+    inherited = {"bias": False, "nonconvex_penalty": 0.0}
+    assert job.table()["objective"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
 
 
 @dataclass(frozen=True)
@@ -610,15 +648,27 @@ def test_own_terms_without_samples_are_refused() -> None:
     assert lines == ["NotANorm: only Norm may say that it needs no samples; give the class `sampled = True`"]
 
 
-@pytest.mark.parametrize("algorithm", [VERTICAL, {"name": "vertical-sgd", "batch": 4, "step": [0.1]}])
+@pytest.mark.parametrize(
+    "algorithm", [VERTICAL, {"name": "vertical-sgd", "batch_size": 4, "server_optimizer": {"learning_rate": 0.1}}]
+)
 def test_an_objective_without_the_seam_is_refused_on_columns(algorithm: dict[str, Any]) -> None:
-    (line,) = misfits({"algorithm": algorithm, "objective": {"name": here("Seamless")}}, COLUMNS)
-    assert line.startswith("[objective] name: Seamless has no scores, pull: data split by columns need scores that are")
+    (line,) = misfits({"algorithm": algorithm, "model": {"name": here("Seamless")}}, COLUMNS)
+    assert line.startswith("[model] name: Seamless has no scores, pull: data split by columns need scores that are")
     assert "mpifed.maths.objectives.Linear" in line
 
 
 def test_own_classes_are_checked_alike() -> None:
-    found = complaints(table(algorithm={"name": here("Mine"), "batch": 4, "step": [0.1], "extra": "x", "more": 1}))
+    found = complaints(
+        table(
+            algorithm={
+                "name": here("Mine"),
+                "batch_size": 4,
+                "client_optimizer": {"learning_rate": 0.1},
+                "extra": "x",
+                "more": 1,
+            }
+        )
+    )
     assert [line.split(":")[0] for line in found] == ['[algorithm] extra = "x"', "[algorithm] more"]
     assert "known are batch, step, local_steps, local_epochs, momentum, extra" in found[1]
 

@@ -97,15 +97,15 @@ def test_one_line_for_each_setting(steps: Path) -> None:
 
 def test_a_column_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": 0.5, "kkt_residual": 0.25}, {"train_loss": 0.5}]}
-    shown = run_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch", values)))
+    shown = run_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values)))
     assert "0.25 (1 of 2)" in shown
-    assert "algorithm.batch" not in shown  # it does not vary
+    assert "algorithm.batch_size" not in shown  # it does not vary
     assert "+-" not in shown  # nor does anything else
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     values: dict[Any, Any] = {"1": [{"train_loss": 0.5, "code": 5}, {"code": None}, None, {"code": 2}], "2": [None] * 4}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     (folder / "point-0007").mkdir()
     assert run_text(folder).splitlines()[3:] == [
         "In the means, although",
@@ -120,9 +120,9 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
     axes = {f"my_module.a_setting_with_a_long_name_{k}": k for k in range(30)}
-    points = [({**axes, "algorithm.batch": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
+    points = [({**axes, "algorithm.batch_size": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
     for settings, _ in points:
-        settings.update({key: value * settings["algorithm.batch"] for key, value in axes.items()})
+        settings.update({key: value * settings["algorithm.batch_size"] for key, value in axes.items()})
     folder = write_sweep(tmp_path / "sweep", points)
     ended = subprocess.run([sys.executable, "-m", "mpifed", "show", folder], capture_output=True, text=True, check=True)
     lines = ended.stdout.splitlines()
@@ -154,7 +154,7 @@ def test_the_list_of_points(steps: Path) -> None:
 def test_settings_keep_their_kinds(tmp_path: Path) -> None:
     settings = {
         "algorithm.start": "exact", "server.dedicated": True, "data": {"path": "a b", "block": 3},
-        "algorithm.step": [1, 0.5], "objective.penalty": 1e-05,
+        "algorithm.step": [1, 0.5], "model.l2": 1e-05,
     }  # fmt: skip
     (point,) = read_points(write_sweep(tmp_path / "sweep", [(settings, None)]))
     assert point.settings == settings
@@ -196,10 +196,10 @@ def test_by_another_column(steps: Path) -> None:
 
 def test_an_accuracy_is_maximized(tmp_path: Path) -> None:
     values = {str(k): [{"test_accuracy": a}] for k, a in enumerate((0.5, 0.9, 0.7))}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder, by="test_accuracy")["settings"] == {"algorithm.batch": 1}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder, by="test_accuracy")["settings"] == {"algorithm.batch_size": 1}
     assert select(folder, by="test_accuracy")["edges"] == []
-    assert select(folder, by="test_accuracy", maximize=False)["settings"] == {"algorithm.batch": 0}
+    assert select(folder, by="test_accuracy", maximize=False)["settings"] == {"algorithm.batch_size": 0}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def constrained(objective: float, *values: float) -> dict[str, Any]:
     job = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}][: len(values)]}
     excess = [max(v - one["limit"], 0) / one["limit"] for v, one in zip(values, job["constraint"], strict=True)]
     columns = {f"constraint_{m}": v for m, v in enumerate(values, 1)}
-    return {"job": job, "objective": objective, **columns, "feasibility": max(excess)}
+    return {"job": job, "model": objective, **columns, "feasibility": max(excess)}
 
 
 def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
         "3": [constrained(2.0, 0.1, 0.1), constrained(5.0, 0.1, 0.1)],
         "4": [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
     }
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder)["settings"] == {"algorithm.batch": 2}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder)["settings"] == {"algorithm.batch_size": 2}
     assert select(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
-    assert select(folder, by="objective")["settings"] == {"algorithm.batch": 4}
+    assert select(folder, by="objective")["settings"] == {"algorithm.batch_size": 4}
     header, *lines = run_text(folder).splitlines()
     assert header.split()[4:6] == ["constraint_1", "constraint_2"]
     met = header.index("limits met")
@@ -251,9 +251,9 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
 
 def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Path) -> None:
     values = {"1": [constrained(1.0, 0.2, 0.21)], "2": [constrained(9.0, 0.14, 0.1)], "3": [constrained(0.0, 0.9, 0.1)]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     found = select(folder)
-    assert found["settings"] == {"algorithm.batch": 2}
+    assert found["settings"] == {"algorithm.batch_size": 2}
     assert found["mean"]["feasibility"] == pytest.approx(0.01 / 0.13)
     shown = mpifed("show", folder, "--select", "best").output
     assert "least feasibility, then objective" in shown
@@ -275,9 +275,9 @@ def test_limits_that_vary(tmp_path: Path) -> None:
 
 def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": float("nan")}, {"train_loss": 0.1}], "2": [{"train_loss": 0.5}, {"train_loss": 0.5}]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder)["settings"] == {"algorithm.batch": 2}
-    assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch": 2}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder)["settings"] == {"algorithm.batch_size": 2}
+    assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch_size": 2}
 
 
 def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_damaged_file(text: str, tmp_path: Path) -> None:
 def test_limits_of_an_older_version(tmp_path: Path) -> None:
     """Runs that did not tell how far they are above their limits: what is lacking is named, not what is there."""
     old = {name: value for name, value in constrained(1.0, 0.2).items() if name != "feasibility"}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", {"1": [old]}))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", {"1": [old]}))
     with pytest.raises(UsageError, match="no column feasibility; there are "):
         select(folder)
     assert select(folder, "objective")["points"] == ["point-0000"]
@@ -317,9 +317,9 @@ def test_limits_of_an_older_version(tmp_path: Path) -> None:
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
-    none = write_sweep(tmp_path / "none", grid("algorithm.batch", {"1": [{"code": 4}, None]}))
+    none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
-    failed = write_sweep(tmp_path / "failed", grid("algorithm.batch", bad))
+    failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
         (run, None, "no sweep"),
         (tmp_path / "job.toml", None, "no sweep"),
@@ -346,7 +346,7 @@ def test_values_can_be_pasted(value: Any, tmp_path: Path) -> None:
 
 
 def test_points_without_seeds_are_settings_of_their_own(tmp_path: Path) -> None:
-    points = [({"algorithm.batch": batch}, {"train_loss": 0.5}) for batch in (1, 2)]
+    points = [({"algorithm.batch_size": batch}, {"train_loss": 0.5}) for batch in (1, 2)]
     found = settings_of(read_points(write_sweep(tmp_path / "sweep", points)))
     assert [len(one.points) for one in found] == [1, 1]
 
