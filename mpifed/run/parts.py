@@ -69,7 +69,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     try:
         _fields(kind, part, table)
     except ValidationError as error:
-        keys = [field.name for field in dataclasses.fields(part) if field.name not in kind.given]
+        keys = [_key(field) for field in dataclasses.fields(part) if field.name not in kind.given]
         keys += kind.beside
         return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
     except Exception as error:  # annotations of the user's own class
@@ -90,7 +90,8 @@ def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     values = _fields(kind, part, table)
     if "problem" in given and hasattr(part, "for_split"):
         part = part.for_split(given["problem"].split)
-    return part(**given, **values)
+    names = {_key(field): field.name for field in dataclasses.fields(part)}
+    return part(**given, **{names[key]: value for key, value in values.items()})
 
 
 def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,9 +175,15 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     hints = get_type_hints(part, include_extras=True)
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
-    typed: dict[str, Any] = {field.name: (hints[field.name], _default(field)) for field in fields}
+    typed: dict[str, Any] = {_key(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    """The key of the table that gives a field: its name, unless a method has that."""
+    key: str = field.metadata.get("key", field.name)
+    return key
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record, bare_leaves
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
 
 
@@ -31,13 +31,17 @@ class Slope(NamedTuple):
 
 
 class Objective(Protocol):
-    """What is minimized: mean loss + penalty * (sum of squares of all parameters).
+    """What is minimized: mean loss + l2 * (sum of squares of all parameters but intercepts).
 
-    An attribute `concave` > 0, where there is one, adds `concave` times the sum of w^2 / (1 + w^2) over all parameters.
+    An attribute `nonconvex_penalty` > 0, where there is one, adds it times the sum of w^2 / (1 + w^2) over the same
+    parameters. Intercepts are the fields of the head that an attribute `unpenalized` names; without it there are none.
     """
 
     l2: float
-    classifies: ClassVar[bool]  # whether y are classes 0 to outputs - 1; otherwise real targets, and one output
+
+    @property
+    def classifies(self) -> bool:
+        """Whether y are classes 0 to outputs - 1; otherwise real targets, and one output."""
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """A model to begin with."""
@@ -76,6 +80,7 @@ class Linear:
     classifies: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True  # whether no loss is below zero: a limit <= 0 can then not be met
     convex: ClassVar[bool] = False  # whether each loss is a convex function of the model: lower bounds rest on it
+    unpenalized: ClassVar[tuple[str, ...]] = ()  # fields of the head that are intercepts: no penalty counts them
 
     def scores(self, first: Array, X: Any) -> Array:
         """[..., s, h] = X @ first."""
@@ -101,25 +106,48 @@ def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights:
 
 
 def squares(model: Parameters) -> float:
-    """||w||^2, the sum of squares of all parameters, in float64."""
-    return sum(float((leaf.astype("f8") ** 2).sum()) for leaf in bare_leaves(model))
+    """||w||^2, the sum of squares of all parameters, in float64; intercepts are among them."""
+    return sum(_square(leaf) for leaf in bare_leaves(model))
+
+
+def _square(leaf: Array) -> float:
+    return float((leaf.astype("f8") ** 2).sum())
+
+
+def penalized(objective: Objective, model: Parameters) -> Parameters:
+    """A record of the model's structure: True for parameters that the penalties count, False for intercepts."""
+    every: Parameters = map_leaves(lambda leaf: True, model)
+    names = () if getattr(objective, "penalize_bias", False) else getattr(objective, "unpenalized", ())
+    free = {name: map_leaves(lambda leaf: False, getattr(every.head, name)) for name in names if name in _fields(every)}
+    return every._replace(head=every.head._replace(**free)) if free else every
+
+
+def _fields(model: Parameters) -> tuple[str, ...]:
+    return getattr(model.head, "_fields", ())
 
 
 def penalty(objective: Objective, model: Parameters) -> float:
-    """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2), in float64."""
-    total, beta = objective.l2 * squares(model), concave(objective)
-    for leaf in bare_leaves(model) if beta else ():
+    """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2), without intercepts, in float64."""
+    each = zip(bare_leaves(model), bare_leaves(penalized(objective, model)), strict=True)
+    weights = [leaf for leaf, counts in each if counts]
+    total, beta = objective.l2 * sum(map(_square, weights)), concave(objective)
+    for leaf in weights if beta else ():
         square = leaf.astype("f8") ** 2
         total += beta * float((square / (1 + square)).sum())
     return total
 
 
-def penalty_gradient(objective: Objective, w: Array) -> Array:
-    """The derivative of `penalty` by parameters `w`, in their dtype."""
-    slope = w * w.dtype.type(2 * objective.l2)
-    if concave(objective):
-        slope += concave_gradient(objective, w)
-    return slope
+def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
+    """The derivative of `penalty`, in the dtype of the parameters: zeros for intercepts."""
+
+    def slope_of(w: Array, counts: bool) -> Array:
+        slope = w * w.dtype.type(2 * objective.l2 if counts else 0)
+        if counts and concave(objective):
+            slope += concave_gradient(objective, w)
+        return slope
+
+    found: Parameters = map_leaves(slope_of, model, penalized(objective, model))
+    return found
 
 
 def concave(objective: Objective) -> float:

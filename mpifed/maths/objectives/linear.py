@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -62,60 +62,91 @@ def _places(logits: Array, y: Array) -> Array:
 
 
 class Bias(NamedTuple):
-    """The head of a classifier with biases."""
+    """The head of a model with an intercept for each score."""
 
-    bias: Array  # [L] added to the scores
+    bias: Array  # [h] added to the scores
+
+
+Head = Bias | tuple[()]
 
 
 @dataclass(frozen=True)
-class PerClass(Linear):
-    """What classifiers with one score for each class share: each adds its loss of the scores, and the slope of that.
+class OfScores(Linear):
+    """What models without a hidden layer share: each adds its loss of the scores, and the slope of that.
 
-    `bias` adds a number to each score: a parameter like all others, in the penalties too, but in the head.
-    `concave` is the factor beta of a smooth penalty that is not convex, beta times the sum of w^2 / (1 + w^2) over all
-    parameters: that of (25) in the paper of `TrueClassLogistic`, beside the convex `penalty`.
+    `bias` adds an intercept to each score, in the head; None, the default, is settled by the job's algorithm, and is
+    none here. Intercepts are in no penalty, unless `penalize_bias`: then they are parameters like all others.
     """
 
+    unpenalized: ClassVar[tuple[str, ...]] = ("bias",)
     l2: Weight = 0.0
-    bias: bool = False
-    nonconvex_penalty: Weight = 0.0
+    bias: bool | None = None
+    penalize_bias: bool = field(default=False, kw_only=True)
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
-        return Parameters(np.zeros((features, outputs), dtype), Bias(np.zeros(outputs, dtype)) if self.bias else ())
+        h = self.width(outputs)
+        return Parameters(np.zeros((features, h), dtype), Bias(np.zeros(h, dtype)) if self.bias else ())
+
+    def width(self, outputs: int) -> int:
+        """h, the number of scores."""
+        return 1
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] the loss of each sample, of scores [..., s, L] with their biases."""
+        """[..., s] the loss of each sample, of scores [..., s, h] with their intercepts."""
         raise NotImplementedError
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """(loss [..., s], derivative of the weighted loss by the scores [..., s, L])."""
+        """(loss [..., s], derivative of the weighted loss by the scores [..., s, h])."""
         raise NotImplementedError
 
-    def loss(self, head: Bias | tuple[()], scores: Array, y: Array) -> Array:
+    def prediction(self, scores: Array) -> Array:
+        """[..., s] the predicted class, or value, of scores with their intercepts."""
+        raise NotImplementedError
+
+    def loss(self, head: Head, scores: Array, y: Array) -> Array:
         """[..., s] the loss of each sample."""
         return self.of_scores(_biased(head, scores), y)
 
-    def slope(self, head: Bias | tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
-        """A bias adds up what its score has."""
+    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
+        """An intercept adds up what its score has."""
         loss, slopes = self.slope_of_scores(_biased(head, scores), y, weights)
         return Slope(loss, self.head_sum(slopes) if isinstance(head, Bias) else (), slopes)
 
     def head_sum(self, slopes: Array) -> Bias:
-        """The derivative by the biases, from those by the scores of each sample's weighted loss."""
+        """The derivative by the intercepts, from those by the scores of each sample's weighted loss."""
         return Bias(slopes.sum(axis=-2))
 
-    def predict(self, head: Bias | tuple[()], scores: Array) -> Array:
-        """[..., s] the class of the largest score."""
-        return _biased(head, scores).argmax(axis=-1)
+    def predict(self, head: Head, scores: Array) -> Array:
+        """[..., s] the predicted class, or value."""
+        return self.prediction(_biased(head, scores))
 
-    def head_squares(self, head: Bias | tuple[()], scores: Array, y: Array, slopes: Array) -> Array:
-        """A sample's derivative by the biases is that by its scores."""
+    def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
+        """A sample's derivative by the intercepts is that by its scores."""
         return square_norms(slopes) if isinstance(head, Bias) else super().head_squares(head, scores, y, slopes)
 
 
-def _biased(head: Bias | tuple[()], scores: Array) -> Array:
+def _biased(head: Head, scores: Array) -> Array:
     return scores + head.bias[..., None, :] if isinstance(head, Bias) else scores
+
+
+@dataclass(frozen=True)
+class PerClass(OfScores):
+    """What classifiers with one score for each class share.
+
+    `nonconvex_penalty` is the factor beta of a smooth penalty that is not convex, beta times the sum of
+    w^2 / (1 + w^2) over all parameters but intercepts: that of (25) in the paper of `TrueClassLogistic`, beside `l2`.
+    """
+
+    nonconvex_penalty: Weight = 0.0
+
+    def width(self, outputs: int) -> int:
+        """One for each class."""
+        return outputs
+
+    def prediction(self, scores: Array) -> Array:
+        """[..., s] the class of the largest score."""
+        return scores.argmax(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -162,7 +193,7 @@ class TrueClassLogistic(PerClass):
     """The loss (25) of FedPDM-DP as printed, log(1 + exp(-z_y)): only the score of the sample's class enters.
 
     Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek: "Privacy-Preserving Federated Primal-Dual Learning for
-    Non-convex Problems with Non-smooth Regularization" (IEEE MLSP 2023); its beta is `concave`.
+    Non-convex Problems with Non-smooth Regularization" (IEEE MLSP 2023); its beta is `nonconvex_penalty`.
     It is degenerate. Nothing speaks against a class, so all scores may grow at once: a model of biases alone reaches a
     tiny loss at 10 % accuracy with ten classes, and accuracy may fall while the loss falls. It is here for
     reproduction; take `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
@@ -186,7 +217,7 @@ class TrueClassLogistic(PerClass):
 
 
 @dataclass(frozen=True)
-class Logistic(Linear):
+class Logistic(OfScores):
     """Logistic regression of two classes, 0 and 1, by one score z: loss log(1 + exp(-(2y - 1) z)).
 
     Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
@@ -194,26 +225,21 @@ class Logistic(Linear):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LogisticDual()
-    l2: Weight = 0.0
     nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
 
-    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Zeros: the loss is convex."""
-        return Parameters(np.zeros((features, 1), dtype=dtype), ())
-
-    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+    def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""
         z = scores[..., 0]
         return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y.astype(z.dtype)) * z)
 
-    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """The probability of class 1 minus y."""
         slopes = sigmoid(scores)
         slopes -= y[..., None].astype(scores.dtype)
         slopes *= weights[..., None].astype(scores.dtype)
-        return Slope(self.loss(head, scores, y), (), slopes)
+        return self.of_scores(scores, y), slopes
 
-    def predict(self, head: tuple[()], scores: Array) -> Array:
+    def prediction(self, scores: Array) -> Array:
         """[..., s] the more probable class."""
         return (scores[..., 0] > 0).astype(np.int64)
 
@@ -227,28 +253,33 @@ class Logistic(Linear):
         ]
 
 
+def squared_error(scores: Array, y: Array) -> Array:
+    """[..., s] half the squared residual, of scores [..., s, 1]."""
+    return (scores[..., 0] - y) ** 2 / 2
+
+
+def squared_error_slope(scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+    """(loss [..., s], weighted residuals [..., s, 1])."""
+    residual = scores - y[..., None].astype(scores.dtype)
+    return residual[..., 0] ** 2 / 2, residual * weights[..., None].astype(scores.dtype)
+
+
 @dataclass(frozen=True)
-class LeastSquares(Linear):
+class LeastSquares(OfScores):
     """Linear regression: loss (x'w - y)^2 / 2."""
 
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LeastSquaresDual()
-    l2: Weight = 0.0
 
-    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Zeros: the problem is convex."""
-        return Parameters(np.zeros((features, 1), dtype=dtype), ())
-
-    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+    def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] half the squared residual."""
-        return (scores[..., 0] - y) ** 2 / 2
+        return squared_error(scores, y)
 
-    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """Weighted residuals."""
-        residual = scores - y[..., None].astype(scores.dtype)
-        return Slope(residual[..., 0] ** 2 / 2, (), residual * weights[..., None].astype(scores.dtype))
+        return squared_error_slope(scores, y, weights)
 
-    def predict(self, head: tuple[()], scores: Array) -> Array:
+    def prediction(self, scores: Array) -> Array:
         """[..., s] the predicted value."""
         return scores[..., 0]

@@ -1,8 +1,8 @@
 """Support vector machines: two classes, 0 and 1, by one score z whose margin is t z, t = 2y - 1.
 
-The penalty is that of all objectives, penalty * ||w||^2: where papers write lambda / 2, lambda is 2 * penalty, and
-scikit-learn's C, which multiplies a sum of losses beside ||w||^2 / 2, is 1 / (2 * penalty * samples). There is no
-intercept; a column of ones is one, with a penalty.
+The penalty is that of all models, l2 * ||w||^2 without the intercept: where papers write lambda / 2, lambda is 2 * l2,
+and scikit-learn's C, which multiplies a sum of losses beside ||w||^2 / 2, is 1 / (2 * l2 * samples). Algorithms of dual
+variables know no intercept; a column of ones is one, with a penalty.
 """
 
 from __future__ import annotations
@@ -11,44 +11,37 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.random import Generator
 
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace
 from mpifed.maths.duals import Dual, HingeDual, SquaredHingeDual
-from mpifed.maths.objectives.form import Linear, Parameters, Slope
-from mpifed.maths.ranges import Weight
+from mpifed.maths.objectives.linear import OfScores
 
 
 @dataclass(frozen=True)
-class Margins(Linear):
+class Margins(OfScores):
     """What losses of the margin alone share."""
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
-    l2: Weight = 0.0
-
-    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Zeros: the loss is convex."""
-        return Parameters(np.zeros((features, 1), dtype=dtype), ())
 
     def of_shortfall(self, shortfall: Array) -> Array:
         """[..., s] the loss, by how much the margin falls short of 1: max(0, 1 - t z)."""
         raise NotImplementedError
 
-    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:
+    def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] the loss of the margin."""
         z = scores[..., 0]
         t = 2 * y.astype(z.dtype) - 1
         return self.of_shortfall(namespace(z).maximum(1 - t * z, 0))
 
-    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:
+    def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """A subgradient: of those at a kink, the smallest."""
         slopes = self.dual.toward(scores[..., 0], y)
         slopes *= -weights.astype(slopes.dtype)
-        return Slope(self.loss(head, scores, y), (), slopes[..., None])
+        return self.of_scores(scores, y), slopes[..., None]
 
-    def predict(self, head: tuple[()], scores: Array) -> Array:
+    def prediction(self, scores: Array) -> Array:
         """[..., s] the class on whose side the score is."""
         return (scores[..., 0] > 0).astype(np.int64)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -13,7 +13,12 @@ from mpifed.core.record import Array
 from mpifed.maths.arrays import common_product, namespace, square_norms, transposed_product
 from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives.form import Linear, Parameters, Slope
-from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
+from mpifed.maths.objectives.linear import (
+    cross_entropy,
+    cross_entropy_slope,
+    squared_error,
+    squared_error_slope,
+)
 from mpifed.maths.ranges import Weight
 
 
@@ -39,17 +44,26 @@ class BiasedOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class MLP(Linear):
-    """Three-layer network with swish and softmax, cross-entropy and an l2 penalty: SSCA (27), (28), (30).
+    """Three-layer network with swish, softmax and cross-entropy, and an l2 penalty: SSCA (27), (28), (30).
 
-    In the paper J = `hidden`, lambda = `penalty`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
-    # differs from the paper: `bias` adds biases to hidden cells and outputs. They are parameters like all others,
-    # in the penalty too, and belong to the head, so that scores stay linear in the features.
+    In the paper J = `hidden`, lambda = `l2`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
+    # differs from the paper: `bias` adds biases to hidden cells and outputs, as in `OfScores`. They belong to the head,
+    so that scores stay linear in the features, and are in no penalty, unless `penalize_bias`.
+    # differs from the paper: `loss = "squared-error"` is for real targets: one output z, and loss (z - y)^2 / 2.
     """
 
+    unpenalized: ClassVar[tuple[str, ...]] = ("hidden_bias", "output_bias")
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
-    bias: bool = False
+    bias: bool | None = None
     l2: Weight = 0.0
     nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
+    loss_name: Literal["cross-entropy", "squared-error"] = field(default="cross-entropy", metadata={"key": "loss"})
+    penalize_bias: bool = field(default=False, kw_only=True)
+
+    @property
+    def classifies(self) -> bool:  # type: ignore[override]  # the job says it
+        """With a cross-entropy."""
+        return self.loss_name == "cross-entropy"
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Glorot-uniform weights, since at zero every gradient of this network vanishes; the biases are zero."""
@@ -60,35 +74,41 @@ class MLP(Linear):
         return Parameters(first, BiasedOutput(second, np.zeros(self.hidden, dtype), np.zeros(outputs, dtype)))
 
     def loss(self, head: Output | BiasedOutput, scores: Array, y: Array) -> Array:
-        """[..., s] cross-entropy."""
-        return cross_entropy(self._logits(head, scores), y)
+        """[..., s] that which the job names."""
+        outputs = self._outputs(head, scores)
+        return cross_entropy(outputs, y) if self.classifies else squared_error(outputs, y)
 
     def slope(self, head: Output | BiasedOutput, scores: Array, y: Array, weights: Array) -> Slope:
         """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
         z = _hidden(head, scores)
         gate, active = swish(z)
-        loss, logits = cross_entropy_slope(_output(head, active), y, weights)
-        second = transposed_product(active, logits)
-        down = swish_slope(z, gate, active, common_product(logits, head.second.swapaxes(-1, -2)))
+        loss, outputs = self._slope_of_outputs(_output(head, active), y, weights)
+        second = transposed_product(active, outputs)
+        down = swish_slope(z, gate, active, common_product(outputs, head.second.swapaxes(-1, -2)))
         if isinstance(head, BiasedOutput):
-            return Slope(loss, BiasedOutput(second, down.sum(axis=-2), logits.sum(axis=-2)), down)
+            return Slope(loss, BiasedOutput(second, down.sum(axis=-2), outputs.sum(axis=-2)), down)
         return Slope(loss, Output(second), down)
 
     def predict(self, head: Output | BiasedOutput, scores: Array) -> Array:
-        """[..., s] the most probable class."""
-        return self._logits(head, scores).argmax(axis=-1)
+        """[..., s] the most probable class, or the value."""
+        outputs = self._outputs(head, scores)
+        return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
 
     def head_squares(self, head: Output | BiasedOutput, scores: Array, y: Array, slopes: Array) -> Array:
-        """By `second` the derivative is the product of hidden cells and slopes by the logits."""
+        """By `second` the derivative is the product of hidden cells and slopes by the outputs."""
         z = _hidden(head, scores)
         _, active = swish(z)
-        logits = square_norms(cross_entropy_slope(_output(head, active), y, namespace(y).ones(y.shape))[1])
-        found = square_norms(active) * logits
-        return found + square_norms(slopes) + logits if isinstance(head, BiasedOutput) else found
+        own = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
+        outputs = square_norms(own)
+        of_second = square_norms(active) * outputs
+        return of_second + square_norms(slopes) + outputs if isinstance(head, BiasedOutput) else of_second
 
-    def _logits(self, head: Output | BiasedOutput, scores: Array) -> Array:
+    def _outputs(self, head: Output | BiasedOutput, scores: Array) -> Array:
         z = _hidden(head, scores)
         return _output(head, swish(z)[1])
+
+    def _slope_of_outputs(self, outputs: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+        return (cross_entropy_slope if self.classifies else squared_error_slope)(outputs, y, weights)
 
 
 def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
@@ -97,7 +117,7 @@ def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
 
 
 def _output(head: Output | BiasedOutput, active: Array) -> Array:
-    """[..., s, L] the logits."""
+    """[..., s, L] the logits, or the one value."""
     logits = common_product(active, head.second)
     if isinstance(head, BiasedOutput):
         logits += head.output_bias[..., None, :]
