@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml` against what runs then do."""
+"""`mpifed check JOB.toml` against what runs then do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mpifed show JOB.toml` says of who learns what, in each channel."""
+"""What `mpifed check JOB.toml` says of who learns what, in each channel."""
 
 from __future__ import annotations
 

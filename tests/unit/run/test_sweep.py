@@ -323,12 +323,12 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0
-    listed = json.loads(mpifed("show", out, "--json").output)
+    listed = json.loads(mpifed("compare", out, "--json").output)
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
     assert [one["settings"] for one in listed] == [
         {"algorithm.batch_size": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
     ]
-    shown = mpifed("show", out).output
+    shown = mpifed("compare", out).output
     assert "point-0003" in shown
     assert ended.output.endswith(shown)
