@@ -135,6 +135,6 @@ def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path
     shown = ["gradients.statistics", "certificate-gradients", "all-losses.tally", "shares"]
     masked = {"security": "masked", "allow": shown}
     code, told, _ = ends(
-        by_columns, tmp_path / "run", "columns", sum=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
+        by_columns, tmp_path / "run", "columns", aggregation=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
     )
     assert code == 5 and told["kkt_residual"] is not None

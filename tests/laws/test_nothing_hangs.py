@@ -101,7 +101,7 @@ def test_a_term_that_counts_no_sample(
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_numbers_that_blow_up_on_columns(launch: Callable[..., Any], job: Path, sides: Path, ranks: int) -> None:
     """Partial scores out of their bound, at the first client who has any."""
-    algorithm = '{name = "vertical-sgd", batch = 5, step = [1e6]}'
+    algorithm = '{name = "vertical-sgd", batch_size = 5, step = [1e6]}'
     changes = (f"data.path={sides}", f"algorithm={algorithm}", "rounds=50")
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 4, ended.text

@@ -80,7 +80,7 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
 
 def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
     """The rows of each local step of one client in round t = 1, 2, ..."""
-    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch"]
+    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch_size"]
     steps, epochs = job.algorithm.get("local_steps"), job.algorithm.get("local_epochs")
     count = epochs * size if epochs else steps * batch
     drawn = now.draw("minibatch", np.array([client]), np.array([size]), count)[0]

@@ -61,13 +61,13 @@ def least_squares_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list
 def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_round: int | None = None) -> list[Any]:
     """The model's arrays after all rounds."""
     federation = open_federation(task.data.path)
-    data, batch, penalty = rows_of(federation), task.algorithm["batch"], task.objective["penalty"]
+    data, batch, penalty = rows_of(federation), task.algorithm["batch_size"], task.model["l2"]
     start = prepare(task, Alone()).server.model
     w = [start.first, *start.head]
     velocity = [np.zeros_like(v) for v in w]
     for t in range(task.rounds):
         now = Round(t, SEED, np.ones(len(data), dtype=bool))
-        step = task.algorithm["step"][0] / (t + 1) ** task.algorithm["step"][1]
+        step = step_size(task.client_optimizer["learning_rate"], t + 1)
         who = range(len(data))
         if per_round:
             who = sorted(now.rng("participation").choice(len(data), per_round, replace=False).tolist())
@@ -85,7 +85,10 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
                 local, at = [v - step * g for v, g in zip(local, down, strict=True)], end
             changes = [c + len(y) * (v - u) for c, v, u in zip(changes, local, w, strict=True)]
             total += len(y)
-        velocity = [task.algorithm.get("momentum", 0) * v + c / total for v, c in zip(velocity, changes, strict=True)]
+        velocity = [
+            (task.server_optimizer or {}).get("momentum", 0) * v + c / total
+            for v, c in zip(velocity, changes, strict=True)
+        ]
         w = [u + v for u, v in zip(w, velocity, strict=True)]
     return w
 
@@ -264,7 +267,7 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     w = [start.first, *start.head]
     total, expected = federation.counts.sum(), [np.zeros_like(v) for v in w]
     for (X, y), rows in zip(data, drawn, strict=True):
-        part = network_gradient(w, X[rows], y[rows], task.objective["penalty"])
+        part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
     close(run(task, Alone(), tmp_path / "run").model, [v - STEP[0] * g for v, g in zip(w, expected, strict=True)])
 

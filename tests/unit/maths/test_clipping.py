@@ -185,7 +185,7 @@ class Headed(Linear):
 
 
 def test_what_cannot_be_clipped_is_refused() -> None:
-    network = make("network")
+    network = make("mlp")
     model, (X, y, weights) = model_of(network), data(network, (N,))
     for objective, said in (
         (OtherSlope(3), "OtherSlope has a head, and no head_squares that belongs to its slope"),

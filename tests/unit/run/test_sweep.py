@@ -43,8 +43,8 @@ def test_the_grid_with_seeds_fastest() -> None:
     assert list(found[0].settings) == ["algorithm.batch_size", "model.l2", "seed"]
     for point in found:
         batch, penalty, seed = point.settings.values()
-        assert point.job.algorithm["batch"] == batch
-        assert point.job.model["penalty"] == penalty
+        assert point.job.algorithm["batch_size"] == batch
+        assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
         assert point.job.algorithm["step"] == [0.1]
 
@@ -167,9 +167,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Co
     run, ran = command.run, Counter()
 
     def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
-        ran[job.algorithm["batch"]] += 1
+        ran[job.algorithm["batch_size"]] += 1
         result = run(job, *arguments, **more)
-        if job.algorithm["batch"] == batch:
+        if job.algorithm["batch_size"] == batch:
             raise error
         return result
 
