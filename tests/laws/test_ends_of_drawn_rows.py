@@ -31,7 +31,7 @@ class Tells(SSCAHorizontal):
 
 def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **changes: Any) -> tuple[int, Any, Any]:
     """Exit code, run.json and history."""
-    algorithm = {"name": f"ssca-{'horizontal' if split == 'rows' else 'vertical'}", **SIZES}
+    algorithm = {"name": "ssca", **SIZES}
     algorithm = changes.pop("algorithm", algorithm)
     base = {"model": {"name": "softmax", "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0

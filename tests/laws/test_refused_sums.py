@@ -121,7 +121,7 @@ def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_
     job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
     hashes = set()
     for sums in ({"security": channel, "allow": ["changes"]}, {"security": channel, "min_clients": 1}, {}):
-        one = job_of(digits, **{**job.model_dump(exclude_none=True), "sum": sums})
+        one = job_of(digits, **{**job.model_dump(exclude_none=True), "aggregation": sums})
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         run(one, Alone(), out)
         hashes.add(summary(out)["model_sha256"])
@@ -142,7 +142,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"aggregation": {"security": "encrypted", "arithmetic": "float"}}, ROWS,
         r'\[aggregation\] arithmetic = "float": .*"encrypted"',
     ),
-    "no such channel": ({"aggregation": {"channel": "secret"}}, ROWS, r"\[aggregation\] security"),
+    "no such channel": ({"aggregation": {"security": "secret"}}, ROWS, r"\[aggregation\] security"),
     "nobody may leave": (
         {"participation": {"dropout_rate": 0.1}}, ROWS, r"\[participation\] dropout_rate = 0\.1: .* give max_dropouts",
     ),

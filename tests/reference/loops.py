@@ -134,7 +134,7 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
     slope = {
         "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
     }[objective["name"]]  # fmt: skip
-    mu, beta, private = objective.get("penalty", 0.0), objective.get("concave", 0.0), task.privacy is not None
+    mu, beta, private = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0), task.privacy is not None
     clip = np.inf if task.privacy is None else task.privacy.bound * HAIR
 
     def gradient(w: Any, X: Any, y: Any) -> Any:

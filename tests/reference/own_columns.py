@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jobs_in_python import checked
 from loops import present
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.core.round import Round
 from mpifed.run.config import Job
@@ -90,8 +90,7 @@ def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
 
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:
     """[p] w after one client's local steps on hinge (or logistic) loss + PENALTY ||w||^2 + mu/2 ||w - pulled||^2."""
-    a, decay, b = job.algorithm["step"]
-    step = a / (b + t**decay)
+    step = step_size(job.client_optimizer["learning_rate"], t)
     for rows in minibatches(job, t, client, len(cell.t)):
         slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
         for i in rows:

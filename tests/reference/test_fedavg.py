@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from loops import rows_of
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
@@ -19,7 +19,8 @@ from mpifed.run.loop import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
-ROUNDS, SEED, STEP = 4, 5, (0.4, 0.25)
+ROUNDS, SEED = 4, 5
+STEP = {"initial": 0.4, "exponent": 0.25}
 
 
 def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
@@ -29,8 +30,7 @@ def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
         "seed": SEED,
         "data": {"path": str(folder)},
         "model": {"name": "mlp", "hidden": 5, "l2": 1e-2},
-        "algorithm": {"name": "fedavg"(STEP), **algorithm},
-        "client_optimizer": {"learning_rate": list},
+        "algorithm": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}, **algorithm},
         "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
     }
@@ -256,7 +256,7 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
         task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
         now = Round(0, SEED, np.ones(len(data), dtype=bool))
         drawn = [
-            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch"])[0]
+            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch_size"])[0]
             for i, (_, y) in enumerate(data)
         ]
     else:
@@ -269,7 +269,7 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     for (X, y), rows in zip(data, drawn, strict=True):
         part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(run(task, Alone(), tmp_path / "run").model, [v - STEP[0] * g for v, g in zip(w, expected, strict=True)])
+    close(run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)])
 
 
 def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:

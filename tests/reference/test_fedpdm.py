@@ -23,7 +23,11 @@ from mpifed.run.measure import measure
 from mpifed.run.setup import prepare
 
 RHO = 2.0
-RULES: dict[str, list[float]] = {"prox": [0.8, 0.5], "fedpd": [0.9, 0.3], "paper": [0.4, 0.3]}  # [eta, decay]
+RULES: dict[str, dict[str, float]] = {
+    "prox": {"initial": 0.8, "exponent": 0.5},
+    "fedpd": {"initial": 0.9, "exponent": 0.3},
+    "paper": {"initial": 0.4, "exponent": 0.3},
+}
 CLASSES = 10
 L1 = {"name": "l1", "weight": 0.02}
 # sums over some hundred rows in float64
@@ -61,7 +65,7 @@ def plain_loop(task: Job, outputs: int = CLASSES) -> Course:
     x_0 = start_of(task)
     x, lam, steps = np.tile(x_0, (len(data), 1)), np.zeros((len(data), len(x_0))), []
     for t in range(1, task.rounds + 1):
-        eta = step_size(rule["client_optimizer"]["learning_rate"], t)
+        eta = step_size(task.client_optimizer["learning_rate"], t)
         eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("local_rule", "prox")]
         total, rows = np.zeros_like(x_0), 0
         for i in present(task, len(data), t):

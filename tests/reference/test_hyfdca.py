@@ -26,9 +26,9 @@ CLOSE = {"rtol": 0, "atol": 1e-11}  # sums over some hundred rows in float64
 
 
 def job_of(folder: Path, **algorithm: Any) -> Job:
-    more = {key: algorithm.pop(key) for key in ("objective", "participation", "rounds", "sum") if key in algorithm}
+    more = {key: algorithm.pop(key) for key in ("model", "participation", "rounds", "aggregation") if key in algorithm}
     plain = {"arithmetic": "float", "security": "plain"}
-    return task(folder, {"name": "hyfdca", **algorithm}, **{"sum": plain, "model": {
+    return task(folder, {"name": "hyfdca", **algorithm}, **{"aggregation": plain, "model": {
         "name": "hinge", "l2": PENALTY}, **more})  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
     x = start_of(task)
     K, N, c, own = rule["local_steps"], sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
     for t in range(1, task.rounds + 1):
-        step, who = step_size(rule["client_optimizer"]["learning_rate"], t), present(task, len(data), t)
+        step, who = step_size(task.client_optimizer["learning_rate"], t), present(task, len(data), t)
         dx, dc = np.zeros_like(x), np.zeros_like(x)
         for i in who:
             X, label = data[i]
@@ -54,10 +54,10 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
             new = own[i] - c + (x - y) / (K * step)
             dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
             own[i] = new
-        x = x + rule.get("server_optimizer", {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
+        x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
         if task.regularizer is not None:
             threshold = (
-                task.regularizer["weight"] * rule.get("server_optimizer", {}).get("learning_rate", 1.0) * K * step
+                task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
             )
             x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
         c = c + dc / N

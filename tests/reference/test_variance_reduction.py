@@ -48,7 +48,7 @@ def split_digits(request: Any, shared_path: Path, skewed: Path) -> Path:
 
 
 def rule(data: Data, **more: Any) -> dict[str, Any]:
-    return {"name": f"ssca-{'horizontal' if data.split == 'rows' else 'vertical'}", **RULE, **more}
+    return {"name": "ssca", **RULE, **more}
 
 
 def recursive(
