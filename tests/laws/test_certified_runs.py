@@ -106,7 +106,7 @@ def test_every_number_is_that_of_the_true_problem(
     problem: str, name: str, rounds: int, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:
     algorithm = ALGORITHMS[name]
-    folder = by_columns if algorithm["name"] == "ssca-vertical" else classes
+    folder = by_columns if name in ("vertical", "label holder", "recursive") else classes
     result(table(folder, algorithm, rounds=rounds, compute=DOUBLE, **PROBLEMS[problem]), tmp_path)
     found = check(tmp_path)
     assert rounds == 1 or found["stationarity"]

@@ -85,13 +85,13 @@ def test_a_constraint_that_is_not_there(launch: Callable[..., Any], job: Path, r
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical"])
+@pytest.mark.parametrize("split", ["rows", "columns"])
 def test_a_term_that_counts_no_sample(
-    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, name: str, ranks: int
+    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, split: str, ranks: int
 ) -> None:
-    algorithm = SSCA.replace("NAME", name).replace("[9.0, 1.0]", "9.0")
+    algorithm = SSCA.replace("NAME", "ssca").replace("[9.0, 1.0]", "9.0")
     limit = 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]'
-    changes = (f"data.path={sides if name == 'ssca' else digits}", f"algorithm={algorithm}", limit)
+    changes = (f"data.path={sides if split == 'columns' else digits}", f"algorithm={algorithm}", limit)
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 3, ended.text
     assert ended.text.count("none of the 1438 samples counts") == 1, ended.text
