@@ -187,7 +187,7 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
 def test_limits_are_of_all_rows_though_some_are_measured(by_rows_or_columns: Any, tmp_path: Path) -> None:
     """[record] evaluate_rows: the rounds between are measured over some, the end over all."""
     job = by_rows_or_columns | {"rounds": 4, "stop": {}}
-    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"rows": 30}))
+    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"evaluate_rows": 30}))
     for name, record in (("all", every), ("some", some)):
         assert ended_with(job | {"record": record}, tmp_path / name) == 5
     found = [summary(tmp_path / name) for name in ("all", "some")]
@@ -430,7 +430,7 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
 
 def gapped(folder: Path, **changes: Any) -> dict[str, Any]:
     hinge = {"name": "hinge", "l2": 5e-3}
-    return table(folder, {"name": "hyfdca"}, objective=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
+    return table(folder, {"name": "hyfdca"}, model=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
 
 
 def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:

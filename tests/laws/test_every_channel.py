@@ -119,7 +119,12 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
         way["participation"] = {"clients_per_round": 7}
     least = 1 if by_chance or "some" in one.way else 2
     sums = {"security": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": least}
-    return table(Path(), case.algorithm, rounds=ROUNDS, record=record, aggregation=sums) | case.tables | way | {"data": data}
+    return (
+        table(Path(), case.algorithm, rounds=ROUNDS, record=record, aggregation=sums)
+        | case.tables
+        | way
+        | {"data": data}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +159,8 @@ def history(out: Path) -> dict[str, str]:
 
 
 def test_the_plan_holds_every_algorithm_and_every_case() -> None:
-    assert {case.name for case in CASES} == set(ALGORITHMS)
-    assert {BY_NAME[name].name for name in FEW} == set(ALGORITHMS)
+    assert {case.algorithm["name"] for case in CASES} == set(ALGORITHMS)
+    assert {BY_NAME[name].name for name in FEW} == {case.name for case in CASES}
     for channel in PROTECTED:
         found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
         assert found == set(NAMES)
@@ -192,7 +197,9 @@ def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
 # --- what single clients send ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-vertical-3", "encrypted")])
+@pytest.mark.parametrize(
+    ("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-vertical-3", "encrypted")]
+)
 def test_what_single_clients_send_must_be_allowed(
     name: str, channel: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:

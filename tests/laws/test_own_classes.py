@@ -122,7 +122,7 @@ def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> No
     limits = [*right, term | {"limit": 1.0}]
     changes: dict[str, Any] = {"minimize": term} if table == "minimize" else {"constraint": limits}
     if name == "FalselyConvexRate":  # where the loss is not convex, the claim says nothing
-        changes["objective"] = {"name": "softmax"}
+        changes["model"] = {"name": "softmax"}
     text = refused(job(digits, SSCA, **changes), tmp_path / "run")
     place = "minimize" if table == "minimize" else "constraint 3"
     assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text

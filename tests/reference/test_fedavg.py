@@ -269,7 +269,9 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     for (X, y), rows in zip(data, drawn, strict=True):
         part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)])
+    close(
+        run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)]
+    )
 
 
 def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         )
     )
     starts = (
-        "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,', "[data] path: missing",
+        "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,',
+        "[data] path: missing",
         '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
         "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
         "[algorithm] local_epochs = 0: ",
@@ -295,7 +296,10 @@ def test_a_plain_job_minimizes_the_loss() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"minimize": {"name": "los"}}, "[minimize] name: 'los' is not known; did you mean \"loss\"?; give one of loss, error-rate, norm, or"),
+        (
+            {"minimize": {"name": "los"}},
+            "[minimize] name: 'los' is not known; did you mean \"loss\"?; give one of loss, error-rate, norm, or",
+        ),
         ({"minimize": {}}, "[minimize] name: missing"),
         ({"minimize": {"name": "norm", "limit": 1.0}}, "[minimize] limit: unknown key"),
         ({"minimize": {"name": "loss", "classes": 3}}, "[minimize] classes"),
@@ -408,7 +412,11 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ({"algorithm": SSCA | {"label_holder": 0}}, {}, "[algorithm] label_holder = 0: is for data split by columns"),
         ({"algorithm": SSCA | {"head_client": 1}}, {}, "[algorithm] head_client = 1: is for data split by columns"),
         ({"algorithm": SSCA | {"local_steps": 2}}, COLUMNS, "[algorithm] local_steps = 2: is for data split by rows"),
-        ({"algorithm": SSCA}, {"split": "grid"}, "[algorithm] name: needs data split by rows, and the folder is split by"),
+        (
+            {"algorithm": SSCA},
+            {"split": "grid"},
+            "[algorithm] name: needs data split by rows, and the folder is split by",
+        ),
         (
             {"algorithm": SSCA | {"batch_size": 11}},
             {},
@@ -440,9 +448,7 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
 )
 def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
     task = COLUMNS if name == "vertical-sgd" else {}
-    (line,) = misfits(
-        {"algorithm": {"name": name, "batch_size": 4, **STEPS[name]}} | changes, task
-    )
+    (line,) = misfits({"algorithm": {"name": name, "batch_size": 4, **STEPS[name]}} | changes, task)
     assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
     assert "take ssca" in line
 
