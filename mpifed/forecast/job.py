@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
+"""`mpifed check JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
 
 All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory are
 those of a rehearsal: the rank with the most to do plays a round in this process, on random rows in the shapes of its

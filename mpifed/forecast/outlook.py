@@ -1,4 +1,4 @@
-"""What a private job will have cost at its end, as `mpifed show JOB.toml` tells it."""
+"""What a private job will have cost at its end, as `mpifed check JOB.toml` tells it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,4 @@ def wrong_nesterov(table: str, nesterov: bool, momentum: float) -> list[str]:
 
 AVERAGE = ServerSGD()  # of the clients' models
 
-OPTIMIZERS: dict[str, dict[str, type]] = {
-    "client_optimizer": {"sgd": SGD},
-    "server_optimizer": {"sgd": ServerSGD},
-}
+OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them

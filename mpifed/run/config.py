@@ -40,9 +40,8 @@ from mpifed.run.parts import (
     make,
     message,
     of_class,
-    optimizer,
+    optimizers,
     own_module,
-    takes,
     written_out,
     wrong_with,
 )
@@ -143,15 +142,15 @@ class Job(Table):
         table["model"] = written_out(MODEL, self.model)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
-        for name in takes(self.algorithm):
-            table[name] = written_out(optimizer(name), getattr(self, name) or {})
+        for name, kind in optimizers(self.algorithm).items():
+            table[name] = written_out(kind, getattr(self, name) or {})
         if self.regularizer is not None:
             table["regularizer"] = written_out(REGULARIZER, self.regularizer)
         table["constraint"] = [
             {**written_out(constraint(number), term), **keys.model_dump()}
             for number, (term, keys) in enumerate(map(_split, self.constraint), 1)
         ]
-        return table
+        return {name: table[name] for name in type(self).model_fields if name in table}  # always in one order
 
     def text(self) -> str:
         """The job as TOML, all defaults written out."""
@@ -224,8 +223,8 @@ class Job(Table):
         UsageError
             listing what does not fit between job and data.
         """
-        optimizers = {name: make(optimizer(name), getattr(self, name) or {}) for name in takes(self.algorithm)}
-        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **optimizers)
+        given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
+        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
@@ -234,15 +233,13 @@ class Job(Table):
 
 def _wrong_optimizers(job: Job) -> list[str]:
     """What is wrong with [client_optimizer] and [server_optimizer], which an algorithm takes or does not."""
-    wrong, taken, algorithm = list[str](), takes(job.algorithm), job.algorithm["name"]
+    wrong, taken, algorithm = list[str](), optimizers(job.algorithm), job.algorithm["name"]
     for name in OPTIMIZERS:
         given: dict[str, Any] | None = getattr(job, name)
-        if given is not None and name not in taken:
-            wrong.append(f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out')
+        if name in taken:
+            wrong += wrong_with(taken[name], given or {})
         elif given is not None:
-            wrong += wrong_with(optimizer(name), given)
-        elif name in taken and taken[name].default is dataclasses.MISSING:
-            wrong.append(f"[{name}] learning_rate: missing; as in learning_rate = 0.1")
+            wrong.append(f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out')
     return wrong
 
 

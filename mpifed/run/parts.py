@@ -42,15 +42,10 @@ MINIMIZE = Kind("minimize", TERMS, (), "counted")
 REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
 
 
-def optimizer(table: str) -> Kind:
-    """`[client_optimizer]` or `[server_optimizer]`."""
-    return Kind(table, OPTIMIZERS[table], (), "at", standard="sgd")
-
-
-def takes(algorithm: Mapping[str, Any]) -> Mapping[str, dataclasses.Field[Any]]:
+def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
     """The optimizers that an algorithm without errors takes, by the name of their tables."""
-    fields = {field.name: field for field in dataclasses.fields(_class(ALGORITHM, algorithm))}
-    return {name: fields[name] for name in OPTIMIZERS if name in fields}
+    hints = get_type_hints(_class(ALGORITHM, algorithm))
+    return {name: Kind(name, {"sgd": hints[name]}, (), "at", standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
 def constraint(number: int) -> Kind:

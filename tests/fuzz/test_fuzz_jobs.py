@@ -195,10 +195,10 @@ def jobs(data: dict[str, Path]) -> st.SearchStrategy[dict[str, Any]]:
 
 def test_damaged_job_files(area: Area) -> None:
     @examples(15)
-    @given(st.sampled_from(CASES), seeds, st.sampled_from(["show", "submit"]))
+    @given(st.sampled_from(CASES), seeds, st.sampled_from(["check", "submit"]))
     def damaged(case: Case, seed: int, command: str) -> None:
         job = table(Path(area.data[case.split].name), case.algorithm, **(case.tables | {"rounds": 2}))
-        options = {"show": ["--json"], "submit": ["--dry-run"]}[command]
+        options = {"check": ["--json"], "submit": ["--dry-run"]}[command]
         check(area.call(mutated(tomli_w.dumps(job).encode(), seed), command, *options))
 
     damaged()
@@ -208,7 +208,7 @@ def test_made_up_jobs_are_shown(area: Area) -> None:
     @examples(15)
     @given(jobs(area.data))
     def shown(job: dict[str, Any]) -> None:
-        end = area.call(tomli_w.dumps(job).encode(), "show", "--json")
+        end = area.call(tomli_w.dumps(job).encode(), "check", "--json")
         check(end)
         if end.code == 0 and not end.text.startswith("Imports"):
             json.loads(end.text)
@@ -253,7 +253,7 @@ def test_changes_on_the_command_line(area: Area) -> None:
     @given(st.lists(st.one_of(st.lists(piece, max_size=6).map("".join), settings()), min_size=1, max_size=3))
     def changed(changes: list[str]) -> None:
         given = [part for change in changes for part in ("--set", change.replace("\0", ""))]
-        check(area.call(job, "show", "--json", *given))
+        check(area.call(job, "check", "--json", *given))
 
     changed()
 

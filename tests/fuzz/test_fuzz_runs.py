@@ -48,7 +48,13 @@ name = "lte"
 """
 KINDS = {"plain": ("scaffold", NETWORK), "private": ("fedavg", PRIVATE)}
 READERS = (["show"], ["show", "--json"], ["status"], ["status", "--json"], ["plot", "--out", "f.png"])
-SWEEP_READERS = (*READERS[:4], ["show", "--select", "best"], ["show", "--select", "gra", "--json"])
+SWEEP_READERS = (
+    *READERS[2:4],
+    ["compare"],
+    ["compare", "--json"],
+    ["compare", "--select", "best"],
+    ["compare", "--select", "pareto", "--json"],
+)
 
 
 class Made:

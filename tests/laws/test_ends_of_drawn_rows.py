@@ -31,7 +31,7 @@ class Tells(SSCAHorizontal):
 
 def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **changes: Any) -> tuple[int, Any, Any]:
     """Exit code, run.json and history."""
-    algorithm = {"name": f"ssca-{'horizontal' if split == 'rows' else 'vertical'}", **SIZES}
+    algorithm = {"name": "ssca", **SIZES}
     algorithm = changes.pop("algorithm", algorithm)
     base = {"model": {"name": "softmax", "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0
@@ -135,6 +135,6 @@ def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path
     shown = ["gradients.statistics", "certificate-gradients", "all-losses.tally", "shares"]
     masked = {"security": "masked", "allow": shown}
     code, told, _ = ends(
-        by_columns, tmp_path / "run", "columns", sum=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
+        by_columns, tmp_path / "run", "columns", aggregation=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
     )
     assert code == 5 and told["kkt_residual"] is not None

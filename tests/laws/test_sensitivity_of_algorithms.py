@@ -112,7 +112,7 @@ OBJECTIVES = {
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 @every_case
 def test_no_pair_is_further_apart(case: Any, objective: Any, dtype: str, array_shard: Any) -> None:
-    if case[1].get("adjacency") == "add-remove" and objective[0]["name"] == "network":
+    if case[1].get("adjacency") == "add-remove" and objective[0]["name"] == "mlp":
         objective = OBJECTIVES["softmax"]  # whose records without features have no gradient at all
     one, rng, worst = made(case, *objective, dtype), np.random.default_rng(5), 0.0
     for index in range(8):
@@ -195,8 +195,8 @@ def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: d
     one = made((table | {"local_steps": 2}, FIXED), {"name": "softmax", **objective}, 3)
     eta = 1 / (RHO + 1 / STEP) if table is PDM else STEP
     w = np.linspace(-3, 3, 60_001)
-    pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("penalty", 0.0)
-    moved = w - eta * (pull * w + objective.get("concave", 0.0) * 2 * w / (1 + w**2) ** 2)
+    pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("l2", 0.0)
+    moved = w - eta * (pull * w + objective.get("nonconvex_penalty", 0.0) * 2 * w / (1 + w**2) ** 2)
     stretch = np.abs(np.diff(moved) / np.diff(w)).max()
     gain = 2 if table is PDM else 1
     assert sensitivity(one) == pytest.approx(gain * eta * (stretch * 2 * G / B + 2 * G), rel=1e-6)

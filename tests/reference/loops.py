@@ -114,7 +114,7 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
     They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
     """
-    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch"]
+    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch_size"]
     now, privacy = Round(t - 1, task.seed, np.zeros(0, dtype=bool)), task.privacy
     one, rows = np.array([client]), np.array([size])
     if privacy is not None and privacy.sampling == "poisson" and privacy.level == "sample":
@@ -130,11 +130,11 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
 def gradient_of(task: Job, outputs: int) -> Gradient:
     """That of the job's objective; under [privacy] every sample's is clipped, and a batch counts as `batch` of them."""
-    objective = task.objective
+    objective = task.model
     slope = {
         "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
     }[objective["name"]]  # fmt: skip
-    mu, beta, private = objective.get("penalty", 0.0), objective.get("concave", 0.0), task.privacy is not None
+    mu, beta, private = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0), task.privacy is not None
     clip = np.inf if task.privacy is None else task.privacy.bound * HAIR
 
     def gradient(w: Any, X: Any, y: Any) -> Any:
@@ -145,7 +145,7 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
             down = slope(x @ W + (bias if len(bias) else 0), label)
             own = np.concatenate([np.outer(x, down).ravel(), down if len(bias) else []])
             own = own * min(1.0, clip / np.linalg.norm(own))
-            total = total + own / (task.algorithm["batch"] if private else len(y))
+            total = total + own / (task.algorithm["batch_size"] if private else len(y))
         return total
 
     return gradient

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jobs_in_python import checked
 from loops import present
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.core.round import Round
 from mpifed.run.config import Job
@@ -80,7 +80,7 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
 
 def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
     """The rows of each local step of one client in round t = 1, 2, ..."""
-    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch"]
+    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch_size"]
     steps, epochs = job.algorithm.get("local_steps"), job.algorithm.get("local_epochs")
     count = epochs * size if epochs else steps * batch
     drawn = now.draw("minibatch", np.array([client]), np.array([size]), count)[0]
@@ -90,8 +90,7 @@ def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
 
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:
     """[p] w after one client's local steps on hinge (or logistic) loss + PENALTY ||w||^2 + mu/2 ||w - pulled||^2."""
-    a, decay, b = job.algorithm["step"]
-    step = a / (b + t**decay)
+    step = step_size(job.client_optimizer["learning_rate"], t)
     for rows in minibatches(job, t, client, len(cell.t)):
         slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
         for i in rows:

@@ -100,7 +100,7 @@ Drawn = list[tuple[float, Any]]  # (weight of each row, rows) of every client th
 
 def draw(task: Job, data: Data, t: int) -> Drawn:
     """Round t's minibatches: N_i/(B N) by client, with N counted over those present; or 1/B."""
-    B, now = task.algorithm["batch"], Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
+    B, now = task.algorithm["batch_size"], Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
     if data.split == "columns":  # drawn by the server
         rows = now.draw("minibatch", np.array([0]), np.array([len(data.y)]), B)[0]
         return [(1 / B, data.rows[0][rows])]
@@ -235,7 +235,7 @@ def combine(*terms: tuple[float, Omega]) -> Omega:
 
 def unconstrained(task: Job, data: Data, start: str = "exact") -> Omega:
     """Algorithms 1 and 3 by (30), (31), (35), (36): omega after all rounds."""
-    rule, penalty = task.algorithm, task.objective["penalty"]
+    rule, penalty = task.algorithm, task.model["l2"]
     w = omega(first_model(task))
     BC = beta = combine((0.0, w))
     missing = 1.0  # prod (1 - rho_s)
@@ -454,7 +454,7 @@ def in_all_variables(
     `functions` are the objective and the constraints. The start `paper` is the one from tau ||w||^2 - limit instead
     of zero.
     """
-    rule, penalty = task.algorithm, task.objective.get("penalty", 0.0)
+    rule, penalty = task.algorithm, task.model.get("l2", 0.0)
     tau, recursive = rule["tau"], rule.get("variance_reduction") == "recursive"
     w = before = model_flat(first_model(task))
     zero, slack, level = np.zeros_like(w), [], []

@@ -101,7 +101,7 @@ def test_at_the_edges_too(name: str) -> None:
 
 
 UNITS = {
-    "model": ([1000.0, 1, 1], [0, 1]),
+    "objective": ([1000.0, 1, 1], [0, 1]),
     "first constraint": ([1, 1000.0, 1], [0, 1]),
     "all": ([1e-3, 1e5, 1e-4], [0, 1]),
     "other order": ([1, 1, 1], [1, 0]),

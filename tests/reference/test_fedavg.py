@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from loops import rows_of
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
@@ -19,7 +19,8 @@ from mpifed.run.loop import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
-ROUNDS, SEED, STEP = 4, 5, (0.4, 0.25)
+ROUNDS, SEED = 4, 5
+STEP = {"initial": 0.4, "exponent": 0.25}
 
 
 def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
@@ -29,8 +30,7 @@ def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
         "seed": SEED,
         "data": {"path": str(folder)},
         "model": {"name": "mlp", "hidden": 5, "l2": 1e-2},
-        "algorithm": {"name": "fedavg"(STEP), **algorithm},
-        "client_optimizer": {"learning_rate": list},
+        "algorithm": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}, **algorithm},
         "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
     }
@@ -61,13 +61,13 @@ def least_squares_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list
 def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_round: int | None = None) -> list[Any]:
     """The model's arrays after all rounds."""
     federation = open_federation(task.data.path)
-    data, batch, penalty = rows_of(federation), task.algorithm["batch"], task.objective["penalty"]
+    data, batch, penalty = rows_of(federation), task.algorithm["batch_size"], task.model["l2"]
     start = prepare(task, Alone()).server.model
     w = [start.first, *start.head]
     velocity = [np.zeros_like(v) for v in w]
     for t in range(task.rounds):
         now = Round(t, SEED, np.ones(len(data), dtype=bool))
-        step = task.algorithm["step"][0] / (t + 1) ** task.algorithm["step"][1]
+        step = step_size(task.client_optimizer["learning_rate"], t + 1)
         who = range(len(data))
         if per_round:
             who = sorted(now.rng("participation").choice(len(data), per_round, replace=False).tolist())
@@ -85,7 +85,10 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
                 local, at = [v - step * g for v, g in zip(local, down, strict=True)], end
             changes = [c + len(y) * (v - u) for c, v, u in zip(changes, local, w, strict=True)]
             total += len(y)
-        velocity = [task.algorithm.get("momentum", 0) * v + c / total for v, c in zip(velocity, changes, strict=True)]
+        velocity = [
+            (task.server_optimizer or {}).get("momentum", 0) * v + c / total
+            for v, c in zip(velocity, changes, strict=True)
+        ]
         w = [u + v for u, v in zip(w, velocity, strict=True)]
     return w
 
@@ -161,7 +164,7 @@ def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm:
     (exchange,) = ready.algorithm.exchanges
     _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
     server = exchange.absorb(ready.server, total, now)
-    if algorithm.get("momentum"):
+    if algorithm.get("server_optimizer", {}).get("momentum"):
         assert (server.velocity.first == total.value.first / np.float32(total.weight)).all()
     else:
         assert server.velocity == ready.server.velocity == ()
@@ -176,9 +179,9 @@ def one_client(tmp_path_factory: Any) -> Path:
     return make_data(out, "synthetic", "--split", "rows", "--clients", 1, "--samples", 60, "--features", 5)
 
 
-@pytest.mark.parametrize("step", [[0.3], [0.5, 0.4]], ids=str)
+@pytest.mark.parametrize("step", [0.3, {"initial": 0.5, "exponent": 0.4}], ids=str)
 def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
-    one_client: Path, tmp_path: Path, step: list[float]
+    one_client: Path, tmp_path: Path, step: float | dict[str, float]
 ) -> None:
     """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1}), with a decaying step too."""
     task = heavy_ball_job(one_client, step, rounds=30)
@@ -186,13 +189,13 @@ def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
     now = before = prepare(task, Alone()).server.model.first[:, 0]
     for t in range(1, 31):
         gradient = X.T @ (X @ now - y) / len(y) + 2 * 1e-2 * now
-        before, now = now, now - step[0] / t ** sum(step[1:]) * gradient + 0.7 * (now - before)
+        before, now = now, now - step_size(step, t) * gradient + 0.7 * (now - before)
     close(run(task, Alone(), tmp_path / "run").model, [now[:, None]])
 
 
 def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path: Path) -> None:
     """u = momentum u + gradient, w = w - step u; and on a quadratic in closed form, in the basis of its Hessian."""
-    task = heavy_ball_job(one_client, [0.3], rounds=25)
+    task = heavy_ball_job(one_client, 0.3, rounds=25)
     X, y = rows_of(open_federation(one_client))[0]
     hessian = X.T @ X / len(y) + 2 * 1e-2 * np.eye(5)
     best = np.linalg.solve(hessian, X.T @ y / len(y))
@@ -210,25 +213,25 @@ def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path:
     close(run(task, Alone(), tmp_path / "run").model, [w[:, None]])
 
 
-def heavy_ball_job(folder: Path, step: list[float], rounds: int) -> Job:
+def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) -> Job:
     objective = {"name": "least-squares", "l2": 1e-2}
     return job(
         folder,
         {"batch_size": 60, "client_optimizer": {"learning_rate": step}, "server_optimizer": {"momentum": 0.7}},
-        objective=objective,
+        model=objective,
         rounds=rounds,
     )
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5])
 def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
-    with pytest.raises(UsageError, match=r"\[algorithm\] momentum"):
+    with pytest.raises(UsageError, match=r"\[server_optimizer\] momentum"):
         job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": momentum}})
 
 
 def test_least_squares(regression: Path, tmp_path: Path) -> None:
     objective = {"name": "least-squares", "l2": 1e-2}
-    task = job(regression, {"batch_size": 3, "local_steps": 4}, objective=objective)
+    task = job(regression, {"batch_size": 3, "local_steps": 4}, model=objective)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
 
 
@@ -253,7 +256,7 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
         task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
         now = Round(0, SEED, np.ones(len(data), dtype=bool))
         drawn = [
-            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch"])[0]
+            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch_size"])[0]
             for i, (_, y) in enumerate(data)
         ]
     else:
@@ -264,9 +267,11 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     w = [start.first, *start.head]
     total, expected = federation.counts.sum(), [np.zeros_like(v) for v in w]
     for (X, y), rows in zip(data, drawn, strict=True):
-        part = network_gradient(w, X[rows], y[rows], task.objective["penalty"])
+        part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(run(task, Alone(), tmp_path / "run").model, [v - STEP[0] * g for v, g in zip(w, expected, strict=True)])
+    close(
+        run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)]
+    )
 
 
 def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:

@@ -23,7 +23,11 @@ from mpifed.run.measure import measure
 from mpifed.run.setup import prepare
 
 RHO = 2.0
-RULES: dict[str, list[float]] = {"prox": [0.8, 0.5], "fedpd": [0.9, 0.3], "paper": [0.4, 0.3]}  # [eta, decay]
+RULES: dict[str, dict[str, float]] = {
+    "prox": {"initial": 0.8, "exponent": 0.5},
+    "fedpd": {"initial": 0.9, "exponent": 0.3},
+    "paper": {"initial": 0.4, "exponent": 0.3},
+}
 CLASSES = 10
 L1 = {"name": "l1", "weight": 0.02}
 # sums over some hundred rows in float64
@@ -31,7 +35,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def fedpdm(**changes: Any) -> dict[str, Any]:
-    rule = changes.get("step", "prox")
+    rule = changes.get("local_rule", "prox")
     return {
         "name": "fedpdm",
         "batch_size": 4,
@@ -61,8 +65,8 @@ def plain_loop(task: Job, outputs: int = CLASSES) -> Course:
     x_0 = start_of(task)
     x, lam, steps = np.tile(x_0, (len(data), 1)), np.zeros((len(data), len(x_0))), []
     for t in range(1, task.rounds + 1):
-        eta = step_size(rule["step_size"], t)
-        eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("step", "prox")]
+        eta = step_size(task.client_optimizer["learning_rate"], t)
+        eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("local_rule", "prox")]
         total, rows = np.zeros_like(x_0), 0
         for i in present(task, len(data), t):
             X, y = data[i]
@@ -99,7 +103,7 @@ def same(task: Job, outputs: int = CLASSES, atol: float = 1e-12) -> Course:
 def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: int | None) -> None:
     """Shards of different sizes; whoever is absent keeps x_i and lambda_i."""
     participation = {} if per_round is None else {"clients_per_round": per_round}
-    same(local_job(skewed, fedpdm(step=rule, local_steps=steps, start=start), participation=participation))
+    same(local_job(skewed, fedpdm(local_rule=rule, local_steps=steps, start=start), participation=participation))
 
 
 @pytest.mark.parametrize("block", [1, 3])
@@ -139,7 +143,7 @@ def test_other_functions(skewed: Path, tables: dict[str, Any]) -> None:
 def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]) -> None:
     """Each record's gradient by itself, and the penalties not at all; without noise the two duals are one."""
     objective = {"name": "softmax", "bias": True, "l2": 0.05}
-    same(local_job(skewed, fedpdm(local_steps=3, **algorithm), objective=objective, **tables))
+    same(local_job(skewed, fedpdm(local_steps=3, **algorithm), model=objective, **tables))
 
 
 def test_exact_sums(skewed: Path) -> None:
@@ -149,14 +153,14 @@ def test_exact_sums(skewed: Path) -> None:
 
 def test_least_squares(regression: Path) -> None:
     objective = {"name": "least-squares", "l2": 1e-2}
-    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), objective=objective, regularizer=L1), outputs=1)
+    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), model=objective, regularizer=L1), outputs=1)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, rule: str) -> None:
     """With S = sum a^(Q-1-r) g_r: y = x_0 - 2 eta S + (1 - 2a^Q) lambda/rho, lambda+ = a^Q lambda + rho eta S."""
-    task = local_job(skewed, fedpdm(step=rule, local_steps=steps), model={"name": "softmax"})
+    task = local_job(skewed, fedpdm(local_rule=rule, local_steps=steps), model={"name": "softmax"})
     at, (X, y) = prepare(task, Alone()), rows_of(skewed)[0]
     rng, now = np.random.default_rng(1), Round(2, task.seed, np.ones(11, dtype=bool))
     x_0, lam = rng.normal(size=(2, 640)) / 4
@@ -187,7 +191,7 @@ def test_one_step_of_half_the_way_is_fedavg(
 ) -> None:
     """eta = 1 / (2 rho): the dual leaves no trace in the upload, which is a gradient step of 1 / rho."""
     folder, (rule, eta) = request.getfixturevalue(data), settings
-    one = local_job(folder, fedpdm(step=rule, client_optimizer={"learning_rate": eta}), rounds=8, **tables)
+    one = local_job(folder, fedpdm(local_rule=rule, client_optimizer={"learning_rate": eta}), rounds=8, **tables)
     other = local_job(
         folder, {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1 / RHO}}, rounds=8, **tables
     )
@@ -255,7 +259,7 @@ def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
 def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
     objective = {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}
-    task = local_job(skewed, fedpdm(local_steps=3), objective=objective, **tables)
+    task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
     at, federation = found.ready, found.ready.federation
     everybody = Round(-1, 1, np.ones(11, dtype=bool))
@@ -283,13 +287,15 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
 def test_steps_that_diverge_are_refused(skewed: Path, rule: str, most: float) -> None:
     prepare(
         local_job(
-            skewed, fedpdm(step=rule, client_optimizer={"learning_rate": 0.99 * most}), model={"name": "softmax"}
+            skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": 0.99 * most}), model={"name": "softmax"}
         ),
         Alone(),
     )
     with pytest.raises(UsageError, match=r"a local step multiplies x - x_0 by -1"):
         prepare(
-            local_job(skewed, fedpdm(step=rule, client_optimizer={"learning_rate": most}), model={"name": "softmax"}),
+            local_job(
+                skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": most}), model={"name": "softmax"}
+            ),
             Alone(),
         )
 

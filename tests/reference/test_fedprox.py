@@ -29,7 +29,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Any:
     rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
     w = start_of(task)
     for t in range(1, task.rounds + 1):
-        step, total, rows = step_size(rule["step"], t), np.zeros_like(w), 0
+        step, total, rows = step_size(task.client_optimizer["learning_rate"], t), np.zeros_like(w), 0
         for k in present(task, len(data), t):
             X, y = data[k]
             v = w

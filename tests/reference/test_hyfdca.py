@@ -26,9 +26,9 @@ CLOSE = {"rtol": 0, "atol": 1e-11}  # sums over some hundred rows in float64
 
 
 def job_of(folder: Path, **algorithm: Any) -> Job:
-    more = {key: algorithm.pop(key) for key in ("objective", "participation", "rounds", "sum") if key in algorithm}
+    more = {key: algorithm.pop(key) for key in ("model", "participation", "rounds", "aggregation") if key in algorithm}
     plain = {"arithmetic": "float", "security": "plain"}
-    return task(folder, {"name": "hyfdca", **algorithm}, **{"sum": plain, "model": {
+    return task(folder, {"name": "hyfdca", **algorithm}, **{"aggregation": plain, "model": {
         "name": "hinge", "l2": PENALTY}, **more})  # fmt: skip
 
 
@@ -312,7 +312,7 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
     folder = grid(shared_path, "2x3")
     objective = {"name": loss, "l2": PENALTY}
     rounds = 400 if loss == "hinge" else 120
-    job = job_of(folder, rule="accelerated", rounds=rounds, objective=objective)
+    job = job_of(folder, rule="accelerated", rounds=rounds, model=objective)
     found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, Data(folder))
     assert found["objective"] == pytest.approx(expected, rel=1e-5)
     assert found["dual"] <= expected * (1 + 1e-9)

@@ -61,7 +61,7 @@ class Present(NamedTuple):
 
 def present(task: Job, data: Data, t: int) -> list[Present]:
     """Who takes part in round t, and all their minibatches, drawn at once."""
-    E, B = task.algorithm["local_steps"], task.algorithm["batch"]
+    E, B = task.algorithm["local_steps"], task.algorithm["batch_size"]
     now = Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
     clients, some = list(range(len(data.rows))), task.participation.clients_per_round
     if some is not None:
@@ -119,7 +119,7 @@ def local_steps(task: Job, data: Data, part: Part, functions: list[Function]) ->
     of F-bar_k at w_t plus what its own f_k has at u and not at w_t. It sends its model and the quadratics of its own
     f_k at the same points. Nobody moves while F-bar is nothing.
     """
-    rule, penalty, start = task.algorithm, task.objective.get("penalty", 0.0), task.algorithm.get("start", "exact")
+    rule, penalty, start = task.algorithm, task.model.get("l2", 0.0), task.algorithm.get("start", "exact")
     costs = rule.get("slack_cost", 1e5)
     costs = costs if isinstance(costs, list) else [costs]
     tracked = [k for k, function in enumerate(functions) if function.term != "norm"]

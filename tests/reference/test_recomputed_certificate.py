@@ -68,7 +68,7 @@ def test_sparse_rows(tmp_path: Path, make_data: Any) -> None:
 
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
-    "simulated_network": {"hidden": 4, "l2": 0.03, "bias": True},
+    "mlp": {"hidden": 4, "l2": 0.03, "bias": True},
     "softmax": {"l2": 0.02, "bias": True, "nonconvex_penalty": 0.1},
     "one-vs-rest": {"bias": False, "nonconvex_penalty": 0.3},
     "true-class-logistic": {"bias": True},
@@ -143,12 +143,12 @@ def test_which_problems_are_convex() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["network", "softmax", "logistic"])
+@pytest.mark.parametrize("name", ["mlp", "softmax", "logistic"])
 def test_the_first_iterate(name: str, dtype: str, classes: Path, halves: Path) -> None:
     folder = halves if name == "logistic" else classes
     objective = {
         "name": name,
-        **{"simulated_network": {"hidden": 7, "bias": True}, "softmax": {"bias": True}}.get(name, {}),
+        **{"mlp": {"hidden": 7, "bias": True}, "softmax": {"bias": True}}.get(name, {}),
     }
     table = {
         "name": "w0", "rounds": 1, "seed": 2**62 + 5, "data": {"path": str(folder)}, "model": objective,

@@ -44,7 +44,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
     x = start_of(task)
     K, N, c, own = rule["local_steps"], sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
     for t in range(1, task.rounds + 1):
-        step, who = step_size(rule["step"], t), present(task, len(data), t)
+        step, who = step_size(task.client_optimizer["learning_rate"], t), present(task, len(data), t)
         dx, dc = np.zeros_like(x), np.zeros_like(x)
         for i in who:
             X, label = data[i]
@@ -54,9 +54,9 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
             new = own[i] - c + (x - y) / (K * step)
             dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
             own[i] = new
-        x = x + rule.get("server_step", 1.0) * dx / sum(len(data[i][1]) for i in who)
+        x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
         if task.regularizer is not None:
-            threshold = task.regularizer["weight"] * rule.get("server_step", 1.0) * K * step
+            threshold = task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
             x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
         c = c + dc / N
     return Course(x, c, own)
@@ -76,7 +76,7 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
     """Model, c and every c_i, those of absent clients too."""
     folder = request.getfixturevalue(data)
     participation = {} if per_round is None else {"clients_per_round": per_round}
-    algorithm = scaffold(local_steps=steps, server_step=server_step)
+    algorithm = scaffold(local_steps=steps, server_optimizer={"learning_rate": server_step})
     task = local_job(folder, algorithm, participation=participation, data={"path": str(folder), "block": 3})
     same(played(task), plain_loop(task))
 

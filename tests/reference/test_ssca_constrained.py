@@ -278,7 +278,7 @@ def compare(
         if one.term != "norm":
             counts = np.isin(data.y, one.classes) if one.classes else np.ones(len(data.y), bool)
             each = part(expected.w, one, data.X[counts], data.y[counts])[0]
-        penalty = 0.0 if m else objective.get("penalty", 0.0) * expected.w @ expected.w
+        penalty = 0.0 if m else objective.get("l2", 0.0) * expected.w @ expected.w
         assert result.columns[column] == pytest.approx(each.mean() + penalty, abs=10 * SLSQP)
         if m:
             margin = 1.96 * each.std() / np.sqrt(len(each))

@@ -48,7 +48,7 @@ def split_digits(request: Any, shared_path: Path, skewed: Path) -> Path:
 
 
 def rule(data: Data, **more: Any) -> dict[str, Any]:
-    return {"name": f"ssca-{'horizontal' if data.split == 'rows' else 'vertical'}", **RULE, **more}
+    return {"name": "ssca", **RULE, **more}
 
 
 def recursive(
@@ -60,7 +60,7 @@ def recursive(
 
     A. Cutkosky, F. Orabona: "Momentum-Based Variance Reduction in Non-Convex SGD" (NeurIPS 2019).
     """
-    penalty, tau = task.objective.get("penalty", 0.0), task.algorithm["tau"]
+    penalty, tau = task.model.get("l2", 0.0), task.algorithm["tau"]
     w = before = omega(first_model(task))
     multipliers = []
     for now in range(1, task.rounds + 1):

@@ -59,7 +59,7 @@ def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -
 def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
     for name in ("fedavg", "fedprox"):
         plain = run(skewed, PLAIN[name], None, steps)
-        assert alike(run(skewed, PLAIN[name], settings(model=model), steps), plain)
+        assert alike(run(skewed, PLAIN[name], settings(trust=model), steps), plain)
 
 
 @pytest.mark.parametrize("model", ["local", "central", "distributed"])
@@ -68,8 +68,8 @@ def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
 def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: str) -> None:
     """At level "client" all count alike: so shards are equal, and the bits are the same."""
     plain = run(classes, algorithm, None, steps)
-    assert bits(run(classes, algorithm, settings(level="client", model=model), steps)) == bits(plain)
-    assert bits(run(classes, algorithm, settings(level="client", model=model, clip=0.01), steps)) != bits(plain)
+    assert bits(run(classes, algorithm, settings(level="client", trust=model), steps)) == bits(plain)
+    assert bits(run(classes, algorithm, settings(level="client", trust=model, clip=0.01), steps)) != bits(plain)
 
 
 @every_algorithm

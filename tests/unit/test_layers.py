@@ -131,7 +131,14 @@ def loaded(*arguments: object) -> tuple[set[str], bool]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], *([name, "--help"] for name in ("run", "data", "show", "submit", "status", "doctor"))],
+    [
+        ["--help"],
+        ["--version"],
+        *(
+            [name, "--help"]
+            for name in ("run", "data", "check", "show", "compare", "explain", "submit", "status", "doctor")
+        ),
+    ],
 )
 def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
     modules, started = loaded(*arguments)
@@ -153,7 +160,7 @@ def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) 
         ["show", out],
         ["show", out, "--json"],
         ["plot", out, "--out", tmp_path / "figure.png"],
-        ["show", job],
+        ["check", job],
     ]
     for command in commands:
         modules, started = loaded(*command)

@@ -99,7 +99,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
     names = (*SSCA, *TUNED, *TRADEOFFS)
     jobs = {name: points(read_table(JOBS / f"{name}.toml"), name)[0].job for name in names}
     assert all(job.name == f"ssca-{name}" and job.seed == 1 for name, job in jobs.items())
-    assert {job.algorithm["batch"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
+    assert {job.algorithm["batch_size"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..
 
 
 def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
-    alone = {"sum": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
+    alone = {"aggregation": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
     found = audit(digits, 2, model={"name": "mlp", "hidden": 16}, **alone)
     assert "single-holder" in names(found)
     assert attack(found, "reconstruction", "the opened sum").success

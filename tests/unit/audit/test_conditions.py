@@ -132,7 +132,7 @@ def test_scores_of_vertical_data(sides: Path) -> None:
 
 def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     allowed = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = conditions(stage(sides, {"name": "ssca", "batch_size": 2} | SIZES, sum=allowed))
+    found = conditions(stage(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
     scores = of(found, "scores", "server")
     assert (scores.hears, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
     gradients = of(found, "gradients", "server")

@@ -77,7 +77,7 @@ class Party:
             ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
             hosted = np.flatnonzero(ranks == transport.rank)
         clients = len(columns.columns.groups)
-        protection = {"security": channel.name, "allow": (of.name,)} | protection
+        protection = {"channel": channel.name, "allow": (of.name,)} | protection
         self.hosted = np.asarray(hosted, dtype=np.int64)
         setting = Setting(transport, self.hosted, clients, columns, Protection(**protection))
         self.channel = channel(setting) if scheme is None else channel(setting, scheme())

@@ -1,4 +1,4 @@
-"""`mpifed show JOB` takes seconds, however long a round is; what it has extrapolated is near, and it says so."""
+"""`mpifed check JOB` takes seconds, however long a round is; what it has extrapolated is near, and it says so."""
 
 from __future__ import annotations
 

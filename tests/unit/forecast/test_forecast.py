@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml` against what runs then do."""
+"""`mpifed check JOB.toml` against what runs then do."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_set_up_and_clients_that_hear(
     assert 'Every round: "changes", the clients present hear' in text
 
 
-SSCA = '{name = "ssca", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
+SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
 GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
 
 
@@ -233,7 +233,7 @@ def test_data_split_by_columns(
 
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
-    algorithm = '{name = "ssca", batch = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
+    algorithm = '{name = "ssca", batch_size = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
     changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])

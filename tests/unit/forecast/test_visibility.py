@@ -1,4 +1,4 @@
-"""What `mpifed show JOB.toml` says of who learns what, in each channel."""
+"""What `mpifed check JOB.toml` says of who learns what, in each channel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mpifed.core.errors import UsageError
 from mpifed.forecast.job import forecast, forecast_text
 
-VERTICAL = '{name = "ssca", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
+VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
     'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',

@@ -12,8 +12,8 @@ from test_show import grid, mpifed, write_sweep
 
 from mpifed.core.errors import UsageError
 from mpifed.run.best import read_points
+from mpifed.run.compare import pareto_text
 from mpifed.run.gra import criteria_of, pareto_front, recommend, relational_grades, select
-from mpifed.run.show import gra_text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -106,7 +106,7 @@ def test_weights_move_the_choice(steps: Path) -> None:
 
 
 def test_the_command(steps: Path) -> None:
-    text = mpifed("show", steps, "--select", "gra", "--by", "objective,test_accuracy,simulated_s").output
+    text = mpifed("compare", steps, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
     assert "largest grey relational grade of 3 that no other setting beats" in text
     assert (
         "--set algorithm.batch_size=2" in text and "0.2 (least is best)" in text and "90.00% (largest is best)" in text
@@ -115,7 +115,9 @@ def test_the_command(steps: Path) -> None:
     assert [row[0] for row in rows] == ["2", "3", "1"] and rows[0][4] == "0.8444"
     assert "Beaten by one of these: point-0006 to point-0007" in text
     assert "Not compared, failed numerically (exit 4): point-0008 to point-0009" in text
-    told = json.loads(mpifed("show", steps, "--select", "gra", "--by", "objective:2,simulated_s", "--json").output)
+    told = json.loads(
+        mpifed("compare", steps, "--select", "pareto", "--by", "objective:2,simulated_s", "--json").output
+    )
     assert told == select(steps, {"objective": 2.0, "simulated_s": 1.0})
     assert told["criteria"]["objective"] == {"best": "least", "weight": 2.0}
     assert told["settings"] == {"algorithm.batch_size": 2} and told["points"] == ["point-0002", "point-0003"]
@@ -124,7 +126,7 @@ def test_the_command(steps: Path) -> None:
 
 
 def test_the_sweeps_table_has_simulated_time(steps: Path) -> None:
-    header, first, *_ = mpifed("show", steps).output.splitlines()
+    header, first, *_ = mpifed("compare", steps).output.splitlines()
     assert header.split()[-4:] == ["elapsed_s", "simulated_s", "bytes", "points"] and "10 +- 1.4" in first
 
 
@@ -141,7 +143,7 @@ def test_equal_settings_are_told(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", grid("a", {v: [{"objective": 0.5}] for v in ("1", "2", "3")}))
     found = recommend(sweep, {"objective": 1.0})
     assert found.best.settings == {"a": 1} and found.ties == 2
-    assert "2 more of the front have its grade" in gra_text(sweep, {"objective": 1.0})
+    assert "2 more of the front have its grade" in pareto_text(sweep, {"objective": 1.0})
 
 
 def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
@@ -179,8 +181,8 @@ def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             recommend(folder, by)
-    assert mpifed("show", steps, "--select", "gra", "--max").exit_code == 2
-    assert mpifed("show", steps, "--max").exit_code == 2
+    assert mpifed("compare", steps, "--select", "pareto", "--max").exit_code == 2
+    assert mpifed("compare", steps, "--max").exit_code == 2
 
 
 def test_the_columns_of_an_older_sweep_are_read_too(tmp_path: Path) -> None:

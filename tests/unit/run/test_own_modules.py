@@ -1,4 +1,4 @@
-"""`mpifed show JOB` names the modules that a job imports before it imports them."""
+"""`mpifed check JOB` names the modules that a job imports before it imports them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_job_of_the_package_alone_imports_nothing() -> None:
 
 def test_they_are_named_although_the_import_fails(folder: Path, write_job: Callable[..., Path]) -> None:
     job = write_job(folder / "job.toml", table(model={"name": "tell_pack.inner.deep:Mine"}))
-    end = CliRunner().invoke(main, ["show", str(job)])
+    end = CliRunner().invoke(main, ["check", str(job)])
     assert end.exit_code == 2
     assert end.stdout.startswith("Imports     tell_pack.inner.deep (")
     assert "for [model] tell_pack.inner.deep:Mine\n" in end.stdout
@@ -74,7 +74,7 @@ def test_they_are_named_although_the_import_fails(folder: Path, write_job: Calla
 def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_json: bool) -> None:
     own = {"model": {"name": "tell_mine:A", "any": 1}, "algorithm": {"name": "tell_mine:B"}}
     job = write_job(folder / "job.toml", table(**own, sweep={"seeds": 2}))
-    end = CliRunner().invoke(main, ["show", str(job), "--no-import", *["--json"] * as_json])
+    end = CliRunner().invoke(main, ["check", str(job), "--no-import", *["--json"] * as_json])
     assert end.exit_code == 0, end.output
     assert not (folder / "imported").exists()
     if as_json:
@@ -87,6 +87,6 @@ def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_
 
 def test_what_is_wrong_elsewhere_is_told_without_import(folder: Path, write_job: Callable[..., Path]) -> None:
     job = write_job(folder / "job.toml", table(model={"name": "tell_mine:A"}, rounds=0))
-    end = CliRunner().invoke(main, ["show", str(job), "--no-import"])
+    end = CliRunner().invoke(main, ["check", str(job), "--no-import"])
     assert end.exit_code == 2 and "rounds = 0" in end.stderr
     assert not (folder / "imported").exists()

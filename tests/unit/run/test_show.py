@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.run.best import read_points, select, settings_of, toml_text
+from mpifed.run.compare import compare_text
 from mpifed.run.config import read_table
 from mpifed.run.history import FIRST, LEDGER, SUMMARY, write_json
 from mpifed.run.show import run_summary, run_text
@@ -75,7 +76,7 @@ def steps(tmp_path: Path) -> Path:
 
 
 def test_one_line_for_each_setting(steps: Path) -> None:
-    header, *lines = run_text(steps).splitlines()
+    header, *lines = compare_text(steps).splitlines()
     assert header.split() == [
         "algorithm.step", "seeds", "rounds", "test_accuracy", "objective", "elapsed_s", "bytes", "points"
     ]  # fmt: skip
@@ -97,7 +98,7 @@ def test_one_line_for_each_setting(steps: Path) -> None:
 
 def test_a_column_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": 0.5, "kkt_residual": 0.25}, {"train_loss": 0.5}]}
-    shown = run_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values)))
+    shown = compare_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values)))
     assert "0.25 (1 of 2)" in shown
     assert "algorithm.batch_size" not in shown  # it does not vary
     assert "+-" not in shown  # nor does anything else
@@ -107,7 +108,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     values: dict[Any, Any] = {"1": [{"train_loss": 0.5, "code": 5}, {"code": None}, None, {"code": 2}], "2": [None] * 4}
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     (folder / "point-0007").mkdir()
-    assert run_text(folder).splitlines()[3:] == [
+    assert compare_text(folder).splitlines()[3:] == [
         "In the means, although",
         "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
         "Not in the means:",
@@ -124,7 +125,9 @@ def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
     for settings, _ in points:
         settings.update({key: value * settings["algorithm.batch_size"] for key, value in axes.items()})
     folder = write_sweep(tmp_path / "sweep", points)
-    ended = subprocess.run([sys.executable, "-m", "mpifed", "show", folder], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "mpifed", "compare", folder], capture_output=True, text=True, check=True
+    )
     lines = ended.stdout.splitlines()
     assert len(lines) == 3
     assert f" {29 * 123456789} " in lines[1]
@@ -136,7 +139,7 @@ def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
 def test_rows_become_taller_before_a_terminal_is_too_narrow(steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for screen, height in ((120, 2 + 5), (110, 2 + 2 * 5)):
         monkeypatch.setenv("COLUMNS", str(screen))
-        shown = re.sub("\x1b\\[[0-9;]*m", "", run_text(steps, terminal=True))  # without the colours
+        shown = re.sub("\x1b\\[[0-9;]*m", "", compare_text(steps, terminal=True))  # without the colours
         lines = shown[: shown.index("Not in the means")].strip().splitlines()
         assert max(map(len, lines)) <= screen
         assert len(lines) == height
@@ -145,7 +148,7 @@ def test_rows_become_taller_before_a_terminal_is_too_narrow(steps: Path, monkeyp
 
 
 def test_the_list_of_points(steps: Path) -> None:
-    listed = json.loads(mpifed("show", steps, "--json").output)
+    listed = json.loads(mpifed("compare", steps, "--json").output)
     assert len(listed) == 10
     assert list(listed[4]) == ["point", "settings", *SUMMARY]
     assert listed[4]["settings"] == {"algorithm.step": [2.0, 0.3], "seed": 1}
@@ -165,7 +168,7 @@ def test_settings_keep_their_kinds(tmp_path: Path) -> None:
 
 
 def test_the_best_setting(steps: Path) -> None:
-    found = json.loads(mpifed("show", steps, "--select", "best", "--json").output)
+    found = json.loads(mpifed("compare", steps, "--select", "best", "--json").output)
     assert found == select(steps)
     assert list(found) == ["settings", "points", "mean", "edges", "warnings"]
     assert found["settings"] == {"algorithm.step": [2.0, 0.3]}
@@ -177,7 +180,7 @@ def test_the_best_setting(steps: Path) -> None:
 
 
 def test_the_best_setting_for_a_person(steps: Path) -> None:
-    shown = mpifed("show", steps, "--select", "best").output
+    shown = mpifed("compare", steps, "--select", "best").output
     assert "--set 'algorithm.step=[2.0, 0.3]'\n" in shown
     assert "least objective" in shown
     assert f"{'objective':30} 0.4 +- {statistics.stdev([0.3, 0.5]):.2g}\n" in shown
@@ -189,7 +192,7 @@ def test_the_best_setting_for_a_person(steps: Path) -> None:
 def test_by_another_column(steps: Path) -> None:
     assert select(steps, by="objective", maximize=True)["settings"] == {"algorithm.step": [0.5, 0.0]}
     assert select(steps, by="test_accuracy")["settings"] == {"algorithm.step": [2.0, 0.3]}
-    shown = mpifed("show", steps, "--select", "best", "--by", "objective", "--max").output
+    shown = mpifed("compare", steps, "--select", "best", "--by", "objective", "--max").output
     assert "largest objective" in shown
     assert "component 1: 0.5 is the smallest; component 2: 0.0 is the smallest" in shown
 
@@ -243,7 +246,7 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     assert select(folder)["settings"] == {"algorithm.batch_size": 2}
     assert select(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
     assert select(folder, by="objective")["settings"] == {"algorithm.batch_size": 4}
-    header, *lines = run_text(folder).splitlines()
+    header, *lines = compare_text(folder).splitlines()
     assert header.split()[4:6] == ["constraint_1", "constraint_2"]
     met = header.index("limits met")
     assert [line[met : met + 10].strip() for line in lines[:4]] == ["1 of 2", "2", "2", "1 of 2"]
@@ -255,7 +258,7 @@ def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Pa
     found = select(folder)
     assert found["settings"] == {"algorithm.batch_size": 2}
     assert found["mean"]["feasibility"] == pytest.approx(0.01 / 0.13)
-    shown = mpifed("show", folder, "--select", "best").output
+    shown = mpifed("compare", folder, "--select", "best").output
     assert "least feasibility, then objective" in shown
     assert f"{'limits met':30} 0 of 1" in shown
 
@@ -330,8 +333,8 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             select(folder, by)
-        assert mpifed("show", folder, "--select", "best", *(["--by", by] if by else [])).exit_code == 2
-    ended = mpifed("show", steps, "--by", "objective")
+        assert mpifed("compare", folder, "--select", "best", *(["--by", by] if by else [])).exit_code == 2
+    ended = mpifed("compare", steps, "--by", "objective")
     assert ended.exit_code == 2
     assert "--select best" in ended.output
 

@@ -43,8 +43,8 @@ def test_the_grid_with_seeds_fastest() -> None:
     assert list(found[0].settings) == ["algorithm.batch_size", "model.l2", "seed"]
     for point in found:
         batch, penalty, seed = point.settings.values()
-        assert point.job.algorithm["batch"] == batch
-        assert point.job.model["penalty"] == penalty
+        assert point.job.algorithm["batch_size"] == batch
+        assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
         assert point.job.algorithm["step"] == [0.1]
 
@@ -167,9 +167,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Co
     run, ran = command.run, Counter()
 
     def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
-        ran[job.algorithm["batch"]] += 1
+        ran[job.algorithm["batch_size"]] += 1
         result = run(job, *arguments, **more)
-        if job.algorithm["batch"] == batch:
+        if job.algorithm["batch_size"] == batch:
             raise error
         return result
 
@@ -323,12 +323,12 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0
-    listed = json.loads(mpifed("show", out, "--json").output)
+    listed = json.loads(mpifed("compare", out, "--json").output)
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
     assert [one["settings"] for one in listed] == [
         {"algorithm.batch_size": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
     ]
-    shown = mpifed("show", out).output
+    shown = mpifed("compare", out).output
     assert "point-0003" in shown
     assert ended.output.endswith(shown)

@@ -137,7 +137,7 @@ HELD = [slice(0, 20), slice(20, 64)]
 def vertical(objective: Any, array_shard: Any, rounds: int, batch: int = 6) -> list[tuple[Any, list[Any], Any]]:
     """(question, each client's partial scores [b, h], the opened gradient) of some rounds."""
     problem = Problem(objective, "columns", np.full(2, 40), 40, 64, 10)
-    one: Any = SSCAVertical(problem, batch=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0)
+    one: Any = SSCAVertical(problem, batch_size=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0)
     assert one.check() == []
     shards = [array_shard(i, X[:40, part], Y[:40]) for i, part in enumerate(HELD)]
     for shard, part in zip(shards, HELD, strict=True):

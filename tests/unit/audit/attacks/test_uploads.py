@@ -52,7 +52,7 @@ def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> t
     """(algorithm, what each client sent in each round), the server going on by itself."""
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
-    one: Any = ALGORITHMS[name](problem, batch=batch, **HYPER[name], **more)
+    one: Any = ALGORITHMS[name](problem, batch_size=batch, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
