@@ -10,10 +10,10 @@ import numpy as np
 
 from mpifed.algorithms.functions import Levels, Tally, levels, objective_term, sampled, smooth_value, terms
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, bare_leaves, flat, unflat
+from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
 from mpifed.maths.certificates import FirstIterate, Floats, Point
-from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
+from mpifed.maths.objectives import Parameters, concave, penalized, penalty_gradient, squares
 from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields
@@ -45,14 +45,15 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
     with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
         rows = iter(stacked / np.array(counts)[:, None])
-    w = flat(model)
+    wide: Parameters = map_leaves(lambda leaf: leaf.astype(np.float64), model)
+    w = flat(wide)
 
     def slope(term: Term, added: Array | float) -> Array:
         found = next(rows) + added if term.sampled else np.zeros_like(w)
         part = term.server(model)
         return found if part is None else found + flat(part[1])
 
-    first = slope(objective_term(problem), penalty_gradient(problem.objective, w))
+    first = slope(objective_term(problem), flat(penalty_gradient(problem.objective, wide)))
     others = [slope(one.term, 0.0) for one in problem.constraints]
     found: Levels = levels(problem, model, total)
     limits = np.array([one.limit for one in problem.constraints])
@@ -104,7 +105,7 @@ def report_certificate(
     nu = certificates.best_multipliers(point, start)
     stationarity = _with_regularizer(problem, model, point, nu, start.length)
     columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
-    curvatures, met = strong_convexity(problem), not (point.excess > 0).any()
+    curvatures, met = strong_convexity(problem, model), not (point.excess > 0).any()
     bound = certificates.lower_bound(point, nu, curvatures) if is_convex(problem) else None
     columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
@@ -139,10 +140,13 @@ def is_convex(problem: Problem) -> bool:
     return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))
 
 
-def strong_convexity(problem: Problem) -> Floats:
-    """[M + 1] for which mu each function is mu-strongly convex if it is convex, F_0 first."""
+def strong_convexity(problem: Problem, model: Parameters) -> Floats:
+    """[M + 1] for which mu each function is mu-strongly convex if it is convex, F_0 first; of such models.
+
+    The norm is of all parameters; where l2 leaves intercepts out, it makes nothing strongly convex.
+    """
     found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
-    if objective_term(problem).sampled:
+    if objective_term(problem).sampled and all(bare_leaves(penalized(problem.objective, model))):
         found[0] += 2 * problem.objective.l2
     return found
 

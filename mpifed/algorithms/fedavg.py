@@ -42,7 +42,7 @@ from mpifed.core.exchange import Problem, ToServer
 from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
 from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Weight
@@ -149,17 +149,18 @@ class FedAvg(Rows):
             first: Parameters = map_leaves(lambda leaf: leaf[0], found)
             return first
 
-        def public(leaf: Array, w: Array) -> Array:
-            if objective.l2:
+        def public(leaf: Array, w: Array, counts: bool) -> Array:
+            if objective.l2 and counts:
                 leaf += w * w.dtype.type(-2 * step * objective.l2 * weight.sum())
             if decay:
                 leaf += w * w.dtype.type(-step * decay * weight.sum())
-            if concave(objective):
+            if concave(objective) and counts:
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
         changes = added(change(some) for some in block.parts(self.batch_size))
-        return Weighted(map_leaves(public, changes, question.model), weight.sum())
+        parts = penalized(objective, question.model)
+        return Weighted(map_leaves(public, changes, question.model, parts), weight.sum())
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change, or plus the velocity that it has changed; then the regularizer's prox."""
@@ -193,8 +194,8 @@ class FedAvg(Rows):
             share, alone = self._share(float(received.question.step)), self.problem.regularizer is None
             yield from noise_of_uploads(self.local, share, received, in_model=alone)
 
-    def _keep(self, step: float) -> float:
-        return 1 - step * (self.proximity + 2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
+    def _keep(self, step: float) -> Parameters:
+        return self.local.keeps(step, self.proximity)
 
     def _share(self, step: float) -> Share:
         """How far one record can move the change."""

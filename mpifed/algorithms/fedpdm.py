@@ -18,6 +18,7 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
+    model_template,
     start_model,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
@@ -38,10 +39,10 @@ from mpifed.algorithms.private import (
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Measure, Problem, ToServer
-from mpifed.core.record import Array, map_leaves, zeros
+from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave
+from mpifed.maths.objectives import Parameters, concave, penalized
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload_hidden
@@ -120,7 +121,7 @@ class FedPDM(Rows):
         """The batch must fit the data, the steps must be stable, and the upload must be accounted for."""
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", "the dual variables are those of plain steps")
-        keep = self._keep(self._step(1))
+        keep = max(bare_leaves(self._keep(self._step(1))), key=abs)
         if abs(keep) >= 1:
             eta, rho = self.client_optimizer.at(1), self.rho
             why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
@@ -220,13 +221,15 @@ class FedPDM(Rows):
         eta = self.client_optimizer.at(t)
         return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.local_rule]
 
-    def _keep(self, step: float) -> float:
-        return 1 - step * (self.rho + 2 * self._penalty)
+    def _keep(self, step: float) -> Parameters:
+        return self.local.keeps(step, self.rho)
 
     @property
-    def _penalty(self) -> float:
-        """The factor of ||x||^2 in a client's objective."""
-        return float(self.problem.objective.l2) + self.client_optimizer.weight_decay / 2
+    def _penalties(self) -> tuple[float, ...]:
+        """The factors of ||x||^2 in a client's objective, of weights and, where there are any, of intercepts."""
+        objective, decay = self.problem.objective, self.client_optimizer.weight_decay / 2
+        counts = set(bare_leaves(penalized(objective, model_template(self.problem))))
+        return tuple(decay + (float(objective.l2) if counted else 0.0) for counted in sorted(counts))
 
     def _share(self, index: int) -> Share:
         """How far one record can move y_i = 2 x_i - x_0 - lambda_i / rho, lambda_i being that before the round."""
@@ -246,7 +249,7 @@ class FedPDM(Rows):
         sizes = [self._step(t) for t in range(1, rounds + 1)]
         found = upload_hidden(
             sizes, self.rho, self.local_steps, privacy.bound, self.batch_size, privacy.adjacency, privacy.sampling,
-            self._penalty,
+            self._penalties,
         )  # fmt: skip
         return found.sensitivity
 

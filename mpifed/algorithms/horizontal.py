@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Weighted(NamedTuple):
 
 class Rows:
     """What algorithms for rows share unless they say otherwise: clients keep nothing, the server has a `model`."""
+
+    intercepts: ClassVar[bool] = True  # whether models have them, unless the job says `bias = false`
 
     @property
     def setup(self) -> tuple[ToServer, ...]:

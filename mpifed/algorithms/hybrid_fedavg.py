@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class HybridFedAvg:
     With data split by rows both are FedAvg.
     """
 
+    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
     problem: Problem
     batch_size: Count
     client_optimizer: SGD
@@ -120,7 +121,7 @@ class HybridFedAvg:
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Changes]:
         """Each client's change of its columns after its local steps, weighted by its rows."""
         step, values = float(question.step), []
-        keep = 1 - step * (2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
+        keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
             own = Parameters(own_part(question.model.first, shard), ())
             change = moved(self.local, Descent(own, step, keep), block.only(np.array([i])), now)

@@ -120,6 +120,7 @@ class HyFDCA:
         'rule "paper" leaves it large while the model is good already; take rule = "damped", "line-search" or '
         '"accelerated"'
     )
+    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
     problem: Problem
     rule: Rule = "line-search"
     inner: Count | None = None

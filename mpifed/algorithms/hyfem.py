@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class HyFEM:
     The learning rate as for `HybridFedAvg`.
     """
 
+    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
     problem: Problem
     batch_size: Count
     client_optimizer: SGD
@@ -105,7 +106,7 @@ class HyFEM:
     def check(self) -> list[str]:
         """The batch must fit the data, the objective be one of scores alone, and the local steps be stable."""
         wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
-        keep = self._keep(step)
+        keep: Any = self.local.keeps(step, self.mu).first
         if abs(keep) >= 1 and self.mu:
             wrong.append(
                 f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
@@ -130,11 +131,12 @@ class HyFEM:
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Answer]:
         """Each client's w_k after its local steps."""
         step, values = float(question.step), []
+        keep = self.local.keeps(step, self.mu)
         for i, shard in enumerate(block.shards):
             common = own_part(question.model.first, shard)
             own = Parameters(clients.first[i, None, : shard.features], ())
             push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
-            descent = Descent(Parameters(common, ()), step, self._keep(step), push, own)
+            descent = Descent(Parameters(common, ()), step, keep, push, own)
             values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
         return Clients(padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
 
@@ -157,6 +159,3 @@ class HyFEM:
             own = Parameters(wide(received.question.model.first[received.columns]), ())
             moved = Parameters(received.answer.first[received.columns] / len(received.clients) - own.first, ())
             yield gradient_of_steps(self.local, received, own, moved, first=True)
-
-    def _keep(self, step: float) -> float:
-        return 1 - step * (self.mu + 2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)

@@ -6,6 +6,8 @@ One step is x <- keep x + push - step (gradient + concave), and the algorithms d
     FedProx     keep = 1 - step (mu + 2 penalty)     push = step mu x_0
     SCAFFOLD    keep = 1 - 2 step penalty            push = step (c_i - c)
     FedPDM      keep = 1 - step (rho + 2 penalty)    push = step (lambda_i + rho x_0)
+
+The penalty is l2, which intercepts do not have: `keep` is a number for each part of the model.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.private import noisy_gradient, privacy_of, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, added, beside, map_leaves, namespace
+from mpifed.core.record import Array, Record, added, bare_leaves, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.settings import Privacy
 
@@ -46,7 +49,7 @@ class Descent(NamedTuple):
 
     model: Parameters  # common to all, leaves without the leading axis
     step: float
-    keep: float
+    keep: Parameters  # a number for each leaf, see `LocalSteps.keeps`
     push: Record | None = None  # leaves [n, ...], or common to all like those of a model
     own: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
@@ -104,6 +107,16 @@ class LocalSteps:
     def one(self) -> bool:
         """Whether a round is a single step."""
         return self.epochs is None and self.steps in (None, 1)
+
+    def keeps(self, step: float, pull: float = 0.0) -> Parameters:
+        """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
+        objective = self.problem.objective
+        double, decay = 2 * float(objective.l2), self.optimizer.weight_decay if self.optimizer is not None else 0.0
+        found: Parameters = map_leaves(
+            lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
+            penalized(objective, model_template(self.problem)),
+        )
+        return found
 
     def check(self) -> list[str]:
         """What does not fit together, one message each."""
@@ -240,14 +253,14 @@ class LocalSteps:
             if push is not None:
                 down = map_leaves(_add, down, push)
             if x is None:
-                moved = down if keep == 1 else map_leaves(lambda d, w: _add(d, w * w.dtype.type(keep - 1)), down, model)
+                moved = map_leaves(_shrunk, down, model, keep)
                 if self.one:
                     return moved  # type: ignore[no-any-return]
                 new = map_leaves(operator.add, moved, model)
             elif tolerance:
-                new = map_leaves(lambda w, d: d + w * w.dtype.type(keep), x, down)
+                new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
             else:
-                new = map_leaves(partial(_descended, keep), x, down)
+                new = map_leaves(_descended, x, down, keep)
             if tolerance:
                 new, ended = _stopped(new, at, ended, tolerance * step**2)
             x = new
@@ -268,7 +281,7 @@ class LocalSteps:
             move = self._down(x, batch, descent.step, block, now, r)
             if descent.push is not None:
                 move = map_leaves(_add, move, descent.push)
-            move = map_leaves(lambda u, w: u + w * w.dtype.type(descent.keep - 1), move, x)
+            move = map_leaves(lambda u, w, keep: u + w * w.dtype.type(keep - 1), move, x, descent.keep)
             velocity = move if velocity is None else map_leaves(faster, velocity, move)
             x = map_leaves(operator.add, map_leaves(faster, velocity, move) if nesterov else velocity, x)
         return map_leaves(operator.sub, x, descent.model)  # type: ignore[no-any-return]
@@ -286,14 +299,24 @@ class LocalSteps:
             else:
                 down = map_leaves(partial(_scaled, gain), total)
         if concave(problem.objective):
-            down = map_leaves(lambda d, w: _add(d, concave_gradient(problem.objective, w) * -step), down, at)
+            down = map_leaves(
+                lambda d, w, counts: _add(d, concave_gradient(problem.objective, w) * -step) if counts else d,
+                down, at, penalized(problem.objective, at),
+            )  # fmt: skip
         return down
 
 
-def contraction(problem: Problem, keep: float, step: float) -> float:
-    """The Lipschitz constant of a local step's public part: the concave penalty's curvature is -beta/2 to 2 beta."""
+def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
+    """The Lipschitz constant of a local step's public part, the largest of all leaves, which it maps one by one.
+
+    The curvature of the penalty that is not convex is -beta/2 to 2 beta; intercepts do not have it.
+    """
     beta = concave(problem.objective)
-    return max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2))
+    kinds = map_leaves(
+        lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
+        keeps, penalized(problem.objective, keeps),
+    )  # fmt: skip
+    return max(bare_leaves(kinds))
 
 
 def _add(out: Array, other: Array) -> Array:
@@ -306,7 +329,13 @@ def _scaled(factor: float, out: Array) -> Array:
     return out
 
 
-def _descended(keep: float, x: Array, down: Array) -> Array:
+def _shrunk(down: Array, w: Array, keep: float) -> Array:
+    if keep != 1:
+        down += w * w.dtype.type(keep - 1)
+    return down
+
+
+def _descended(x: Array, down: Array, keep: float) -> Array:
     if keep != 1:
         x *= x.dtype.type(keep)
     x += down

@@ -85,5 +85,5 @@ def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
         some = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
         total = some if total is None else map_leaves(operator.add, total, some)
     rows = int(block.counts[0])
-    slope: Parameters = map_leaves(lambda g, w: g / rows + penalty_gradient(objective, w), total, model)
+    slope: Parameters = map_leaves(lambda g, p: g / rows + p, total, penalty_gradient(objective, model))
     return slope

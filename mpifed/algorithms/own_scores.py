@@ -77,9 +77,10 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     assert start is not None
     at = index(start, columns)
     found = (start if own is None else own[0]).copy()
-    found *= found.dtype.type(descent.keep ** len(slices))
+    keep: Any = descent.keep.first
+    found *= found.dtype.type(keep ** len(slices))
     if push is not None:
-        found += push * push.dtype.type(sum(descent.keep**r for r in range(len(slices))))
+        found += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
     found -= start
     some: Any = _Near(shard, columns)  # all that local steps ask of a shard
     near = descent._replace(

@@ -40,10 +40,10 @@ def of_step(
     drift : c_i - c of SCAFFOLD, or lambda_i of FedPDM, both zero in a client's first round
     """
 
-    def gradient(w: Array, change: Array, *own: Array) -> Array:
-        return (own[0] if own else 0.0) - change / step - penalty_gradient(objective, w)
+    def gradient(change: Array, of_penalty: Array, *own: Array) -> Array:
+        return (own[0] if own else 0.0) - change / step - of_penalty
 
-    records = [wide(model), wide(moved)] + ([] if drift is None else [wide(drift)])
+    records = [wide(moved), penalty_gradient(objective, wide(model))] + ([] if drift is None else [wide(drift)])
     found: Parameters = map_leaves(gradient, *records)
     return found
 

@@ -176,8 +176,8 @@ class Scaffold(Rows):
             yield gradient_of_steps(self.local, received, model, moved, first=True)
             yield from noise_of_uploads(self.local, self._share(float(received.question.step)), received)
 
-    def _keep(self, step: float) -> float:
-        return 1 - step * (2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
+    def _keep(self, step: float) -> Parameters:
+        return self.local.keeps(step)
 
     def _share(self, step: float) -> Share:
         """How far one record can move the change; at level "client" all of a client's memory may count."""

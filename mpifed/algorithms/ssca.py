@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, MinLen
@@ -22,7 +22,7 @@ from mpifed.algorithms.ssca_remarks import against_noise, courses_of, remark
 from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, map_leaves, on_host
-from mpifed.maths.objectives import Parameters
+from mpifed.maths.objectives import Parameters, penalized
 from mpifed.maths.ranges import Count, Repeats, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
@@ -71,6 +71,7 @@ class SSCA:
     # differs from the paper: an addition.
     """
 
+    intercepts: ClassVar[bool] = True
     problem: Problem
     batch_size: Count
     rho: StepSize
@@ -188,12 +189,18 @@ class SSCA:
             estimate = _renewed(server.estimate, found, weight, kept)
             surrogate, found, weight = start_again(surrogate), estimate, 1.0
         gradient, level = self.with_server_parts(at, found, weight)
-        penalties = [one.penalty for one in self.functions]
-        surrogate = track(surrogate, 1.0 if self.recursive else rho, gradient, level, at, self.tau, penalties, weight)
+        surrogate = self.tracked(surrogate, 1.0 if self.recursive else rho, gradient, level, at, weight)
         margins = server.margins
         if margins:
             margins = steer(margins, t, self._excess(on_host(level) / weight), rho, kept)
         return self.after(server._replace(estimate=estimate, margins=margins), None, surrogate)
+
+    def tracked(
+        self, surrogate: Surrogate, rho: float, gradient: Record, level: Array, at: Parameters, weight: float = 1.0
+    ) -> Surrogate:
+        """The surrogates after a round, with the penalties of those functions that have one."""
+        penalties, parts = [one.penalty for one in self.functions], penalized(self.problem.objective, at)
+        return track(surrogate, rho, gradient, level, at, self.tau, penalties, weight, parts)
 
     def _excess(self, level: Array) -> Floats:
         """[M] F - aim from the values [K] of the functions that need samples; 0 where a constraint needs none."""

@@ -29,8 +29,8 @@ from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, Record, added, beside, in_memory, map_leaves, namespace, on_host
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters
-from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
+from mpifed.maths.objectives import Parameters, penalized
+from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at
 
 
 @in_memory("shares", "keep")
@@ -204,7 +204,7 @@ class SSCAHorizontal(SSCA, Rows):
         slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
         for batch in batches:
             here = self._seen(model, batch, question.shares)
-            own = self._tracked(own, rho, here, model)
+            own = self.tracked(own, rho, here.gradient, here.level, model)
             if still:
                 continue
             there = here if model is anchor else self._seen(anchor, batch, question.shares)
@@ -212,13 +212,9 @@ class SSCAHorizontal(SSCA, Rows):
                 map_leaves(lambda g, a, b: g + (a - b), slope, here.gradient, there.gradient),
                 level + here.level - there.level if len(level) else (),
             )
-            moving = self._tracked(moving, rho, corrected, model)
+            moving = self.tracked(moving, rho, corrected.gradient, corrected.level, model)
             model = move(moving, solve(moving, self.quadratics(moving), question.cost).factors, gamma, model)
         return model, own
-
-    def _tracked(self, surrogate: Surrogate, rho: float, found: Statistics, at: Parameters) -> Surrogate:
-        penalties = [one.penalty for one in self.functions]
-        return track(surrogate, rho, found.gradient, found.level, at, self.tau, penalties)
 
     def _at_anchor(self, surrogate: Surrogate, anchor: Parameters) -> tuple[Record, Array]:
         """Gradients and values of the surrogates at w_t, without the penalties, which tracking adds."""
@@ -226,11 +222,14 @@ class SSCAHorizontal(SSCA, Rows):
         curvature = self.tau if self.start == "paper" else self.tau * there
         penalties = [2 * one.penalty for one in self.functions]
 
-        def less(slope: Array, w: Array) -> Array:
+        def less(slope: Array, w: Array, counts: bool) -> Array:
+            if not counts:
+                return slope
             parts = [one - w * w.dtype.type(factor) for one, factor in zip(slope, penalties, strict=True)]
             return namespace(w).stack(parts)
 
-        slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor)
+        parts = penalized(self.problem.objective, anchor)
+        slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor, parts)
         if not self.problem.constraints:
             return slope, ()
         level = level_at(surrogate, curvature, anchor)

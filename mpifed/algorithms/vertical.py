@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -278,6 +278,7 @@ def _for_each(record: Record, clients: int) -> Record:
 class Columns:
     """What algorithms for columns share: `label_holder` and `head_client`, and that clients keep nothing."""
 
+    intercepts: ClassVar[bool] = True  # as in `Rows`; the client `sender` sends their gradient
     label_holder: int | None
     head_client: int | None
 

@@ -17,7 +17,7 @@ from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_
 from mpifed.core.exchange import Exchange, Problem
 from mpifed.core.record import Array, Record, map_leaves, zeros
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters
+from mpifed.maths.objectives import Parameters, penalized
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count
 
@@ -71,15 +71,18 @@ class VerticalSGD(Columns):
         """A step along the gradient of the mean loss and the penalty."""
         optimizer = self.server_optimizer
         step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
-        decay = 2 * self.problem.objective.l2 + optimizer.weight_decay
-        shrink = 1 - step * decay
+        decays = map_leaves(
+            lambda counts: (2 * self.problem.objective.l2 if counts else 0.0) + optimizer.weight_decay,
+            penalized(self.problem.objective, server.model),
+        )
 
-        def moved(w: Array, slope: Array) -> Array:
-            return w * w.dtype.type(shrink) - slope[0] * w.dtype.type(step)
+        def moved(w: Array, slope: Array, decay: float) -> Array:
+            return w * w.dtype.type(1 - step * decay) - slope[0] * w.dtype.type(step)
 
+        gradient = total.statistics.gradient
         if not momentum:
-            return Server(map_leaves(moved, server.model, total.statistics.gradient), server.steps + 1, ())
-        slope = map_leaves(lambda g, w: g[0] + w * w.dtype.type(decay), total.statistics.gradient, server.model)
+            return Server(map_leaves(moved, server.model, gradient, decays), server.steps + 1, ())
+        slope = map_leaves(lambda g, w, decay: g[0] + w * w.dtype.type(decay), gradient, server.model, decays)
         velocity = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, server.velocity, slope)
         if optimizer.nesterov:
             slope = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, velocity, slope)

@@ -66,7 +66,7 @@ def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, Mean
         for scale in _weights(reader, received):
             mean = map_leaves(lambda leaf, scale=scale: leaf / scale, value)
             moved = map_leaves(np.subtract, mean, own)
-            slope = map_leaves(lambda g, w: g - penalty_gradient(problem.objective, w), mean, own)
+            slope = map_leaves(np.subtract, mean, penalty_gradient(problem.objective, own))
             ways = [("a gradient", mean)]
             if any(leaf.any() for leaf in bare_leaves(map_leaves(np.subtract, slope, mean))):
                 ways.append(("a gradient with that of the penalty", slope))

@@ -46,6 +46,7 @@ def track(
     tau: float,
     penalties: Sequence[float],
     weight: float = 1.0,
+    penalized: Record | None = None,
 ) -> Surrogate:
     """The surrogates after a round: (3) and (10) with the quadratics (7) and (11).
 
@@ -55,16 +56,18 @@ def track(
     level : [K] estimates of `weight` times F_k - limit_k there; () when nobody asks for the constants
     at : the model w_t at which they were taken
     penalties : [K] factors of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (28)
+    penalized : of the structure of `at`, whether ||w||^2 counts a leaf, as not of intercepts; None: it counts all
     """
 
-    def tracked(linear: Array, slope: Array, w: Array) -> Array:
+    def tracked(linear: Array, slope: Array, w: Array, counts: bool) -> Array:
         new = namespace(w).empty_like(linear)
         for k, penalty in enumerate(penalties):  # the first two are rho times the new l; (30), (31)
-            factors = 2 * rho * (penalty - tau), rho / weight, 1 - rho
+            factors = 2 * rho * ((penalty if counts else 0.0) - tau), rho / weight, 1 - rho
             combination(factors, (w, slope[k], linear[k]), out=new[k])
         return new
 
-    linear = map_leaves(tracked, surrogate.linear, gradient, at)
+    parts = map_leaves(lambda leaf: True, at) if penalized is None else penalized
+    linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
     constant = surrogate.constant
     if len(level):
         w = flat(at)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
+from mpifed.algorithms.horizontal import model_template
 from mpifed.comm.encryption import schemes
 from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
@@ -152,7 +153,8 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
 
 def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
     """What is asked of the last model and could never be said of it."""
-    name, measured = job.algorithm["name"], {column for one in algorithm.measures for column in one.certificate}
+    problem, name = algorithm.problem, job.algorithm["name"]
+    measured = {column for one in algorithm.measures for column in one.certificate}
     for asked in job.stop.certificates:
         if asked != "duality_gap" and asked not in measured:
             yield f'[stop] {asked}: "{name}" measures no certificate; leave it out, or add one to its measures'
@@ -162,10 +164,12 @@ def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
         why = getattr(algorithm, "why_no_gap", "it keeps no dual variables")
         yield f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out'
         return
-    if not (is_convex(algorithm.problem) and strong_convexity(algorithm.problem).any()):
+    if not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()):
+        free = "; here l2 leaves the intercepts out: set bias = false" if getattr(problem.objective, "bias", 0) else ""
         yield (
             "[stop] duality_gap: a lower bound needs an objective and constraints that are convex, one of them "
-            "strongly, as with [model] l2 > 0 or the norm, no regularizer, and all rows measured; leave it out"
+            "strongly, as with [model] l2 > 0 of all parameters or the norm, no regularizer, and all rows "
+            f"measured{free}; leave it out"
         )
 
 

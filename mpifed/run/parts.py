@@ -48,6 +48,27 @@ def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
     return {name: Kind(name, {"sgd": hints[name]}, (), "at", standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
+def with_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A `[model]` without errors that says whether it has intercepts, as the algorithm has them where the job does not.
+
+    Models that leave it to the algorithm have a field `bias` whose default is None.
+    """
+    fields = {field.name: field for field in dataclasses.fields(_class(MODEL, model))}
+    if "bias" not in fields or fields["bias"].default is not None or "bias" in model:
+        return model
+    return {**model, "bias": of_class(ALGORITHM, algorithm, "intercepts", True)}
+
+
+def wrong_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an intercept that the algorithm does not have."""
+    if model.get("bias") is not True or of_class(ALGORITHM, algorithm, "intercepts", True):
+        return []
+    return [
+        f'[model] bias = true: "{algorithm["name"]}" has no intercepts: each of its parameters belongs to a column of '
+        "the data, and is in the penalty; set bias = false, and for an intercept with a penalty add a column of ones"
+    ]
+
+
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
     return Kind(f"constraint {number}", TERMS, (), "counted", ("limit", "margin"))

@@ -92,7 +92,7 @@ def upload_hidden(
     batch: float,
     adjacency: str,
     sampling: str = "fixed",
-    penalty: float = 0.0,
+    penalties: Sequence[float] = (0.0,),
 ) -> Hidden:
     """Sensitivities of FedPDM's uploads when a client never gives away its dual variable.
 
@@ -107,7 +107,8 @@ def upload_hidden(
         lambda+ = lambda + rho (x_0 - x^Q)  = b lambda + rho step S + public,            b = 1 - rho step c,
         y       = x^Q - lambda+ / rho       = -2 step S + (1 - 2 b) lambda / rho + public,
 
-    where public means a function of x_0, and b = a^Q when mu = 0.
+    where public means a function of x_0, and b = a^Q when mu = 0. Where mu differs between the parameters, as between
+    weights and intercepts, a and b are diagonal; below |a|, |b| and |1 - 2 b| then stand for the largest, their norms.
 
     What is conditioned on. Draw the coins (who takes part, which records are drawn) first: they do not depend on the
     data, and privacy for all their values is privacy for their mixture. Given them, and the noisy uploads so far,
@@ -130,8 +131,10 @@ def upload_hidden(
     ----------
     step_sizes : sequence of T floats
         The step of each round.
-    rho, penalty : float
-        rho, and mu.
+    rho : float
+        rho.
+    penalties : sequence of floats
+        mu of each kind of parameter, as of weights and intercepts.
     steps : int
         Q.
     clip, batch, adjacency, sampling
@@ -150,10 +153,10 @@ def upload_hidden(
     """
     drifts, sensitivities, drift = [], [], 0.0
     for step in step_sizes:
-        a = 1 - step * (rho + 2 * penalty)
-        gradients = upload(1.0, 1.0, abs(a), steps, clip, batch, adjacency, sampling)
-        b = 1 - rho * step * sum(a**j for j in range(steps))
-        sensitivities.append(2 * step * gradients + abs(1 - 2 * b) * drift / rho)
-        drift = max(drift, abs(b) * drift + rho * step * gradients)
+        factors = [1 - step * (rho + 2 * mu) for mu in penalties]
+        gradients = upload(1.0, 1.0, max(map(abs, factors)), steps, clip, batch, adjacency, sampling)
+        kept = [1 - rho * step * sum(a**j for j in range(steps)) for a in factors]
+        sensitivities.append(2 * step * gradients + max(abs(1 - 2 * b) for b in kept) * drift / rho)
+        drift = max(drift, max(map(abs, kept)) * drift + rho * step * gradients)
         drifts.append(drift)
     return Hidden(np.array(drifts), np.array(sensitivities))
