@@ -46,7 +46,7 @@ SPLITS = {
     "rows": ["--split", "rows", "--scale", "minmax"],
     "cells": ["--split", "grid", "--grid", "4x4", "--labels", "even-odd", "--scale", "unit-rows"],
 }
-NETWORK = {"name": "mlp", "hidden": HIDDEN, "l2": 1e-5}
+NETWORK = {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": 1e-5}
 STEP = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
 

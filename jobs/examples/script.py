@@ -8,7 +8,7 @@ job = {
     "name": "from-a-script",
     "rounds": 100,
     "data": {"path": sys.argv[1]},
-    "model": {"name": "softmax", "l2": 1e-4},
+    "model": {"name": "softmax", "bias": False, "l2": 1e-4},
     "algorithm": {"name": "fedavg", "batch_size": 20, "step": [0.5, 0.2], "local_steps": 5},
 }
 result = launch(job, out=sys.argv[2])

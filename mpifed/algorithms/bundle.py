@@ -122,7 +122,7 @@ class Bundle:
     why_everybody: ClassVar[str] = "a plane is a sum over all samples"
     certifies_gap: ClassVar[bool] = True
 
-    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
+    intercepts: ClassVar[bool] = False  # every parameter belongs to a column
     problem: Problem
     planes: Annotated[int, Gt(1), Le(10**4)] = 30
     mix: Annotated[float, Gt(0), Le(1)] = 0.1

@@ -73,7 +73,7 @@ class CoCoA:
     """
 
     certifies_gap: ClassVar[bool] = True
-    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
+    intercepts: ClassVar[bool] = False  # every parameter belongs to a column
     problem: Problem
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
     sigma: Size | None = None

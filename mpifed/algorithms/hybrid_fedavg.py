@@ -65,7 +65,7 @@ class HybridFedAvg:
     With data split by rows both are FedAvg.
     """
 
-    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
+    intercepts: ClassVar[bool] = False  # every parameter belongs to a column
     problem: Problem
     batch_size: Count
     client_optimizer: SGD

@@ -120,7 +120,7 @@ class HyFDCA:
         'rule "paper" leaves it large while the model is good already; take rule = "damped", "line-search" or '
         '"accelerated"'
     )
-    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
+    intercepts: ClassVar[bool] = False  # every parameter belongs to a column
     problem: Problem
     rule: Rule = "line-search"
     inner: Count | None = None

@@ -73,7 +73,7 @@ class HyFEM:
     The learning rate as for `HybridFedAvg`.
     """
 
-    intercepts: ClassVar[bool] = False  # see `wrong_intercepts`
+    intercepts: ClassVar[bool] = False  # every parameter belongs to a column
     problem: Problem
     batch_size: Count
     client_optimizer: SGD

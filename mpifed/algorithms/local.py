@@ -316,7 +316,8 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
         keeps, penalized(problem.objective, keeps),
     )  # fmt: skip
-    return max(bare_leaves(kinds))
+    found: float = max(bare_leaves(kinds))
+    return found
 
 
 def _add(out: Array, other: Array) -> Array:

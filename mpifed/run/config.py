@@ -42,7 +42,9 @@ from mpifed.run.parts import (
     of_class,
     optimizers,
     own_module,
+    with_intercepts,
     written_out,
+    wrong_intercepts,
     wrong_with,
 )
 from mpifed.run.renamed import old_words
@@ -120,7 +122,7 @@ class Job(Table):
             if isinstance(part, Mapping):
                 wrong += _wrong_constraint(number, part, imports)
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):
-            wrong = _wrong_optimizers(job)
+            wrong = _wrong_optimizers(job) + wrong_intercepts(job.model, job.algorithm)
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
             wrong = wrong_together(job)
         if wrong:
@@ -139,7 +141,7 @@ class Job(Table):
         table["aggregation"] = self.aggregation.model_copy(update={"security": self.channel}).model_dump(
             exclude_none=True
         )
-        table["model"] = written_out(MODEL, self.model)
+        table["model"] = written_out(MODEL, with_intercepts(self.model, self.algorithm))
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
         for name, kind in optimizers(self.algorithm).items():
@@ -195,8 +197,8 @@ class Job(Table):
         return found
 
     def make_objective(self) -> Objective:
-        """The objective."""
-        objective: Objective = make(MODEL, self.model)
+        """The objective, with intercepts or without them."""
+        objective: Objective = make(MODEL, with_intercepts(self.model, self.algorithm))
         return objective
 
     def make_minimize(self) -> Term:
