@@ -74,9 +74,9 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     return []
 
 
-def of_class(kind: Kind, table: Mapping[str, Any], attribute: str, default: Any) -> Any:
+def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
     """An attribute of the class that a table without errors names."""
-    return getattr(_class(kind, table), attribute, default)
+    return getattr(_class(kind, table), attribute)
 
 
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
