@@ -218,7 +218,7 @@ def test_the_readme_example_says_it(
     (source,) = [one for one in sources if "class ServerMomentum" in one]
     (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "step": 0.1}
+    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert not any("does not say" in one for one in found.remarks)
