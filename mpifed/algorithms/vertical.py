@@ -325,12 +325,6 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
             f"[algorithm] head_client = {head_client}: without labels it cannot know the head's gradient; leave it "
             f"out, or give it label_holder = {holder}"
         )
-    missing = [name for name in ("scores", "pull", "slope") if not callable(getattr(problem.objective, name, None))]
-    if missing:
-        wrong.append(
-            f"[model] name: {type(problem.objective).__name__} has no {', '.join(missing)}: data split by columns "
-            "need scores that are linear in the features; derive it from mpifed.maths.objectives.Linear"
-        )
     return wrong
 
 

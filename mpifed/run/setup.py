@@ -61,8 +61,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
             f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
         )
     outputs = data.classes or 1
-    wrong: list[str] = getattr(objective, "check", lambda outputs: [])(outputs)
-    if wrong:
+    if wrong := objective.check(outputs):
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
