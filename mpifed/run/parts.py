@@ -14,14 +14,16 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import breaches
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
-from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.ranges import Size
-from mpifed.maths.regularizers import REGULARIZERS
+from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
-from mpifed.maths.terms import TERMS
+from mpifed.maths.terms import TERMS, Term
 from mpifed.run.job_file import where_is
 from mpifed.run.renamed import nearest
 
@@ -57,26 +59,26 @@ class Kind(NamedTuple):
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
-    attribute: str  # of its classes, that tells them from other kinds
+    base: type  # of its classes, which says what they may have
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
     standard: str | None = None  # the name where a table gives none; there are no classes of the user's own then
 
 
-MODEL = Kind("model", OBJECTIVES, (), "classifies")
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), "start_server")
-MINIMIZE = Kind("minimize", TERMS, (), "counted")
-REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
+MODEL = Kind("model", OBJECTIVES, (), Objective)
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
+MINIMIZE = Kind("minimize", TERMS, (), Term)
+REGULARIZER = Kind("regularizer", REGULARIZERS, (), Regularizer)
 
 
 def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
     """The optimizers that an algorithm without errors takes, by the name of their tables."""
     hints = get_type_hints(_class(ALGORITHM, algorithm))
-    return {name: Kind(name, {"sgd": hints[name]}, (), "at", standard="sgd") for name in OPTIMIZERS if name in hints}
+    return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
-    return Kind(f"constraint {number}", TERMS, (), "counted", ("limit", "margin"))
+    return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
@@ -100,16 +102,16 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     return []
 
 
-def of_class(kind: Kind, table: Mapping[str, Any], attribute: str, default: Any) -> Any:
+def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
     """An attribute of the class that a table without errors names."""
-    return getattr(_class(kind, table), attribute, default)
+    return getattr(_class(kind, table), attribute)
 
 
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     """The object that a table without errors describes."""
     part = _class(kind, table)
     values = _fields(kind, part, table)
-    if "problem" in given and hasattr(part, "for_split"):
+    if issubclass(part, Algorithm):
         part = part.for_split(given["problem"].split)
     return part(**given, **values)
 
@@ -168,11 +170,10 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
             f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
             "folder where you start"
         ) from error
-    if not (isinstance(part, type) and dataclasses.is_dataclass(part)):
-        raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
-    if not hasattr(part, kind.attribute):
-        wanted = kind.table.partition(" ")[0]
-        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no `{kind.attribute}`')
+    if not isinstance(part, type):
+        raise UsageError(f'[{kind.table}] name = "{name}": is no class')
+    if wrong := list(breaches(part, kind.base)):
+        raise UsageError("\n".join(f'[{kind.table}] name = "{name}": {one}' for one in wrong))
     return part
 
 

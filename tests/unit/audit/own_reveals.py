@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.algorithms.cocoa import Change, CoCoA
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.horizontal import (
@@ -22,6 +20,8 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, flat, map_leaves, unflat

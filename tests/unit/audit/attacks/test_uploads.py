@@ -9,7 +9,6 @@ import pytest
 from attacked import digits
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.revealed import (
     fedpdm_dual,
     fedpdm_moved,
@@ -17,6 +16,7 @@ from mpifed.algorithms.revealed import (
     of_step,
     scaffold_control,
 )
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.core.block import Block
