@@ -18,8 +18,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Problem
+from mpifed.core.exchange import Problem
 from mpifed.core.text import wrong_name
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import OPTIMIZERS
@@ -193,7 +194,7 @@ class Job(Table):
     @property
     def channel(self) -> str:
         """How private sums travel."""
-        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")
+        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
         return found
 
     def make_objective(self) -> Objective:
@@ -240,8 +241,10 @@ def _wrong_optimizers(job: Job) -> list[str]:
         given: dict[str, Any] | None = getattr(job, name)
         if name in taken:
             wrong += wrong_with(taken[name], given or {})
-        elif given is not None:
-            wrong.append(f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out')
+        elif given:
+            wrong.append(
+                f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out, as by --set {name}={{}}'
+            )
     return wrong
 
 

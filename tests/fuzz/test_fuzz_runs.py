@@ -26,6 +26,7 @@ rounds = {rounds}
 path = "{data}"
 [model]
 name = "softmax"
+bias = false
 [algorithm]
 name = "{algorithm}"
 batch = 20

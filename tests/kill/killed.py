@@ -38,7 +38,7 @@ class Task(NamedTuple):
         found: dict[str, Any] = {
             "name": "killed", "seed": 3, "rounds": rounds,
             "data": {"path": str(data)} | self.tables.get("data", {}),
-            "model": {"name": "softmax", "l2": 1e-3},
+            "model": {"name": "softmax", "bias": False, "l2": 1e-3},
             "algorithm": self.algorithm,
             "record": {"evaluate_every": 2, "checkpoint_every": 1},
         }  # fmt: skip
@@ -63,7 +63,7 @@ TASKS = {
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}, "local_steps": 2}, SOME),
     "last answers": Task(
         {"name": "hyfdca", "rule": "theory"},
-        SOME | {"model": {"name": "hinge", "l2": 1e-3}, "aggregation": {"security": "plain"}},  # no keys each time
+        SOME | {"model": {"name": "hinge", "bias": False, "l2": 1e-3}, "aggregation": {"security": "plain"}},  # no keys each time
     ),
     "encrypted": Task({"name": "fedavg", "batch_size": 5,
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}},

@@ -9,7 +9,7 @@ from jobs_in_python import as_in_a_file
 
 STEP = {"initial": 0.5, "exponent": 0.1}
 SIZES = {"batch_size": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-BARE = {"name": "mlp", "hidden": 6}
+BARE = {"name": "mlp", "bias": False, "hidden": 6}
 
 NORM = {"model": BARE, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1.5}]}
 GROUPS = {
@@ -37,10 +37,10 @@ PEOPLE = private(level="client", trust="distributed")
 PEOPLE_BY_CHANCE = private(
     level="client", trust="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
 )  # fmt: skip
-HINGE = {"model": {"name": "hinge", "l2": 1e-3}}
-LOGISTIC = {"model": {"name": "logistic", "l2": 1e-3}}
-CELLS = {"model": {"name": "softmax", "l2": 1e-3}}  # without parameters that belong to no column
-MARGIN = {"model": {"name": "hinge", "l2": 5e-3}}
+HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
+LOGISTIC = {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
+CELLS = {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}  # without parameters that belong to no column
+MARGIN = {"model": {"name": "hinge", "bias": False, "l2": 5e-3}}
 PDM = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "rho": 2.0}
 
 
@@ -155,8 +155,11 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"rule": "paper", "returns": "mean"}, MARGIN),
         ({"rule": "damped", "primal": "clear"}, MARGIN),
         ({"rule": "theory", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
-        ({"rule": "line-search", "senders": "none"}, MARGIN | {"model": {"name": "logistic", "l2": 5e-3}}),
-        ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "l2": 5e-3}}),
+        (
+            {"rule": "line-search", "senders": "none"},
+            MARGIN | {"model": {"name": "logistic", "bias": False, "l2": 5e-3}},
+        ),
+        ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "bias": False, "l2": 5e-3}}),
     ],
     "bundle": [
         ({"planes": 3}, MARGIN),
@@ -179,7 +182,7 @@ def table(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> dict[st
         "name": "law",
         "rounds": 4,
         "data": {"path": str(folder)},
-        "model": {"name": "mlp", "hidden": 6, "l2": 1e-3},
+        "model": {"name": "mlp", "bias": False, "hidden": 6, "l2": 1e-3},
         "algorithm": algorithm,
         "record": {"evaluate_every": 2, "checkpoint_every": 0},
     }

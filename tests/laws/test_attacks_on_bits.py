@@ -65,7 +65,7 @@ def job_of(folder: Path, model: str, **privacy: Any) -> Job:
     """One step of all on all rows, under a noise with which epsilon is 0.1."""
     settings = {"trust": model, "noise_on": "upload", "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
     return checked({
-        "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": ROWS}, "client_optimizer": {"learning_rate": 0.5},
         "record": {"evaluate_every": 0},
         "privacy": settings | privacy,

@@ -55,7 +55,7 @@ def made(audit: Audit, weaker: float = 1.0) -> Any:
     """The algorithm, with noise divided by `weaker`."""
     multiplier = audit.privacy["noise_multiplier"] / weaker
     privacy = {**audit.privacy, "noise_multiplier": multiplier, "delta": DELTA, "noise": "secure"}
-    return algorithm(audit.table, privacy, [S] * TRIALS, 1, 1, {"name": "least-squares"})
+    return algorithm(audit.table, privacy, [S] * TRIALS, 1, 1, {"name": "least-squares", "bias": False})
 
 
 def reported(audit: Audit) -> float:

@@ -19,7 +19,7 @@ CONVEX: dict[str, dict[str, Any]] = {
     "ball": PROBLEMS["softmax, only the ball is curved"],
     "by class": PROBLEMS["convex by class"],
     "penalized": {
-        "model": {"name": "softmax", "l2": 0.02},
+        "model": {"name": "softmax", "bias": False, "l2": 0.02},
         "constraint": [{"name": "loss", "classes": [0], "limit": 0.4}, {"name": "norm", "limit": 5.0}],
     },
 }

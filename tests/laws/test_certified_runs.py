@@ -49,7 +49,7 @@ def check(out: Path, tolerance: float = EXACT) -> Columns:
 
 # --- all kinds of problems ------------------------------------------------------------------------------------------
 
-NETWORK = {"name": "mlp", "hidden": 3}
+NETWORK = {"name": "mlp", "bias": False, "hidden": 3}
 GROUPS = [
     {"name": "loss", "classes": [0, 2], "limit": 0.9, "margin": 0.05},
     {"name": "norm", "limit": 7.0},
@@ -70,21 +70,25 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "model": NETWORK | {"bias": True},
         "constraint": [{"name": "error-rate", "classes": [k], "limit": 0.01} for k in (0, 1, 2)],
     },
-    "softmax": {"model": {"name": "softmax", "l2": 0.1}, "constraint": BALL},
-    "softmax, only the ball is curved": {"model": {"name": "softmax"}, "constraint": BALL},
-    "convex by class": {"model": {"name": "softmax"}, "minimize": {"name": "norm"}, "constraint": BY_CLASS},
+    "softmax": {"model": {"name": "softmax", "bias": False, "l2": 0.1}, "constraint": BALL},
+    "softmax, only the ball is curved": {"model": {"name": "softmax", "bias": False}, "constraint": BALL},
+    "convex by class": {
+        "model": {"name": "softmax", "bias": False},
+        "minimize": {"name": "norm"},
+        "constraint": BY_CLASS,
+    },
     "one against the rest": {
         "model": {"name": "one-vs-rest", "l2": 0.02, "bias": True},
         "constraint": [{"name": "loss", "classes": [1], "limit": 1.2}, {"name": "norm", "limit": 2.0}],
     },
     "softmax without constraints": {"model": {"name": "softmax", "l2": 0.05, "bias": True}},
-    "twice the same": {"model": {"name": "softmax", "l2": 0.1}, "constraint": 2 * [BY_CLASS[0]]},
+    "twice the same": {"model": {"name": "softmax", "bias": False, "l2": 0.1}, "constraint": 2 * [BY_CLASS[0]]},
     "a limit of 0": {
-        "model": {"name": "softmax", "l2": 0.05},
+        "model": {"name": "softmax", "bias": False, "l2": 0.05},
         "constraint": [{"name": AFFINE, "classes": [0], "factor": 3.0, "offset": 0.5, "limit": 0.0}],
     },
     "an objective near 0": {
-        "model": {"name": "softmax", "l2": 0.01},
+        "model": {"name": "softmax", "bias": False, "l2": 0.01},
         "minimize": {"name": AFFINE, "offset": 1.0986},  # log 3 at zeros
         "constraint": [{"name": "norm", "limit": 0.3}],
     },
@@ -145,7 +149,7 @@ def test_two_classes(split: str, penalty: float, pairs: dict[str, Path], tmp_pat
     """Neyman and Pearson's problem."""
     algorithm = {"rows": HORIZONTAL, "columns": VERTICAL}[split]
     problem = {
-        "model": {"name": "logistic", "l2": penalty},
+        "model": {"name": "logistic", "bias": False, "l2": penalty},
         "minimize": {"name": "error-rate", "classes": [1]},
         "constraint": [{"name": "error-rate", "classes": [0], "limit": 0.2}, {"name": "norm", "limit": 20.0}],
     }
@@ -157,8 +161,11 @@ def test_two_classes(split: str, penalty: float, pairs: dict[str, Path], tmp_pat
 def test_real_targets(name: str, regression: Path, columns: Path, tmp_path: Path) -> None:
     """Least squares, penalized and within a ball, and the smallest ball for a loss."""
     folder = columns if name == "vertical" else regression
-    ball = {"model": {"name": "least-squares", "l2": 0.05}, "constraint": [{"name": "norm", "limit": 0.01}]}
-    loss = {"model": {"name": "least-squares"}, "minimize": {"name": "norm"}}
+    ball = {
+        "model": {"name": "least-squares", "bias": False, "l2": 0.05},
+        "constraint": [{"name": "norm", "limit": 0.01}],
+    }
+    loss = {"model": {"name": "least-squares", "bias": False}, "minimize": {"name": "norm"}}
     for i, problem in enumerate([ball, loss | {"constraint": [{"name": "loss", "limit": 0.3}]}]):
         out = tmp_path / str(i)
         result(table(folder, ALGORITHMS[name], rounds=5, compute=DOUBLE, **problem), out)

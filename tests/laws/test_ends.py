@@ -42,7 +42,7 @@ def convex(folder: Path, name: str = "ssca", batch: int = 60, **changes: Any) ->
     hyper = {"batch_size": batch, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
     base = {
         "rounds": 100,
-        "model": {"name": "softmax"},
+        "model": {"name": "softmax", "bias": False},
         "constraint": [{"name": "norm", "limit": 1.0}],
         "compute": {"dtype": "float64"},
         "record": {"evaluate_every": 5, "checkpoint_every": 0},
@@ -210,7 +210,7 @@ def test_an_excess_that_the_job_accepts(by_rows_or_columns: Any, tmp_path: Path)
 def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path) -> None:
     hyper = {"name": "ssca", "batch_size": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
     limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
-    tables = {"model": {"name": "softmax"}, "minimize": {"name": "loss"}, "constraint": limits}
+    tables = {"model": {"name": "softmax", "bias": False}, "minimize": {"name": "loss"}, "constraint": limits}
     with pytest.raises(NotCertified, match="the limits contradict each other"):
         run(checked(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
     assert "the limits contradict each other" in run_text(tmp_path / "run")
@@ -222,7 +222,7 @@ def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Pa
 
 def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns: Path, tmp_path: Path) -> None:
     own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 7, "step": 0.1}
-    job = table(columns, own, model={"name": "least-squares"}, stop={"kkt_residual": 1.0})
+    job = table(columns, own, model={"name": "least-squares", "bias": False}, stop={"kkt_residual": 1.0})
     with pytest.raises(UsageError, match="measures no certificate"):
         run(checked(job), Alone(), tmp_path / "run")
 
@@ -388,7 +388,7 @@ def test_step_sizes_that_do_not_are_named_in_one_warning(
 @pytest.mark.launch
 def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
     algorithm = {"name": "ssca", **SIZES, "slack_cost": 1e-3}
-    tables = {"minimize": {"name": "norm"}, "model": {"name": "softmax"}}
+    tables = {"minimize": {"name": "norm"}, "model": {"name": "softmax", "bias": False}}
     job = table(classes, algorithm, rounds=3, constraint=[{"name": "loss", "limit": 0.2}], **tables)
     ended = launch(3, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
     assert ended.code == 5, ended.text  # a limit is not met
@@ -407,7 +407,7 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
         out = tmp_path / f"run-{cost}-{limit}"
         job = table(
             folder, {"name": "ssca", "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
-            minimize={"name": "norm"}, model={"name": "softmax"},
+            minimize={"name": "norm"}, model={"name": "softmax", "bias": False},
             constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
         )  # fmt: skip
         ended_with(job, out)
@@ -429,7 +429,7 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
 
 
 def gapped(folder: Path, **changes: Any) -> dict[str, Any]:
-    hinge = {"name": "hinge", "l2": 5e-3}
+    hinge = {"name": "hinge", "bias": False, "l2": 5e-3}
     return table(folder, {"name": "hyfdca"}, model=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
 
 

@@ -33,7 +33,7 @@ def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **c
     """Exit code, run.json and history."""
     algorithm = {"name": "ssca", **SIZES}
     algorithm = changes.pop("algorithm", algorithm)
-    base = {"model": {"name": "softmax", "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
+    base = {"model": {"name": "softmax", "bias": False, "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0
     try:
         run(checked(table(folder, algorithm, **(base | changes))), Alone(), out, resume=resume)

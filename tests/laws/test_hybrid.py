@@ -204,7 +204,7 @@ def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
         course(folder, {"rule": "damped", "returns": "best"}, **some)
     table = {
         "name": "law", "rounds": 1, "data": {"path": str(folder)}, "algorithm": {"name": "hyfdca", "rule": "damped"},
-        "model": {"name": "hinge", "l2": PENALTY}, "aggregation": {"security": "plain"},
+        "model": {"name": "hinge", "bias": False, "l2": PENALTY}, "aggregation": {"security": "plain"},
     }  # fmt: skip
     chosen = [prepare(checked(table | more), Alone()).algorithm for more in ({}, some)]
     assert [one.model_is for one in chosen] == ["best", "mean"]
@@ -253,6 +253,6 @@ def test_few_rows_that_move_are_warned_of(shared_path: Path) -> None:
         table = {
             "name": "law", "rounds": 1, "data": {"path": str(folder)}, "aggregation": {"security": "plain"},
             "algorithm": {"name": "hyfdca", "rule": rule, "primal": primal},
-            "model": {"name": "hinge", "l2": PENALTY},
+            "model": {"name": "hinge", "bias": False, "l2": PENALTY},
         }  # fmt: skip
         assert len(prepare(checked(table), Alone()).algorithm.warnings()) == warned

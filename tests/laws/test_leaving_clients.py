@@ -380,7 +380,7 @@ def test_distributed_noise_is_enough_when_as_many_leave_as_may(level: str, left:
     clients, most, features, outputs = len(SIZES), 2, 100, 30
     settings = {"level": level, "trust": "distributed", "clip": 0.7, "noise_multiplier": 1.3}
     avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.2}}
-    one = algorithm(avg, settings, SIZES, features, outputs, {"name": "softmax"})
+    one = algorithm(avg, settings, SIZES, features, outputs, {"name": "softmax", "bias": False})
     block = block_of([(np.zeros((s, features)), np.zeros(s, dtype=np.int64)) for s in SIZES], array_shard)
     everyone = np.ones(clients, dtype=bool)
     halves = np.where(np.arange(clients) < left, 0, 2)  # those who leave do not answer

@@ -66,7 +66,10 @@ def check(job: dict[str, Any], out: Path, sent: Sent, up: int, model: int, setup
 
 
 def job(folder: Path, algorithm: dict[str, Any], **tables: Any) -> dict[str, Any]:
-    base = {"model": {"name": "mlp", "hidden": J}, "record": {"evaluate_every": 1, "checkpoint_every": 0}}
+    base = {
+        "model": {"name": "mlp", "bias": False, "hidden": J},
+        "record": {"evaluate_every": 1, "checkpoint_every": 0},
+    }
     return table(folder, algorithm, rounds=ROUNDS, **(base | tables))
 
 

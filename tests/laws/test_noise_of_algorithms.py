@@ -28,7 +28,7 @@ ROUGHLY = 0.08
 
 
 def made(table: dict[str, Any], privacy: dict[str, Any], **more: Any) -> Any:
-    return algorithm(table, privacy, COUNTS, P, L, {"name": "softmax"}, **more)
+    return algorithm(table, privacy, COUNTS, P, L, {"name": "softmax", "bias": False}, **more)
 
 
 @pytest.fixture

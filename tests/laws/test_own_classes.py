@@ -122,7 +122,7 @@ def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> No
     limits = [*right, term | {"limit": 1.0}]
     changes: dict[str, Any] = {"minimize": term} if table == "minimize" else {"constraint": limits}
     if name == "FalselyConvexRate":  # where the loss is not convex, the claim says nothing
-        changes["model"] = {"name": "softmax"}
+        changes["model"] = {"name": "softmax", "bias": False}
     text = refused(job(digits, SSCA, **changes), tmp_path / "run")
     place = "minimize" if table == "minimize" else "constraint 3"
     assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text
@@ -216,7 +216,7 @@ def test_right_terms(digits: Path, halves: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(ROOT)
     begin(job(digits, SSCA, minimize={"name": "own_functions:Rate", "classes": [1, 2]}), tmp_path / "one")
     limit = {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0], "limit": 0.3}
-    begin(job(halves, SSCA, model={"name": "logistic"}, constraint=[limit]), tmp_path / "two")
+    begin(job(halves, SSCA, model={"name": "logistic", "bias": False}, constraint=[limit]), tmp_path / "two")
     assert _said(tmp_path / "one") == _said(tmp_path / "two") == []
 
 

@@ -41,7 +41,7 @@ def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
     """Three of eight clients in each round; noise of the test, so that runs can be compared."""
     base = {
         "rounds": 10,
-        "model": {"name": "softmax"},
+        "model": {"name": "softmax", "bias": False},
         "participation": {"clients_per_round": 3},
         "privacy": privacy(noise="test"),
         "aggregation": {"bounds": {"noise": 64.0}},

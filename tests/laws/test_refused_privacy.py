@@ -11,7 +11,7 @@ UPLOAD = {"noise_on": "upload"}
 AVG = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
 PDM = {"name": "fedpdm", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}, "rho": 2.0, "local_steps": 2}
 SUMS = {"trust": "distributed"}
-PLAIN = {"name": "softmax"}
+PLAIN = {"name": "softmax", "bias": False}
 # algorithm, [privacy], [model], what the message says
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
     "epochs": (AVG | {"local_epochs": 1}, {}, PLAIN, ["local_epochs", "give local_steps"]),

@@ -40,7 +40,7 @@ def job_of(folder: Path, hyper: dict[str, Any], rounds: int, groups: Any = TWO) 
     """min ||w||^2 under limits on the losses of groups of classes."""
     return checked(table(
         folder, {"name": "ssca", "batch_size": 60, **SOUND, **hyper}, rounds=rounds,
-        model={"name": "softmax"}, minimize={"name": "norm"}, compute={"dtype": "float64"},
+        model={"name": "softmax", "bias": False}, minimize={"name": "norm"}, compute={"dtype": "float64"},
         record={"evaluate_every": rounds, "checkpoint_every": 0},
         constraint=[{"name": "loss", **group, "limit": limit} for group, limit in groups],
     ))  # fmt: skip

@@ -44,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fedpdm, 4 steps": (PDM | {"local_steps": 4}, FIXED),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-CONVEX = {"name": "least-squares"}
+CONVEX = {"name": "least-squares", "bias": False}
 
 
 def at(index: int = 0) -> Round:
@@ -102,9 +102,9 @@ def random_pair(case: Any, rng: Any, outputs: int, shard: type, dtype: str) -> A
 
 OBJECTIVES = {
     "least squares": (CONVEX, 1),
-    "softmax": ({"name": "softmax", "l2": 0.2}, 3),
-    "concave penalty": ({"name": "one-vs-rest", "nonconvex_penalty": 0.5}, 3),
-    "network": ({"name": "mlp", "hidden": 3}, 3),
+    "softmax": ({"name": "softmax", "bias": False, "l2": 0.2}, 3),
+    "concave penalty": ({"name": "one-vs-rest", "bias": False, "nonconvex_penalty": 0.5}, 3),
+    "network": ({"name": "mlp", "bias": False, "hidden": 3}, 3),
 }
 
 
@@ -192,7 +192,7 @@ def test_a_gradient(table: dict[str, Any], privacy: dict[str, Any], array_shard:
 @pytest.mark.parametrize("table", [AVG, PROX, SCAFFOLD, PDM], ids=lambda table: str(table["name"]))
 def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: dict[str, Any]) -> None:
     """The public part of a step stretches a difference by the largest slope that it has anywhere."""
-    one = made((table | {"local_steps": 2}, FIXED), {"name": "softmax", **objective}, 3)
+    one = made((table | {"local_steps": 2}, FIXED), {"name": "softmax", "bias": False, **objective}, 3)
     eta = 1 / (RHO + 1 / STEP) if table is PDM else STEP
     w = np.linspace(-3, 3, 60_001)
     pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("l2", 0.0)

@@ -33,7 +33,7 @@ def vertical(columns: Path) -> dict[str, Any]:
         "name": "vertical",
         "rounds": ROUNDS,
         "data": {"path": str(columns)},
-        "model": {"name": "least-squares"},
+        "model": {"name": "least-squares", "bias": False},
         "algorithm": {"name": "own_algorithms:VerticalLeastSquares", "batch_size": BATCH, "step": STEP},
         "record": {"evaluate_every": 0, "checkpoint_every": 4},
         "compute": {"dtype": "float64"},

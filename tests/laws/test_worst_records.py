@@ -15,8 +15,8 @@ from mpifed.core.round import Round
 
 S, P, L = 12, 5, 3
 AVG = {"name": "fedavg", "batch_size": S, "client_optimizer": {"learning_rate": 0.3}}
-TARGETS = {"name": "least-squares"}
-SOFTMAX, BIASED = {"name": "softmax"}, {"name": "softmax", "bias": True}
+TARGETS = {"name": "least-squares", "bias": False}
+SOFTMAX, BIASED = {"name": "softmax", "bias": False}, {"name": "softmax", "bias": True}
 MODELS: dict[str, dict[str, Any]] = {
     "gradients": {},
     "gradients, by chance": {"sampling": "poisson", "adjacency": "add-remove"},
@@ -45,7 +45,7 @@ def after(one: Any, rows: Any, shard: type) -> Any:
     return np.concatenate([leaf.ravel() for _, leaf in leaves(found)])
 
 
-@pytest.mark.parametrize("objective", [SOFTMAX, BIASED, {"name": "mlp", "hidden": 3}], ids=str)
+@pytest.mark.parametrize("objective", [SOFTMAX, BIASED, {"name": "mlp", "bias": False, "hidden": 3}], ids=str)
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -68,7 +68,10 @@ def test_a_record_of_any_numbers_ends_no_run(name: str, bad: float, objective: A
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_nor_does_a_target(name: str, bad: float, array_shard: Any) -> None:
     settings = {"clip": 1.0, "noise_multiplier": 3.0} | MODELS[name]
-    one, rng = algorithm(AVG, settings, [S, S], P, 1, {"name": "least-squares"}), np.random.default_rng(2)
+    one, rng = (
+        algorithm(AVG, settings, [S, S], P, 1, {"name": "least-squares", "bias": False}),
+        np.random.default_rng(2),
+    )
     X, y = rng.normal(size=(2, S, P)), rng.normal(size=(2, S))
     y[1, 4] = bad
     assert np.isfinite(after(one, list(zip(X, y, strict=True)), array_shard)).all()
@@ -91,7 +94,7 @@ def apart(settings: dict[str, Any], pair: Any, shard: type) -> tuple[Any, Any]:
     settings = {"trust": "central", "clip": 1.0, "noise_multiplier": 3.0} | settings
     rows, features = len(pair[0][1]), pair[0][0].shape[1]
     table = {"name": "fedavg", "batch_size": rows, "client_optimizer": {"learning_rate": 0.3}}
-    one = algorithm(table, settings, [rows], features, 1, {"name": "least-squares"}, dtype="float32")
+    one = algorithm(table, settings, [rows], features, 1, {"name": "least-squares", "bias": False}, dtype="float32")
     (exchange,), now, sent = one.exchanges, at(), []
     for X, y in pair:
         block = block_of([(X, y)], shard, "float32")
@@ -162,7 +165,7 @@ def test_a_row_that_is_not_drawn_moves_no_other(
 ) -> None:
     """Where scores are nothing but rounding, a product of another size would turn every row's gradient round."""
     table, settings = AVG | {"batch_size": rows}, SUMS["left out"] | {"noise_on": "upload", "clip": 1.0}
-    one = algorithm(table, settings, [rows], features, 10, {"name": "mlp", "hidden": hidden})
+    one = algorithm(table, settings, [rows], features, 10, {"name": "mlp", "bias": False, "hidden": hidden})
     rng = np.random.default_rng(1)
     block = block_of([(cancelling(one, rows), rng.integers(0, 10, rows))], array_shard)
     model, found = one.start_server(at(1, -1)).model, []

@@ -185,7 +185,7 @@ def gossip(folder: Path, **changes: Any) -> Job:
     """Sums for clients and for the server; rounds of which some are void, and clients who leave at every half."""
     base: dict[str, Any] = {
         "name": "mpi", "rounds": 8, "seed": 157, "data": {"path": str(folder), "block": 2},
-        "model": {"name": "softmax"}, "algorithm": {"name": "channel_algorithms:Gossip"},
+        "model": {"name": "softmax", "bias": False}, "algorithm": {"name": "channel_algorithms:Gossip"},
         "participation": {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2},
         "record": {"evaluate_every": 4, "checkpoint_every": 0},
     }  # fmt: skip

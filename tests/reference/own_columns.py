@@ -72,7 +72,7 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     """A job in float64, sums in floats, without any measuring."""
     table: dict[str, Any] = {
         "name": "rival", "rounds": 4, "seed": 11, "data": {"path": str(folder), "block": 2}, "algorithm": algorithm,
-        "model": {"name": "hinge", "l2": PENALTY}, "aggregation": {"arithmetic": "float"},
+        "model": {"name": "hinge", "bias": False, "l2": PENALTY}, "aggregation": {"arithmetic": "float"},
         "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
     return checked(table | changes)

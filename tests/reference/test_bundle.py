@@ -20,7 +20,7 @@ from mpifed.run.config import Job
 from mpifed.run.setup import prepare
 
 PENALTY = 1e-2
-SOFTMAX = {"name": "softmax", "l2": 1e-2}
+SOFTMAX = {"name": "softmax", "bias": False, "l2": 1e-2}
 
 
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:

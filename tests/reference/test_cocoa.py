@@ -177,8 +177,8 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"name": "softmax", "l2": 0.1}}, "no dual problem"),
-        ({"model": {"name": "hinge"}}, "penalty above 0"),
+        ({"model": {"name": "softmax", "bias": False, "l2": 0.1}}, "no dual problem"),
+        ({"model": {"name": "hinge", "bias": False}}, "penalty above 0"),
         ({"algorithm": {"name": "cocoa", "gamma": 1.5}}, "gamma"),
     ],
 )

@@ -29,7 +29,7 @@ def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
         "rounds": ROUNDS,
         "seed": SEED,
         "data": {"path": str(folder)},
-        "model": {"name": "mlp", "hidden": 5, "l2": 1e-2},
+        "model": {"name": "mlp", "bias": False, "hidden": 5, "l2": 1e-2},
         "algorithm": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}, **algorithm},
         "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
@@ -214,7 +214,7 @@ def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path:
 
 
 def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) -> Job:
-    objective = {"name": "least-squares", "l2": 1e-2}
+    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
     return job(
         folder,
         {"batch_size": 60, "client_optimizer": {"learning_rate": step}, "server_optimizer": {"momentum": 0.7}},
@@ -230,7 +230,7 @@ def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
 
 
 def test_least_squares(regression: Path, tmp_path: Path) -> None:
-    objective = {"name": "least-squares", "l2": 1e-2}
+    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
     task = job(regression, {"batch_size": 3, "local_steps": 4}, model=objective)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
 
@@ -281,7 +281,7 @@ def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) ->
     best = np.linalg.lstsq(X, y, rcond=None)[0]
     task = job(
         regression, {"batch_size": 1000, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.6}}, rounds=100,
-        model={"name": "least-squares"},
+        model={"name": "least-squares", "bias": False},
         record={"evaluate_every": 100, "checkpoint_every": 0},
     )  # fmt: skip
     result = run(task, Alone(), tmp_path / "run")
@@ -302,7 +302,7 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regressio
     task = job(
         regression, {"batch_size": 1000, "local_epochs": epochs, "client_optimizer": {"learning_rate": step}},
         rounds=120,
-        model={"name": "least-squares"},
+        model={"name": "least-squares", "bias": False},
     )  # fmt: skip
     result = run(task, Alone(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first[:, 0], np.linalg.solve(left, right), rtol=0, atol=1e-8)
@@ -349,7 +349,11 @@ def test_full_batches_with_l1_find_the_lasso(tmp_path: Path, name: str, momentum
         {"server_optimizer": {"momentum": momentum}} if name == "fedavg" else {}
     )
     task = job(
-        folder, algorithm, model={"name": "least-squares"}, regularizer={"name": "l1", "weight": 0.3}, rounds=400
+        folder,
+        algorithm,
+        model={"name": "least-squares", "bias": False},
+        regularizer={"name": "l1", "weight": 0.3},
+        rounds=400,
     )
     result = run(task, Alone(), tmp_path / "run")
     assert result is not None

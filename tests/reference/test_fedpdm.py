@@ -126,9 +126,9 @@ def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:
     "tables",
     [
         {"regularizer": L1},
-        {"model": {"name": "softmax", "l2": 0.0}},
-        {"model": {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}},
-        {"model": {"name": "true-class-logistic", "nonconvex_penalty": 0.1}, "regularizer": L1},
+        {"model": {"name": "softmax", "bias": False, "l2": 0.0}},
+        {"model": {"name": "softmax", "bias": False, "l2": 0.05, "nonconvex_penalty": 0.1}},
+        {"model": {"name": "true-class-logistic", "bias": False, "nonconvex_penalty": 0.1}, "regularizer": L1},
     ],
     ids=["l1", "no penalty", "concave penalty", "the paper's function"],
 )
@@ -152,7 +152,7 @@ def test_exact_sums(skewed: Path) -> None:
 
 
 def test_least_squares(regression: Path) -> None:
-    objective = {"name": "least-squares", "l2": 1e-2}
+    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
     same(local_job(regression, fedpdm(local_steps=4, batch_size=3), model=objective, regularizer=L1), outputs=1)
 
 
@@ -160,7 +160,7 @@ def test_least_squares(regression: Path) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, rule: str) -> None:
     """With S = sum a^(Q-1-r) g_r: y = x_0 - 2 eta S + (1 - 2a^Q) lambda/rho, lambda+ = a^Q lambda + rho eta S."""
-    task = local_job(skewed, fedpdm(local_rule=rule, local_steps=steps), model={"name": "softmax"})
+    task = local_job(skewed, fedpdm(local_rule=rule, local_steps=steps), model={"name": "softmax", "bias": False})
     at, (X, y) = prepare(task, Alone()), rows_of(skewed)[0]
     rng, now = np.random.default_rng(1), Round(2, task.seed, np.ones(11, dtype=bool))
     x_0, lam = rng.normal(size=(2, 640)) / 4
@@ -231,7 +231,7 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
     if gamma:
         best = Lasso(gamma, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
     tables = {"regularizer": {"name": "l1", "weight": gamma}} if gamma else {}
-    result = to_the_end(equal, tmp_path / "run", 300, 24, model={"name": "least-squares"}, **tables)
+    result = to_the_end(equal, tmp_path / "run", 300, 24, model={"name": "least-squares", "bias": False}, **tables)
     assert result.columns["optimality"] < 1e-20  # a square
     assert result.columns["kkt_residual"] < 1e-10
     found = result.model.first[:, 0]
@@ -242,7 +242,7 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
 
 def test_full_batches_find_a_stationary_point_of_a_function_that_is_not_convex(classes: Path, tmp_path: Path) -> None:
     """One-vs-rest with the penalty of (25), beta = 0.05, and l1: the model ends with real zeros."""
-    objective = {"name": "one-vs-rest", "nonconvex_penalty": 0.05}
+    objective = {"name": "one-vs-rest", "bias": False, "nonconvex_penalty": 0.05}
     tables = {"model": objective, "regularizer": {"name": "l1", "weight": 0.02}}
     result = to_the_end(classes, tmp_path / "run", 600, 60, **tables)
     assert result.columns["optimality"] < 1e-10
@@ -258,7 +258,7 @@ def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
 @pytest.mark.parametrize("tables", [{}, {"regularizer": L1}], ids=["smooth", "l1"])
 def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
-    objective = {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}
+    objective = {"name": "softmax", "bias": False, "l2": 0.05, "nonconvex_penalty": 0.1}
     task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
     at, federation = found.ready, found.ready.federation
@@ -287,14 +287,18 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
 def test_steps_that_diverge_are_refused(skewed: Path, rule: str, most: float) -> None:
     prepare(
         local_job(
-            skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": 0.99 * most}), model={"name": "softmax"}
+            skewed,
+            fedpdm(local_rule=rule, client_optimizer={"learning_rate": 0.99 * most}),
+            model={"name": "softmax", "bias": False},
         ),
         Alone(),
     )
     with pytest.raises(UsageError, match=r"a local step multiplies x - x_0 by -1"):
         prepare(
             local_job(
-                skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": most}), model={"name": "softmax"}
+                skewed,
+                fedpdm(local_rule=rule, client_optimizer={"learning_rate": most}),
+                model={"name": "softmax", "bias": False},
             ),
             Alone(),
         )

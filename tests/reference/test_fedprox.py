@@ -52,7 +52,10 @@ def test_the_loop(skewed: Path, mu: float, steps: int, tables: dict[str, Any]) -
 
 
 def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {"model": {"name": "softmax", "nonconvex_penalty": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    tables = {
+        "model": {"name": "softmax", "bias": False, "nonconvex_penalty": 0.2},
+        "regularizer": {"name": "l1", "weight": 0.01},
+    }
     task = local_job(skewed, fedprox(0.7, local_steps=3), **tables)
     expected = plain_loop(task)
     np.testing.assert_allclose(played(task).model, expected, rtol=0, atol=1e-12)
@@ -101,5 +104,5 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(tmp_path_
         "mu": mu,
         "local_steps": E,
     }
-    found = played(local_job(folder, algorithm, rounds=150, model={"name": "least-squares"})).model
+    found = played(local_job(folder, algorithm, rounds=150, model={"name": "least-squares", "bias": False})).model
     np.testing.assert_allclose(found, np.linalg.solve(left, right), rtol=0, atol=1e-10)

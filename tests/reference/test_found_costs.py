@@ -32,7 +32,7 @@ from mpifed.run.config import Job
 
 ROUNDS = 30
 RULE: dict[str, Any] = {"batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}
-NETWORK = {"name": "mlp", "hidden": 4}
+NETWORK = {"name": "mlp", "bias": False, "hidden": 4}
 
 
 def window(t: int) -> float:
@@ -123,7 +123,7 @@ def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path,
     task = job(
         classes,
         {"name": "ssca", "batch_size": batch, "rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1},
-        {"name": "softmax"}, 600, minimize={"name": "norm"},
+        {"name": "softmax", "bias": False}, 600, minimize={"name": "norm"},
         constraint=[{"name": "loss", "classes": list(group), "limit": limit} for group, limit in limits.items()],
     )  # fmt: skip
     row = play(task, tmp_path / "run").columns
@@ -168,7 +168,7 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
         task = job(
             classes,
             {**rule, "tau": 0.1 * factor},
-            {"name": "softmax"},
+            {"name": "softmax", "bias": False},
             80,
             aggregation={"arithmetic": "float"},
             **tables,
@@ -190,7 +190,7 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
 def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp_path: Path) -> None:
     task = job(
         classes, {"name": "ssca", "batch_size": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},
-        {"name": "softmax"}, 1000, minimize={"name": "norm"},
+        {"name": "softmax", "bias": False}, 1000, minimize={"name": "norm"},
         constraint=[{"name": "loss", "classes": [k], "limit": 0.01} for k in range(3)],
     )  # fmt: skip
     result = play(task, tmp_path / "run")
@@ -204,6 +204,6 @@ def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
     from mpifed.run.setup import prepare
 
     rule = {**RULE, "name": "ssca", "local_steps": 2, "margins": "auto"}
-    task = job(classes, rule, {"name": "softmax"}, 2, constraint=[{"name": "norm", "limit": 1.0}])
+    task = job(classes, rule, {"name": "softmax", "bias": False}, 2, constraint=[{"name": "norm", "limit": 1.0}])
     with pytest.raises(UsageError, match=r'margins = "auto" needs .* set local_steps = 1'):
         prepare(task, Alone())

@@ -75,7 +75,7 @@ def test_with_whole_rows_it_is_fedavg(skewed: Path, work: dict[str, int]) -> Non
         **work,
     }
     changes: dict[str, Any] = {
-        "model": {"name": "softmax", "l2": 1e-3}, "participation": {"clients_per_round": 5},
+        "model": {"name": "softmax", "bias": False, "l2": 1e-3}, "participation": {"clients_per_round": 5},
     }  # fmt: skip
     expected = played(task(skewed, algorithm, **changes)).model
     for combine in ("overlaps", "feature-blocks"):
@@ -133,7 +133,7 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
     ("algorithm", "objective", "message"),
     [
         ({"batch_size": 1000}, {}, r"\[algorithm\] batch_size = 1000: the smallest shard"),
-        ({}, {"name": "mlp"}, r"\[model\] name: MLP has parameters that belong to no column"),
+        ({}, {"name": "mlp", "bias": False}, r"\[model\] name: MLP has parameters that belong to no column"),
         ({}, {"name": "softmax", "bias": True}, r"\[model\] name: Softmax has parameters that belong to no column"),
         ({"local_epochs": 2}, {}, r"\[algorithm\] local_steps and local_epochs"),
     ],
@@ -142,6 +142,6 @@ def test_what_does_not_fit(
     shared_path: Path, name: str, algorithm: dict[str, Any], objective: dict[str, Any], message: str
 ) -> None:
     own = {"name": name, **SGD, **({"mu": 1.0} if name == "hyfem" else {}), **algorithm}
-    job = task(grid(shared_path, "2x3"), own, model={"name": "hinge", "l2": PENALTY} | objective)
+    job = task(grid(shared_path, "2x3"), own, model={"name": "hinge", "bias": False, "l2": PENALTY} | objective)
     with pytest.raises(UsageError, match=message):
         prepare(job, Alone())

@@ -29,7 +29,7 @@ def job_of(folder: Path, **algorithm: Any) -> Job:
     more = {key: algorithm.pop(key) for key in ("model", "participation", "rounds", "aggregation") if key in algorithm}
     plain = {"arithmetic": "float", "security": "plain"}
     return task(folder, {"name": "hyfdca", **algorithm}, **{"aggregation": plain, "model": {
-        "name": "hinge", "l2": PENALTY}, **more})  # fmt: skip
+        "name": "hinge", "bias": False, "l2": PENALTY}, **more})  # fmt: skip
 
 
 class Data:
@@ -331,8 +331,8 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
         ({"rule": "paper", "senders": "none"}, {"participation": {"clients_per_round": 2}}, "know the same steps"),
         ({"rule": "accelerated"}, {"participation": {"clients_per_round": 2}}, "needs all 6 clients"),
         ({"rule": "paper"}, {"stop": {"duality_gap": 1e-3}}, "stays large|leaves it large"),
-        ({}, {"model": {"name": "softmax", "l2": 1e-3}}, "no dual problem"),
-        ({}, {"model": {"name": "hinge", "l2": 0.0}}, "needs a penalty"),
+        ({}, {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}, "no dual problem"),
+        ({}, {"model": {"name": "hinge", "bias": False, "l2": 0.0}}, "needs a penalty"),
         ({}, {"regularizer": {"name": "l1", "weight": 0.1}}, "no prox"),
         ({}, {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}, "constraint"),
         ({}, {"record": {"evaluate_rows": 20}}, "all rows"),
@@ -340,6 +340,6 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
 )  # fmt: skip
 def test_refusals(shared_path: Path, algorithm: Any, tables: Any, message: str) -> None:
     folder = grid(shared_path, "2x3")
-    table = {"aggregation": {"security": "plain"}, "model": {"name": "hinge", "l2": PENALTY}, **tables}
+    table = {"aggregation": {"security": "plain"}, "model": {"name": "hinge", "bias": False, "l2": PENALTY}, **tables}
     with pytest.raises(UsageError, match=message):
         prepare(task(folder, {"name": "hyfdca", **algorithm}, **table), Alone())

@@ -59,7 +59,7 @@ def test_overlapping_rectangles(shared_path: Path, algorithm: dict[str, Any], pe
 @pytest.mark.parametrize("size", ["1x1", "3x1", "1x4", "2x3"])
 def test_grids(shared_path: Path, size: str) -> None:
     folder = grid(shared_path, size)
-    job = task(folder, HYFEM, model={"name": "logistic", "l2": PENALTY})
+    job = task(folder, HYFEM, model={"name": "logistic", "bias": False, "l2": PENALTY})
     close(played(job).model, plain_loop(job, folder)[0])
 
 

@@ -41,7 +41,7 @@ ROUNDS, TAU, HIDDEN = 5, 0.3, 3
 RULE: dict[str, Any] = {
     "name": "ssca", "batch_size": 3, "rho": [0.7, 0.3], "gamma": [0.5, 0.35], "tau": TAU, "local_steps": 3,
 }  # fmt: skip
-NETWORK = {"name": "mlp", "hidden": HIDDEN}
+NETWORK = {"name": "mlp", "bias": False, "hidden": HIDDEN}
 MARGIN = 0.125
 # surrogates and changes are rounded to multiples of 2^-40 = 1e-12, once a client and round; constraints magnify that
 EXACT = 1e-9
@@ -255,7 +255,7 @@ PAIRS = {
 def test_a_loss_under_a_constraint(uneven: Path, tmp_path: Path, start: str, pair: str) -> None:
     """Clients without a sample of the counted classes too."""
     expected = compare(
-        uneven, tmp_path / "run", PAIRS[pair], {"name": "softmax", "l2": 5e-3}, softmax,
+        uneven, tmp_path / "run", PAIRS[pair], {"name": "softmax", "bias": False, "l2": 5e-3}, softmax,
         {"start": start, "tau": 0.8, "slack_cost": 300.0}, seed=38,  # its minibatches meet, and cut off
     )  # fmt: skip
     assert ((expected.nu > 0) & (expected.nu < 300)).sum() >= 2
@@ -266,7 +266,7 @@ def test_two_constraints(uneven: Path, tmp_path: Path, start: str) -> None:
     """Every step solved by SLSQP."""
     groups = [Function("loss"), Function("loss", (0,), 0.9), Function("loss", (1, 2), 1.0)]
     compare(
-        uneven, tmp_path / "run", groups, {"name": "softmax", "l2": 1e-2}, softmax,
+        uneven, tmp_path / "run", groups, {"name": "softmax", "bias": False, "l2": 1e-2}, softmax,
         {"start": start, "batch_size": 5, "local_steps": 2, "slack_cost": 20.0}, SLSQP, 3,
         participation={"clients_per_round": 3},
     )  # fmt: skip
@@ -372,7 +372,7 @@ def reached(
     if rule["name"] != "fedavg":
         more["minimize"] = as_table(functions[0])
     batch = {"batch_size": min(len(rows) for rows in data.rows)}
-    result = play(job(folder, batch | rule, {"name": "softmax", "l2": penalty}, rounds, **more), out)
+    result = play(job(folder, batch | rule, {"name": "softmax", "bias": False, "l2": penalty}, rounds, **more), out)
     return model_flat(result.model), result.columns
 
 
@@ -456,7 +456,7 @@ def test_at_an_optimum_with_exact_surrogates_nothing_moves(
     data = read(sorted_rows)
     best, large = optimum(data, functions, penalty), {"rho": [0.9], "gamma": [1.0], "local_steps": 7, "slack_cost": 1e5}
     task = job(
-        sorted_rows, STEEP | large | {"batch_size": batch, "start": start}, {"name": "softmax", "l2": penalty}, 4,
+        sorted_rows, STEEP | large | {"batch_size": batch, "start": start}, {"name": "softmax", "bias": False, "l2": penalty}, 4,
         minimize=as_table(functions[0]),
         constraint=[as_table(one) | {"limit": one.limit} for one in functions[1:]],
     )  # fmt: skip
@@ -484,7 +484,7 @@ def test_bytes_do_not_depend_on_the_number_of_steps(uneven: Path, tmp_path: Path
     clients, rounds, d, found = 6, 2, 20, {}
     for steps in 2, 7:
         task = job(
-            uneven, RULE | {"local_steps": steps}, {"name": "softmax"}, rounds, minimize={"name": "norm"},
+            uneven, RULE | {"local_steps": steps}, {"name": "softmax", "bias": False}, rounds, minimize={"name": "norm"},
             constraint=[{"name": "loss", "limit": 1.2}],
         )  # fmt: skip
         row = play(task, tmp_path / str(steps)).columns
@@ -495,5 +495,5 @@ def test_bytes_do_not_depend_on_the_number_of_steps(uneven: Path, tmp_path: Path
 def test_recursive_estimates_have_no_surrogates_to_share(uneven: Path) -> None:
     rule = RULE | {"variance_reduction": "recursive"}
     with pytest.raises(UsageError, match=r"recursive.*local_steps > 1"):
-        prepare(job(uneven, rule, {"name": "softmax"}, 2), Alone())
-    prepare(job(uneven, rule | {"local_steps": 1}, {"name": "softmax"}, 2), Alone())
+        prepare(job(uneven, rule, {"name": "softmax", "bias": False}, 2), Alone())
+    prepare(job(uneven, rule | {"local_steps": 1}, {"name": "softmax", "bias": False}, 2), Alone())

@@ -131,7 +131,7 @@ def test_which_problems_are_convex() -> None:
         tables = [{"name": name} for name in constraints]
         return {"model": objective, "minimize": {"name": minimize}, "constraint": tables}
 
-    softmax, network = {"name": "softmax", "l2": 0.25}, {"name": "mlp", "l2": 0.25}
+    softmax, network = {"name": "softmax", "bias": False, "l2": 0.25}, {"name": "mlp", "bias": False, "l2": 0.25}
     assert convex(job(softmax, "loss", "loss", "norm"))
     assert curvatures(job(softmax, "loss", "loss", "norm")).tolist() == [0.5, 0.0, 2.0]
     assert curvatures(job(softmax, "norm", "loss")).tolist() == [2.0, 0.0]

@@ -82,7 +82,10 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
 
 
 def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {"model": {"name": "softmax", "nonconvex_penalty": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    tables = {
+        "model": {"name": "softmax", "bias": False, "nonconvex_penalty": 0.2},
+        "regularizer": {"name": "l1", "weight": 0.01},
+    }
     task = local_job(skewed, scaffold(), **tables)
     expected = plain_loop(task)
     same(played(task), expected)
@@ -121,7 +124,7 @@ def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:
     )  # fmt: skip
     data = rows_of(folder)
     best = np.linalg.lstsq(np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data]), rcond=None)[0]
-    tables: dict[str, Any] = {"model": {"name": "least-squares"}, "rounds": 300}
+    tables: dict[str, Any] = {"model": {"name": "least-squares", "bias": False}, "rounds": 300}
     algorithm = {"batch_size": 20, "client_optimizer": {"learning_rate": 0.05}, "local_steps": 8}
     found, plain = (played(local_job(folder, {"name": name, **algorithm}, **tables)) for name in ("scaffold", "fedavg"))
     np.testing.assert_allclose(found.model, best, rtol=0, atol=1e-10)

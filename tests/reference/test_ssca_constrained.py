@@ -130,7 +130,7 @@ def test_lemma_1_solves_38(skewed: Path, start: str, limit: float, c: float) -> 
 
 def norm_job_without_product(folder: Path) -> Job:
     """A job that gives data, draws and start alone."""
-    return job(folder, RULE, {"name": "mlp", "hidden": HIDDEN}, ROUNDS)
+    return job(folder, RULE, {"name": "mlp", "bias": False, "hidden": HIDDEN}, ROUNDS)
 
 
 # --- Algorithm 2 for (37), horizontally --------------------------------------------------------------------------
@@ -295,7 +295,7 @@ THREE = [Function("loss"), Function("loss", (0,), 1.0), Function("loss", (1, 3),
 def test_three_groups_of_classes(
     uneven_classes: Path, tmp_path: Path, start: str, per_round: int | None, c: float
 ) -> None:
-    objective = {"name": "softmax", "l2": 0.02}
+    objective = {"name": "softmax", "bias": False, "l2": 0.02}
     where = compare(uneven_classes, tmp_path / "run", THREE, objective, softmax, c, start, per_round)
     assert set(where.ravel()) == {-1, 0, 1}
     assert len({tuple(row) for row in where}) > 3
@@ -303,7 +303,7 @@ def test_three_groups_of_classes(
 
 def test_three_groups_of_classes_and_a_network(uneven_classes: Path, tmp_path: Path) -> None:
     groups = [Function("loss", (0,), 1.4), Function("loss", (1, 3), 1.4), Function("norm", None, 3.0)]
-    objective = {"name": "mlp", "hidden": 3, "l2": 0.01}
+    objective = {"name": "mlp", "bias": False, "hidden": 3, "l2": 0.01}
     where = compare(uneven_classes, tmp_path / "run", [Function("loss"), *groups], objective, network(3, 4), 1e3)
     assert set(where.ravel()) == {-1, 0, 1}
 
@@ -312,7 +312,7 @@ def test_three_groups_of_classes_and_a_network(uneven_classes: Path, tmp_path: P
 def test_neyman_and_pearson(two_classes: Path, tmp_path: Path, start: str) -> None:
     """The loss on class 0 is minimized while class 1 is misclassified with probability 0.35 at most."""
     functions = [Function("loss", (0,)), Function("error-rate", (1,), 0.35)]
-    objective = {"name": "softmax", "l2": 0.01}
+    objective = {"name": "softmax", "bias": False, "l2": 0.01}
     where = compare(two_classes, tmp_path / "run", functions, objective, softmax, 50.0, start)
     assert set(where.ravel()) == {-1, 0, 1}
 
@@ -321,13 +321,13 @@ def test_neyman_and_pearson(two_classes: Path, tmp_path: Path, start: str) -> No
 @pytest.mark.parametrize("radius, c", [(0.4, 1e4), (0.05, 0.5), (50.0, 1e4)])
 def test_a_bound_on_the_norm(two_classes: Path, tmp_path: Path, start: str, radius: float, c: float) -> None:
     functions = [Function("loss"), Function("norm", None, radius)]
-    where = compare(two_classes, tmp_path / "run", functions, {"name": "softmax"}, softmax, c, start)
+    where = compare(two_classes, tmp_path / "run", functions, {"name": "softmax", "bias": False}, softmax, c, start)
     assert set(where.ravel()) == {{0.4: 0, 0.05: 1, 50.0: -1}[radius]}
 
 
 def test_the_norm_under_three_constraints(uneven_classes: Path, tmp_path: Path) -> None:
     functions = [Function("norm"), *(one._replace(limit=one.limit + 0.1) for one in THREE[1:])]
-    where = compare(uneven_classes, tmp_path / "run", functions, {"name": "softmax"}, softmax, 20.0)
+    where = compare(uneven_classes, tmp_path / "run", functions, {"name": "softmax", "bias": False}, softmax, 20.0)
     assert set(where.ravel()) == {-1, 0, 1}
 
 
@@ -345,7 +345,9 @@ def test_the_surrogate_is_a_weighted_sum(skewed: Path, tmp_path: Path, start: st
     if constrains:
         task = norm_job(skewed, limit, 1e5, start=start)
     else:
-        task = job(skewed, {**RULE, "start": start}, {"name": "mlp", "hidden": HIDDEN, "l2": penalty}, ROUNDS)
+        task = job(
+            skewed, {**RULE, "start": start}, {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": penalty}, ROUNDS
+        )
     data, w = read(skewed), omega(first_model(task))
     shapes, kept = [part.shape for part in w], []
     for t in range(1, ROUNDS + 1):

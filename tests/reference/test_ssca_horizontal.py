@@ -67,7 +67,7 @@ def job(folder: Path, **changes: Any) -> Job:
         "rounds": ROUNDS,
         "seed": 11,
         "data": {"path": str(folder)},
-        "model": {"name": "mlp", "hidden": HIDDEN, "l2": LAMBDA},
+        "model": {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": LAMBDA},
         "algorithm": {"name": "ssca", "batch_size": B, "rho": list(RHO), "gamma": list(GAMMA), "tau": TAU},
         "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
@@ -209,7 +209,7 @@ def test_full_batches_find_the_optimum_of_a_convex_problem(classes: Path, tmp_pa
 
     best = minimize(objective, np.zeros(federation.features * 3), jac=True, tol=1e-12)
     table = {
-        "model": {"l2": penalty, "name": "softmax"},
+        "model": {"l2": penalty, "name": "softmax", "bias": False},
         "algorithm": {"name": "ssca", "batch_size": size, "rho": rho, "gamma": [1.0], "tau": 0.8},
     }
     task = checked({

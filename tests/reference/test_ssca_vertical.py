@@ -33,7 +33,7 @@ from paper import (
 ROUNDS, HIDDEN = 6, 4
 RULE: dict[str, Any] = {"batch_size": 16, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15}
 VERTICAL, HORIZONTAL = {"name": "ssca", **RULE}, {"name": "ssca", **RULE}
-NETWORK = {"name": "mlp", "hidden": HIDDEN, "l2": 2e-3}
+NETWORK = {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": 2e-3}
 BIAS: dict[bool, dict[str, bool]] = {False: {}, True: {"bias": True}}
 HOLDERS: list[dict[str, int]] = [{}, {"label_holder": 3}, {"label_holder": 0, "head_client": 0}, {"head_client": 2}]
 
@@ -67,7 +67,7 @@ def test_algorithm_4(
     shared_path: Path, tmp_path: Path, start: str, limit: float, c: float, holder: dict[str, int], bias: bool
 ) -> None:
     folder = all_digits(shared_path, "columns", 5)
-    objective = {"name": "mlp", "hidden": HIDDEN, **BIAS[bias]}
+    objective = {"name": "mlp", "bias": False, "hidden": HIDDEN, **BIAS[bias]}
     rule = {**VERTICAL, "start": start, "slack_cost": c, **holder}
     task = job(folder, rule, objective, ROUNDS, **norm_under(limit))
     expected = constrained(task, read(folder), limit, lambda t: c, start)
@@ -85,7 +85,7 @@ def test_several_constraints(shared_path: Path, tmp_path: Path) -> None:
     groups = [Function("loss", (0, 1, 2), 1.9), Function("loss", (5, 8), 2.0), Function("norm", None, 1.0)]
     task = job(
         folder, {**VERTICAL, "tau": 0.5, "batch_size": 60, "slack_cost": 30.0, "label_holder": 2},
-        {"name": "softmax", "l2": 1e-3}, 5,
+        {"name": "softmax", "bias": False, "l2": 1e-3}, 5,
         constraint=[
             {"name": "loss", "classes": [0, 1, 2], "limit": 1.9},
             {"name": "loss", "classes": [5, 8], "limit": 2.0},
@@ -128,7 +128,7 @@ def test_the_labels_may_be_with_anybody(shared_path: Path, tmp_path: Path, numbe
     """However sums are made, and clients computed together."""
     folder = all_digits(shared_path, "columns", 5)
     more = {"aggregation": {"arithmetic": numbers}, "data": {"path": str(folder), "block": block}, **norm_under(2.1)}
-    objective = {"name": "mlp", "hidden": HIDDEN}
+    objective = {"name": "mlp", "bias": False, "hidden": HIDDEN}
     one, *others = (
         play(job(folder, {**VERTICAL, **holder}, objective, 3, **more), tmp_path / str(n)).model
         for n, holder in enumerate(HOLDERS)

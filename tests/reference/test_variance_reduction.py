@@ -36,7 +36,7 @@ ROUNDS = 7
 RULE: dict[str, Any] = {
     "batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.3, "variance_reduction": "recursive",
 }  # fmt: skip
-NETWORK = {"name": "mlp", "hidden": 4}
+NETWORK = {"name": "mlp", "bias": False, "hidden": 4}
 
 
 @pytest.fixture(scope="session", params=["rows", "columns"])
@@ -142,7 +142,7 @@ def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
     groups = [Function("loss", (0, 1), 1.9), Function("loss", (5, 8, 9), 2.0), Function("norm", None, 0.3)]
     task = job(
         split_digits, rule(data, batch_size=10 if data.split == "rows" else 60, tau=0.8, slack_cost=20.0),
-        {"name": "softmax", "l2": 1e-3}, 5,
+        {"name": "softmax", "bias": False, "l2": 1e-3}, 5,
         constraint=[
             {"name": "loss", "classes": [0, 1], "limit": 1.9},
             {"name": "loss", "classes": [5, 8, 9], "limit": 2.0},

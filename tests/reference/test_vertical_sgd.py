@@ -22,7 +22,7 @@ from paper import (
 
 ROUNDS, PENALTY = 6, 3e-3
 STEP = {"initial": 0.4, "exponent": 0.25}
-NETWORK = {"name": "mlp", "hidden": 4, "l2": PENALTY}
+NETWORK = {"name": "mlp", "bias": False, "hidden": 4, "l2": PENALTY}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -62,7 +62,7 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(shared_path: Path,
 
 def test_least_squares(columns: Path, tmp_path: Path) -> None:
     rule = {"name": "vertical-sgd", "batch_size": 11, "server_optimizer": {"learning_rate": 0.1}}
-    task, data = job(columns, rule, {"name": "least-squares", "l2": PENALTY}, ROUNDS), read(columns)
+    task, data = job(columns, rule, {"name": "least-squares", "bias": False, "l2": PENALTY}, ROUNDS), read(columns)
     w = first_model(task).first[:, 0]
     for t in range(1, ROUNDS + 1):
         ((weight, rows),) = draw(task, data, t)

@@ -24,7 +24,7 @@ MAY = {
     "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
     "forecast": ["core", "maths", "shards", "algorithms", "comm", "run", "forecast"],
-    "batch_size": ["core", "shards", "comm", "run", "forecast", "batch"],
+    "batch": ["core", "shards", "comm", "run", "forecast", "batch"],
     "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "scaling": ["core", "shards", "run", "forecast", "batch.plugin", "plots", "scaling"],
     "plots.py": ["core", "run.best", "run.history"],
@@ -150,8 +150,8 @@ def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
-        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
+        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 2, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
     commands = [

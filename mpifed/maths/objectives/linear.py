@@ -79,7 +79,6 @@ class OfScores(Linear):
     """
 
     unpenalized: ClassVar[tuple[str, ...]] = ("bias",)
-    l2: Weight = 0.0
     bias: bool | None = None
     penalize_bias: bool = field(default=False, kw_only=True)
 

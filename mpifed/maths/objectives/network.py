@@ -55,7 +55,6 @@ class MLP(Linear):
     unpenalized: ClassVar[tuple[str, ...]] = ("hidden_bias", "output_bias")
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     bias: bool | None = None
-    l2: Weight = 0.0
     nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
     loss_name: Literal["cross-entropy", "squared-error"] = field(default="cross-entropy", metadata={"key": "loss"})
     penalize_bias: bool = field(default=False, kw_only=True)

@@ -22,8 +22,8 @@ from mpifed.cli import main
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
 ALL = {"name": "hyfdca", "primal": "clear"}
-HINGE = {"name": "hinge", "l2": 5e-3}
-SOFTMAX = {"name": "softmax", "l2": 1e-3}
+HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
+SOFTMAX = {"name": "softmax", "bias": False, "l2": 1e-3}
 
 
 def table(folder: Path, algorithm: dict[str, Any], channel: str, **changes: Any) -> dict[str, Any]:
@@ -274,8 +274,8 @@ def test_gradients_in_own_columns(patches: Path, audit: Callable[..., Audit]) ->
         "batch_size": 1,
         "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
     }
-    found = audit(patches, average, "plain", 1, model={"name": "logistic", "l2": 1e-3})
+    found = audit(patches, average, "plain", 1, model={"name": "logistic", "bias": False, "l2": 1e-3})
     one = attack(found, "reconstruction", "each client's upload")
     assert (one.recovered, one.of) == (6, 6)
-    hidden_ = audit(patches, average, "masked", 1, model={"name": "logistic", "l2": 1e-3})
+    hidden_ = audit(patches, average, "masked", 1, model={"name": "logistic", "bias": False, "l2": 1e-3})
     assert not attack(hidden_, "reconstruction", "sealed uploads").success

@@ -33,7 +33,7 @@ MASKED = {"security": "masked"}
 
 def table(folder: Path, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "mlp", "hidden": 6},
+        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "mlp", "bias": False, "hidden": 6},
         "algorithm": SSCA, "record": {"evaluate_every": 0},
     }  # fmt: skip
     return base | changes
@@ -84,7 +84,7 @@ def _rows(shard: Any) -> Any:
 
 def test_masked_uploads_of_one_row_do_not(digits: Path, audit: Callable[..., Audit]) -> None:
     """The same job: six hidden cells cannot tell the sum of eight rows apart either."""
-    found = audit(digits, sum=MASKED)
+    found = audit(digits, aggregation=MASKED)
     assert names(found) == []
     for one in found.attempts:
         assert not one.success
@@ -111,7 +111,7 @@ def test_a_mask_that_is_none_is_found(
     from mpifed.comm.masking.masked import Masked
 
     monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
-    found = audit(digits, sum=MASKED)
+    found = audit(digits, aggregation=MASKED)
     assert found.channel == "masked"
     assert names(found) == ["not-uniform", "no-mask", "few-streams", "uneven-mask", "reconstruction"]
     assert attack(found, "reconstruction", "sealed uploads").recovered == 16
@@ -119,8 +119,8 @@ def test_a_mask_that_is_none_is_found(
 
 def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[..., Audit]) -> None:
     """No mask helps where three clients send one row each: the sum itself tells them apart."""
-    wide = {"model": {"name": "mlp", "hidden": 12}, "participation": {"clients_per_round": 3}}
-    found = audit(digits, 1, sum=MASKED, **wide)
+    wide = {"model": {"name": "mlp", "bias": False, "hidden": 12}, "participation": {"clients_per_round": 3}}
+    found = audit(digits, 1, aggregation=MASKED, **wide)
     assert names(found) == ["determined", "inversion"]
     one = attack(found, "inversion", "the opened sum")
     assert (one.recovered, one.of) == (3, 3)
@@ -129,7 +129,7 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
 
 
 def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[..., Audit]) -> None:
-    wide = {"model": {"name": "mlp", "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
+    wide = {"model": {"name": "mlp", "bias": False, "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
     found = audit(sides, 1, **wide)
     assert names(found) == ["answers", "determined", "inversion", "inner-products", "linear-system"]
     for name in ("inner-products", "linear-system"):
@@ -137,7 +137,7 @@ def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[...
         assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
     allowed = {"security": "masked", "allow": own}
-    hidden = audit(sides, 1, sum=allowed, **wide)
+    hidden = audit(sides, 1, aggregation=allowed, **wide)
     assert names(hidden) == ["single-holder", "determined", "inversion"]
     for one in (found, hidden):  # the server puts the gradient of whole rows together, in every channel
         assert attack(one, "inversion", "the opened sum").recovered == 5
@@ -151,14 +151,14 @@ def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[...
 
 def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..., Audit]) -> None:
     own = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = audit(sides, 1, sum=own, algorithm=VERTICAL | {"batch_size": 40})
+    found = audit(sides, 1, aggregation=own, algorithm=VERTICAL | {"batch_size": 40})
     assert names(found) == ["single-holder"]
     assert "tried up to 10" in attack(found, "inversion", "the opened sum").text
 
 
 def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
     alone = {"aggregation": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
-    found = audit(digits, 2, model={"name": "mlp", "hidden": 16}, **alone)
+    found = audit(digits, 2, model={"name": "mlp", "bias": False, "hidden": 16}, **alone)
     assert "single-holder" in names(found)
     assert attack(found, "reconstruction", "the opened sum").success
 
@@ -169,7 +169,7 @@ def test_sums_that_only_put_together_are_seen(
     """An algorithm that declares a sum, and whose clients add zeros wherever others have something."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "laws"))
     own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 4}
-    found = audit(columns, algorithm=own, model={"name": "least-squares"}, sum=MASKED)
+    found = audit(columns, algorithm=own, model={"name": "least-squares", "bias": False}, aggregation=MASKED)
     assert names(found) == ["single-holder"]
     assert found.findings[0].text == (
         "gradients.placed: 26 of 26 values that are not zero come from one client alone, to the server"
@@ -219,7 +219,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "scaffold": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 2},
     "fedpdm": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0},
     "ssca-vertical": VERTICAL,
-    "vertical-sgd": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}},
+    "vertical-sgd": {"batch_size": 7, "server_optimizer": {"learning_rate": 0.5}},
     "hybrid-fedavg": {
         "batch_size": 7,
         "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
@@ -232,10 +232,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 COLUMNS, CELLS = ("ssca-vertical", "vertical-sgd"), ("hybrid-fedavg", "hyfdca", "bundle", "hyfem")
 
 
+def plain(name: str) -> str:
+    return name.removesuffix("-horizontal").removesuffix("-vertical")
+
+
 def test_every_algorithm_is_here() -> None:
     from mpifed.algorithms import ALGORITHMS as known
 
-    assert set(ALGORITHMS) == set(known)
+    assert {plain(name) for name in ALGORITHMS} == set(known)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -243,12 +247,12 @@ def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(
     name: str, digits: Path, sides: Path, patches: Path, halves: Path
 ) -> None:
     folder = {**dict.fromkeys(COLUMNS, sides), **dict.fromkeys(CELLS, patches), "cocoa": halves}.get(name, digits)
-    own = {} if folder in (digits, sides) else {"model": {"name": "logistic", "l2": 1e-3}}
+    own = {} if folder in (digits, sides) else {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
     allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name in COLUMNS else {}
     for channel in ("plain", "masked"):
         job = checked(
             table(
-                folder, algorithm=ALGORITHMS[name] | {"name": name},
+                folder, algorithm=ALGORITHMS[name] | {"name": plain(name)},
                 aggregation={"security": channel} | (allow if channel == "masked" else {}), **own,
             )
         )  # fmt: skip
@@ -314,7 +318,7 @@ def test_a_verdict_does_not_wait_for_pictures(
 
 
 def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
-    job = checked(table(digits, record={"evaluate_every": 0, "transcript": 2}, sum=MASKED))
+    job = checked(table(digits, record={"evaluate_every": 0, "transcript": 2}, aggregation=MASKED))
     run(job, Alone(), tmp_path / "run")
     found = audited(tmp_path / "run", (), None)
     assert found.source == f"of {tmp_path / 'run'}" and found.rounds == 2
@@ -372,7 +376,7 @@ def test_neither_run_nor_job(tmp_path: Path) -> None:
 
 def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> None:
     leaving = {"participation": {"dropout_rate": 0.1, "max_dropouts": 3}}
-    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, sum=MASKED, **leaving)
+    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, aggregation=MASKED, **leaving)
     assert found.uniform.uniform is True
     assert names(found) == []
 

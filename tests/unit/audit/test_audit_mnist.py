@@ -28,7 +28,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             assert ended.exit_code == 0, ended.output
         table = {
             "name": "mnist", "rounds": 2, "data": {"path": str(folder / "data")}, "record": {"evaluate_every": 0},
-            "model": {"name": "mlp", "hidden": 32},
+            "model": {"name": "mlp", "bias": False, "hidden": 32},
             "algorithm": {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]},
         }  # fmt: skip
         found: Path = write_job(folder / "job.toml", table)

@@ -68,8 +68,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+        "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes
@@ -402,7 +402,7 @@ def test_the_server_hosts_the_key_of_the_encryption(
 # --- no false alarm --------------------------------------------------------------------------------------------------
 
 PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40, "primal": "clear"}
-HINGE = {"name": "hinge", "l2": 0.01}
+HINGE = {"name": "hinge", "bias": False, "l2": 0.01}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("six", {"record": {"evaluate_every": 1}}),
     "some": ("six", {"participation": {"clients_per_round": 4}}),

@@ -17,7 +17,7 @@ SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
 def stage(folder: Path, algorithm: dict[str, Any], rounds: int = 1, **changes: Any) -> Stage:
     table: dict[str, Any] = {
-        "name": "conditions", "rounds": 5, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "name": "conditions", "rounds": 5, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
         "algorithm": algorithm, "record": {"evaluate_every": 0},
     }  # fmt: skip
     return rehearse(checked(table | changes), rounds)
@@ -48,7 +48,7 @@ def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
     found = stage(
         regression,
         {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
-        model={"name": "least-squares"},
+        model={"name": "least-squares", "bias": False},
     )
     one = of(conditions(found), "changes", "server")
     features = found.algorithm.problem.features
@@ -58,11 +58,11 @@ def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
 
 def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     """B K unknowns against d = J (K + L), for J = 6, K = 64, L = 10; one sample and six hidden cells give it away."""
-    found = stage(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "hidden": 6})
+    found = stage(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(found), "gradients", "server")
     assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
     assert "B K = 1 x 64 = 64" in one.paper and "6 x (64 + 10) = 444: 444" in one.paper
-    many = stage(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "hidden": 6})
+    many = stage(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(many), "gradients", "server")
     assert (one.unknowns, one.numbers, one.counted) == (1280, 445, True)
     assert (one.verdict, one.missing) == (UNDERDETERMINED, 1280 - 445)
@@ -73,7 +73,7 @@ def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
     """(M + 1) d of the papers: two constraints send their gradients too."""
     found = stage(
         digits, {"name": "ssca", "batch_size": 1, "slack_cost": 20.0} | SIZES,
-        model={"name": "mlp", "hidden": 2},
+        model={"name": "mlp", "bias": False, "hidden": 2},
         constraint=[{"name": "loss", "classes": [k], "limit": 1.0} for k in (1, 2)],
     )  # fmt: skip
     one = of(conditions(found), "gradients", "server")
@@ -83,7 +83,7 @@ def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
 
 def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     """The unknowns add up, the numbers do not: eight rows are too many for 2 hidden cells, one is not."""
-    tables: dict[str, Any] = {"model": {"name": "mlp", "hidden": 2}}
+    tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 2}}
     plain = conditions(
         stage(digits, {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, **tables)
     )
@@ -116,7 +116,7 @@ def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
 
 def test_scores_of_vertical_data(sides: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
-    tables: dict[str, Any] = {"model": {"name": "mlp", "hidden": 4}}
+    tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 4}}
     found = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
     one = of(conditions(found), "scores", "server")
     assert (one.unknowns, one.numbers, one.equations) == (3 * 12, 3 * 4, 3 * 4)
@@ -125,7 +125,7 @@ def test_scores_of_vertical_data(sides: Path) -> None:
     assert (heard.unknowns, heard.numbers, heard.equations) == ((3 + 4) * others, 12, 12)
     assert f"sum of J K_i + B K_i = {4 * others} + {3 * others}" in heard.paper
     assert heard.rounds_until is None  # every round brings weights that are not known
-    wide = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "hidden": 16})
+    wide = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16})
     one = of(conditions(wide), "scores", "server")
     assert (one.unknowns, one.equations, one.verdict) == (36, 36, DETERMINED)  # 16 cells, 12 columns
 

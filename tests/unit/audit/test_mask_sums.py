@@ -22,11 +22,11 @@ from mpifed.run.transcript import Transcript
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 CELLS = {
     "algorithm": {"name": "hyfdca", "rule": "damped", "primal": "sealed"},
-    "model": {"name": "hinge", "l2": 0.01},
+    "model": {"name": "hinge", "bias": False, "l2": 0.01},
 }  # fmt: skip
 KEPT = {
     "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 3, "primal": "clear"},
-    "model": {"name": "hinge", "l2": 0.01},
+    "model": {"name": "hinge", "bias": False, "l2": 0.01},
     "participation": {"clients_per_round": 4}, "audit": {"accept": ["in-the-clear", "moved-row"]},
 }  # fmt: skip
 
@@ -56,8 +56,8 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple
 
     def audit(folder: Path, *arguments: str, **changes: Any) -> tuple[dict[str, str], str]:
         base: dict[str, Any] = {
-            "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
+            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
             "record": {"evaluate_every": 0},
             "aggregation": {"security": "masked"},
         }  # fmt: skip

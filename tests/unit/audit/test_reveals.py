@@ -14,6 +14,8 @@ from jobs_in_python import checked
 from own_reveals import renamed
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit import gradients
 from mpifed.audit.command import audited
 from mpifed.audit.gradients import beyond_chance
@@ -23,13 +25,12 @@ from mpifed.audit.report import Audit, as_json
 from mpifed.audit.sent import _near
 from mpifed.audit.stage import rehearse
 from mpifed.cli import main
-from mpifed.core.reveals import Reveals
 
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-HINGE = {"name": "hinge", "l2": 5e-3}
-LOGISTIC = {"name": "logistic", "l2": 1e-3}
-WIDE = {"name": "mlp", "hidden": 16}
+HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
+LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
+WIDE = {"name": "mlp", "bias": False, "hidden": 16}
 NOISE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "distribution": "float"}
 
 
@@ -78,12 +79,12 @@ CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]]
     "scaffold": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, {}),
     "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX,
     {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0}, {}),
-    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "mlp", "hidden": 6}, {"batch_size": 1} | SIZES, {}),
+    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "mlp", "bias": False, "hidden": 6}, {"batch_size": 1} | SIZES, {}),
     "ssca-vertical": (
         {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch_size": 3, "label_holder": 2} | SIZES,
         {"record": {"evaluate_every": 1}},
     ),
-    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch_size": 3, "client_optimizer": {"learning_rate": 0.5}},
+    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch_size": 3, "server_optimizer": {"learning_rate": 0.5}},
     {}),
     "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC,
     {"batch_size": 1, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}}}, {}),
@@ -99,8 +100,10 @@ CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]]
 
 
 def test_every_algorithm_is_here() -> None:
-    assert set(CASES) == set(ALGORITHMS)
-    assert all(issubclass(kind, Reveals) for kind in ALGORITHMS.values())
+    named = {name.removesuffix("-horizontal").removesuffix("-vertical") for name in CASES}
+    assert named == set(ALGORITHMS)
+    kinds = {**ALGORITHMS, "ssca": SSCAHorizontal, "ssca, columns": SSCAVertical}
+    assert all(kind.explains_answers() for kind in kinds.values())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,7 +112,8 @@ def test_other_names_of_exchanges_silence_no_attack(
 ) -> None:
     successful, folder, rounds, objective, settings, more = CASES[name]
     data = request.getfixturevalue(folder)
-    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (name, renamed(name)))
+    plain = name.removesuffix("-horizontal").removesuffix("-vertical")
+    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (plain, renamed(name)))
     assert {one.attack for one in own.attempts if one.success and one.attack != "membership"} == successful
     assert as_json(own)["attacks"] == as_json(other)["attacks"]
     assert [_nameless(one) for one in own.remarks] == [_nameless(one) for one in other.remarks]
@@ -129,7 +133,7 @@ def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
     def noise(kind: str) -> Any:
         table = {
             "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "model": SOFTMAX,
-            "algorithm": {"name": kind, "batch_size": 5}, "client_optimizer": {"learning_rate": 0.5},
+            "algorithm": {"name": kind, "batch_size": 5, "client_optimizer": {"learning_rate": 0.5}},
             "privacy": NOISE | privacy,
         }  # fmt: skip
         stage = rehearse(checked(table), 2)
@@ -178,7 +182,12 @@ def test_few_rows_in_gradients_of_which_nothing_is_said(digits: Path, audit: Cal
 
 def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[..., Audit]) -> None:
     """Without the penalty FedAvg would have sent: taking that off hides the row, and so what is sent is tried, too."""
-    found = audit(digits, 3, SOFTMAX | {"l2": 0.1}, {"name": "own_reveals:Inherited", "batch_size": 1, "step": [0.5]})
+    found = audit(
+        digits,
+        3,
+        SOFTMAX | {"l2": 0.1},
+        {"name": "own_reveals:Inherited", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+    )
     tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
     assert len(tried) == 2 and "taken for" in tried[1].text
     assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
@@ -204,7 +213,11 @@ def test_sums_over_dual_variables(alone: Path, audit: Callable[..., Audit]) -> N
 def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
     """What is sealed is tried as if it were not, and shows nothing."""
     found = audit(
-        digits, 2, {"name": "mlp", "hidden": 6}, {"name": "own_reveals:Raw"}, aggregation={"security": "masked"}
+        digits,
+        2,
+        {"name": "mlp", "bias": False, "hidden": 6},
+        {"name": "own_reveals:Raw"},
+        aggregation={"security": "masked"},
     )
     assert attack(found, "reconstruction", "sealed uploads").recovered == 0
     assert not any(one.success for one in found.attempts) and found.leaks == []
@@ -219,7 +232,7 @@ def test_the_readme_example_says_it(
     (source,) = [one for one in sources if "class ServerMomentum" in one]
     (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "step": 0.1}
+    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert not any("does not say" in one for one in found.remarks)
@@ -323,7 +336,7 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
 )
 def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     table = {
-        "name": "wrong", "rounds": 1, "data": {"path": str(digits)}, "model": {"name": "softmax"},
+        "name": "wrong", "rounds": 1, "data": {"path": str(digits)}, "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": f"own_reveals:{kind}"}, "record": {"evaluate_every": 0},
     }  # fmt: skip
     job = write_job(tmp_path / "job.toml", table)

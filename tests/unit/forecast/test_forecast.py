@@ -50,9 +50,8 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
         "name": "t",
         "rounds": 7,
         "data": {"path": str(digits)},
-        "model": {"name": "mlp", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20},
-        "client_optimizer": {"learning_rate": 0.1},
+        "model": {"name": "mlp", "bias": False, "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 3},
     }
     return write_job(tmp_path / "job.toml", table)
@@ -84,7 +83,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     """Set-up exchanges that are played again and again, rows that several clients hold, X'alpha in the clear."""
     job = {
         "name": "cells", "rounds": 3, "data": {"path": str(patchwork), "block": 2},
-        "model": {"name": "hinge", "l2": 5e-3},
+        "model": {"name": "hinge", "bias": False, "l2": 5e-3},
         "algorithm": {"name": "hyfdca", "rule": rule, "primal": "clear"},
         "aggregation": {"security": channel}, "record": {"evaluate_every": 0},
     }  # fmt: skip
@@ -93,7 +92,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     ran(path, (), tmp_path / "run")
     check_bytes(found, tmp_path / "run")
     assert [one["times"] for one in found["setup"]] == ([20, 20] if rule == "damped" else [1])
-    assert [one["channel"] for one in found["exchanges"]] == [channel, channel, "plain"]
+    assert [one["security"] for one in found["exchanges"]] == [channel, channel, "plain"]
     assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
@@ -186,6 +185,7 @@ def test_a_set_up_and_clients_that_hear(
 
 
 SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
+NO_STEPS = "client_optimizer={}"  # of SSCA
 GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
 
 
@@ -211,7 +211,7 @@ def test_data_split_by_columns(
     path = request.getfixturevalue(data)
     allow = ALLOW if "label_holder" in extra else ALLOW.replace('"slopes", ', "").replace('"certificate-slopes", ', "")
     changes = (
-        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3",
+        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", NO_STEPS, GROUP, "rounds=3",
         f"aggregation.security={channel}",
         allow,
     )  # fmt: skip
@@ -234,7 +234,7 @@ def test_data_split_by_columns(
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
     algorithm = '{name = "ssca", batch_size = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
-    changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
+    changes = (f"algorithm={algorithm}", NO_STEPS, GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     assert [one["name"] for one in found["setup"]] == ["shares"]
@@ -372,7 +372,7 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
-    with pytest.raises(UsageError, match="batch = 10000: the smallest shard"):
+    with pytest.raises(UsageError, match="batch_size = 10000: the smallest shard"):
         forecast(job, ("algorithm.batch_size=10000",), ranks=1)
 
 
@@ -384,9 +384,8 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
         "name": "large",
         "rounds": 40,
         "data": {"path": str(tmp_path / "data")},
-        "model": {"name": "least-squares"},
-        "algorithm": {"name": "fedavg", "batch_size": 10},
-        "client_optimizer": {"learning_rate": 0.1},
+        "model": {"name": "least-squares", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 10, "client_optimizer": {"learning_rate": 0.1}},
     }
     path = tmp_path / "job.toml"
 

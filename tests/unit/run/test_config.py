@@ -30,7 +30,7 @@ def table(**changes: Any) -> dict[str, Any]:
         "name": "job",
         "rounds": 3,
         "data": {"path": "somewhere"},
-        "model": {"name": "softmax"},
+        "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
     }
     return copy.deepcopy(base) | changes
@@ -57,7 +57,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             seeed=3,
             data={"block": "two"},
             aggregation={"arithmetic": "exactly"},
-            model={"name": "mlp", "hidden": -1, "hiden": 4},
+            model={"name": "mlp", "bias": False, "hidden": -1, "hiden": 4},
             algorithm={"name": "fedavg", "batch_size": 2.5, "local_epochs": 0},
         )
     )
@@ -102,20 +102,27 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"model": {"name": "soft"}}, ", ".join(OBJECTIVES)),
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
         (
-            {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": -0.1}},
+            {"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": -0.1}}},
             "[client_optimizer] learning_rate = -0.1",
         ),
         (
             {
-                "algorithm": {"name": "fedavg", "batch_size": 4},
-                "client_optimizer": {"learning_rate": [0.1, 0.2, 0.3]},
+                "algorithm": {
+                    "name": "fedavg",
+                    "batch_size": 4,
+                    "client_optimizer": {"learning_rate": [0.1, 0.2, 0.3]},
+                },
             },
             "[client_optimizer] learning_rate = [0.1, 0.2, 0.3]: a learning rate is a number, or a schedule",
         ),
         (
             {
-                "algorithm": {"name": "fedavg", "batch_size": 4, "problem": 1},
-                "client_optimizer": {"learning_rate": 0.1},
+                "algorithm": {
+                    "name": "fedavg",
+                    "batch_size": 4,
+                    "problem": 1,
+                    "client_optimizer": {"learning_rate": 0.1},
+                },
             },
             "problem: unknown key",
         ),
@@ -136,7 +143,7 @@ def test_what_must_be_there(missing: str) -> None:
 
 def test_integers_are_good_enough_for_real_numbers() -> None:
     whole = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1}}
-    job = checked(table(algorithm=whole, model={"name": "softmax", "l2": 0}))
+    job = checked(table(algorithm=whole, model={"name": "softmax", "bias": False, "l2": 0}))
     assert job.make_algorithm(problem()).client_optimizer == SGD(1.0)
 
 
@@ -144,7 +151,7 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     job = checked(
         table(
             algorithm={"name": "ssca", "batch_size": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
-            model={"name": "mlp", "hidden": 7},
+            model={"name": "mlp", "bias": False, "hidden": 7},
         )
     )
     task = problem()
@@ -160,10 +167,14 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
         {"aggregation": {"arithmetic": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
         {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
         {
-            "algorithm": {"name": "fedavg", "batch_size": 4, "local_epochs": 2},
-            "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+            "algorithm": {
+                "name": "fedavg",
+                "batch_size": 4,
+                "local_epochs": 2,
+                "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+            },
         },
-        {"model": {"name": "mlp", "l2": 1e-17}},
+        {"model": {"name": "mlp", "bias": False, "l2": 1e-17}},
     ],
 )
 def test_what_is_written_reads_back_as_the_same_job(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -356,7 +367,11 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: counts no sample"),
         ({"minimize": {"name": "loss", "classes": [9]}}, {}, "[minimize] classes = [9]: the data have classes 0 to 2"),
         (
-            {"minimize": {"name": "norm"}, "constraint": [LOSS], "model": {"name": "softmax", "l2": 0.1}},
+            {
+                "minimize": {"name": "norm"},
+                "constraint": [LOSS],
+                "model": {"name": "softmax", "bias": False, "l2": 0.1},
+            },
             {},
             '[model] l2 = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
         ),
@@ -424,8 +439,12 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ),
         (
             {
-                "algorithm": {"name": "vertical-sgd", "batch_size": 4, "label_holder": 5},
-                "server_optimizer": {"learning_rate": 0.1},
+                "algorithm": {
+                    "name": "vertical-sgd",
+                    "batch_size": 4,
+                    "label_holder": 5,
+                    "server_optimizer": {"learning_rate": 0.1},
+                },
             },
             COLUMNS,
             "[algorithm] label_holder = 5: clients are numbered 0 to 2",
@@ -454,10 +473,10 @@ def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> No
 
 
 def test_real_targets_have_no_classes() -> None:
-    real = {"model": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
+    real = {"model": {"name": "least-squares", "bias": False}, "constraint": [LOSS | {"classes": [0]}]}
     (line,) = misfits({"algorithm": SSCA} | real, {"outputs": 1})
     assert "[constraint 1] classes = [0]: the targets are real numbers" in line
-    error = {"model": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
+    error = {"model": {"name": "least-squares", "bias": False}, "minimize": {"name": "error-rate"}}
     (line,) = misfits({"algorithm": SSCA} | error, {"outputs": 1})
     assert line.startswith('[minimize] name = "error-rate": is for classes')
 

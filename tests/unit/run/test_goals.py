@@ -16,7 +16,7 @@ SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, 
 
 def job(**changes: Any) -> Job:
     limits = [{"name": "loss", "limit": 0.5}, {"name": "norm", "limit": 2}]
-    base = {"name": "job", "rounds": 1, "data": {"path": "data"}, "model": {"name": "softmax"}}
+    base = {"name": "job", "rounds": 1, "data": {"path": "data"}, "model": {"name": "softmax", "bias": False}}
     return checked(base | {"algorithm": {"name": "ssca", **SIZES}, "constraint": limits} | changes)
 
 

@@ -50,8 +50,8 @@ FILES = {
 
 def job(folder: Path, **changes: Any) -> Job:
     table: dict[str, Any] = {
-        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2},
     }  # fmt: skip
     return checked(table | changes)

@@ -29,7 +29,6 @@ HOLD = """
 import errno, fcntl, sys, time
 from pathlib import Path
 from mpifed.run.lock import locked
-from jobs_in_python import checked
 
 def missing(*arguments):
     raise OSError(errno.ENOLCK, "No locks available")
@@ -149,8 +148,8 @@ def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Pat
 
 def tiny(data: Path) -> Job:
     return checked({
-        "name": "locked", "rounds": 1, "data": {"path": str(data)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "name": "locked", "rounds": 1, "data": {"path": str(data)}, "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
     })  # fmt: skip
 
 

@@ -31,9 +31,8 @@ def job(folder: Path, **changes: Any) -> Job:
         "name": "loop",
         "rounds": 5,
         "data": {"path": str(folder)},
-        "model": {"name": "softmax", "l2": 0.01},
-        "algorithm": {"name": "fedavg", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.2},
+        "model": {"name": "softmax", "bias": False, "l2": 0.01},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2, "checkpoint_every": 0},
     }
     return checked(table | changes)
@@ -119,7 +118,7 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     ("change", "said"),
     [
         ({"seed": 2}, "seed: 1 before, 2 now"),
-        ({"model": {"name": "softmax", "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
+        ({"model": {"name": "softmax", "bias": False, "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
         ({"compute": {"dtype": "float64"}}, ""),
         ({"aggregation": {"arithmetic": "float"}}, "aggregation.arithmetic: 'exact' before, 'float' now"),
         ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),

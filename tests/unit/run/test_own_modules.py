@@ -33,9 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "model": {"name": "softmax"}}
+    base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "model": {"name": "softmax", "bias": False}}
     return (
-        base | {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes
+        base | {"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}} | changes
     )
 
 
@@ -47,7 +47,7 @@ def test_all_of_a_job_and_its_sweep_are_found_without_import(folder: Path) -> No
         )
     )  # fmt: skip
     assert [(one.table, one.module) for one in found] == [
-        ("objective", "tell_mine"), ("regularizer", "tell_none"), ("constraint 2", "tell_pack.inner.deep"),
+        ("model", "tell_mine"), ("regularizer", "tell_none"), ("constraint 2", "tell_pack.inner.deep"),
         ("sweep", "tell_pack"),
     ]  # fmt: skip
     files = [one.file and Path(one.file).relative_to(folder).as_posix() for one in found]

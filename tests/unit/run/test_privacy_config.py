@@ -32,16 +32,15 @@ def table(**changes: Any) -> dict[str, Any]:
         "name": "job",
         "rounds": 3,
         "data": {"path": "somewhere"},
-        "model": {"name": "softmax"},
-        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.1},
+        "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "privacy": PRIVATE,
     }
     return copy.deepcopy(base) | changes
 
 
 def problem(job: Job, **changes: Any) -> Problem:
-    settings = {"model": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
+    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
     own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
     return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
 
