@@ -141,6 +141,7 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
         p = X.shape[1]
         W, bias = w[: p * outputs].reshape(p, outputs), w[p * outputs :]
         total = 2 * mu * w + beta * 2 * w / (1 + w**2) ** 2
+        total[W.size :] *= objective.get("penalize_bias", False)  # no penalty counts intercepts
         for x, label in zip(X, y, strict=True):
             down = slope(x @ W + (bias if len(bias) else 0), label)
             own = np.concatenate([np.outer(x, down).ravel(), down if len(bias) else []])
