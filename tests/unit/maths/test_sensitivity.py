@@ -129,7 +129,7 @@ def test_hidden_duals_never_drift_further(rule: Callable[[int], float], steps: i
     """Random patterns of participation, and gradients that differ by what they may in each step."""
     random, rounds = np.random.default_rng(3), 12
     sizes = [rule(t) for t in range(1, rounds + 1)]
-    hidden = upload_hidden(sizes, RHO, steps, CLIP, batch, "replace-one", penalty=penalty)
+    hidden = upload_hidden(sizes, RHO, steps, CLIP, batch, "replace-one", penalties=(penalty,))
     largest = np.zeros(rounds)
     for _ in range(150):
         duals, pattern = [np.zeros(1), np.zeros(1)], random.random(rounds) < random.uniform(0.2, 1)
