@@ -31,9 +31,9 @@ Grid = Mapping[str, Sequence[Any]]  # values by "table.key"
 
 def grids(scales: Sequence[float], decays: Sequence[float], rhos: Sequence[float]) -> dict[str, Grid]:
     """By method: the same number of settings for all, about the same steps."""
-    steps = [[a, alpha] for a in scales for alpha in decays]
-    own: Grid = {"algorithm.rho": list(rhos), "algorithm.step_size": [[1.0, alpha] for alpha in decays]}
-    return {"fedpdm": own, "fedavg": {"algorithm.step": steps}, "scaffold": {"algorithm.step": steps}}
+    steps = {runs.CLIENT_RATE: [runs.decaying(a, alpha) for a in scales for alpha in decays]}
+    own: Grid = {"algorithm.rho": list(rhos), runs.CLIENT_RATE: [runs.decaying(1.0, alpha) for alpha in decays]}
+    return {"fedpdm": own, "fedavg": steps, "scaffold": steps}
 
 
 SMALL = grids((0.3, 1.0, 3.0, 10.0), (0.25, 0.5, 0.75), (1.0, 3.0, 10.0, 30.0))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from jobs.reproduction import runs
 from jobs.ssca import figures, report
-from jobs.ssca.results import Curve, read_curve, tuned
-from mpifed.run.best import select
+from jobs.ssca.results import Curve, rate_of, read_curve, step_of, tuned
+from mpifed.run.best import select, toml_text
 
 JOBS = Path(__file__).parent
 EARLY = 30  # rounds measured every 10; the later ones every 50
@@ -54,14 +54,14 @@ class Plan(runs.Plan):
     def curve(self, name: str, step: Step | None = None) -> Path:
         """The folder of a job's runs to the end, densely measured at their beginning."""
         folder = self.out / (name if step is None else f"{name}-{step[0]:g}-{step[1]:g}")
-        changes = [] if step is None else [f"algorithm.step={list(step)}"]
+        changes = [] if step is None else [f"{rate_of(name)}={toml_text(runs.decaying(*step))}"]
         self.run(name, folder, min(EARLY, self.rounds), 10, changes, self.seeds)
         self.run(name, folder, self.rounds, 50, changes, self.seeds)
         return folder
 
     def steps(self, name: str) -> Path:
         """The folder of the grid over a baseline's step."""
-        return self.search(name, {"algorithm.step": [list(step) for step in self.grid]})
+        return self.search(name, {rate_of(name): [runs.decaying(*step) for step in self.grid]})
 
     def tradeoff(self, name: str) -> Path:
         """The folder of a sweep of Figure 4, a single seed."""
@@ -78,7 +78,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
         if not (grid / "sweep.csv").exists():
             continue
         best = select(grid, by="train_loss", maximize=False)
-        step = _step(best["settings"]["algorithm.step"])
+        step = step_of(best["settings"])
         folders[name] = plan.curve(name, step)
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
@@ -101,11 +101,6 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
     plan.out.mkdir(parents=True, exist_ok=True)
     (plan.out / "table.md").write_text(text, encoding="utf-8")
     return text, list(figures.draw(plan.out, curves, points))
-
-
-def _step(values: Sequence[float]) -> Step:
-    a, alpha = values
-    return float(a), float(alpha)
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
