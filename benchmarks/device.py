@@ -158,7 +158,7 @@ def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tup
     """(seconds of each round, the federation, the data's sizes)."""
     job = Job.check({
         "name": "device", "rounds": count, "data": {"path": str(folder), "block": block, "verify": False},
-        "objective": case.objective, "algorithm": case.algorithm, "compute": {"device": device},
+        "model": case.objective, "algorithm": case.algorithm, "compute": {"device": device},
         "aggregation": {"security": "plain"}, "record": {"evaluate_every": 0},
     })  # fmt: skip
     at = prepare(job, Alone())

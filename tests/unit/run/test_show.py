@@ -324,9 +324,9 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
     failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
-        (run, None, "no sweep"),
-        (tmp_path / "job.toml", None, "no sweep"),
-        (none, None, "none of its 2 points has finished"),
+        (run, "exit", "no column exit"),
+        (tmp_path / "job.toml", None, "no folder of a run or a sweep"),
+        (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
         (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),

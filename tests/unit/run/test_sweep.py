@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import as_in_a_file
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
@@ -23,7 +24,7 @@ from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
-    return {
+    job = {
         "name": "sweeping",
         "rounds": 2,
         "seed": 5,
@@ -32,6 +33,7 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "sweep": sweep,
     }
+    return as_in_a_file(job)
 
 
 def test_the_grid_with_seeds_fastest() -> None:
@@ -45,7 +47,7 @@ def test_the_grid_with_seeds_fastest() -> None:
         assert point.job.algorithm["batch_size"] == batch
         assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
-        assert point.job.algorithm["step"] == [0.1]
+        assert point.job.client_optimizer == {"learning_rate": 0.1}
 
 
 def test_a_job_without_a_sweep_is_one_point() -> None:

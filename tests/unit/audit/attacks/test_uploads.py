@@ -16,6 +16,7 @@ from mpifed.algorithms.revealed import (
     of_step,
     scaffold_control,
 )
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.core.block import Block
@@ -23,19 +24,20 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, zeros
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Softmax
-from mpifed.maths.schedules import StepSize
+from mpifed.maths.optimizers import SGD, ServerSGD
+from mpifed.maths.schedules import PowerDecay, StepSize
 
 X, Y = digits()
 COUNTS = (9, 5)
 SHARDS = [slice(0, 9), slice(9, 14)]
 CONCAVE = Softmax(l2=0.05, bias=True, nonconvex_penalty=0.02)
-STEP = StepSize(0.4, 0.1)
+STEP = SGD(PowerDecay(0.4, 0.1))
 HYPER: dict[str, dict[str, Any]] = {
-    "fedavg": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
-    "fedprox": {"client_optimizer": {"learning_rate": STEP}, "mu": 0.7},
-    "scaffold": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"learning_rate": 0.8}},
-    "fedpdm": {"client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
-    "ssca-horizontal": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
+    "fedavg": {"client_optimizer": STEP, "server_optimizer": ServerSGD(momentum=0.5)},
+    "fedprox": {"client_optimizer": STEP, "mu": 0.7},
+    "scaffold": {"client_optimizer": STEP, "server_optimizer": ServerSGD(0.8)},
+    "fedpdm": {"client_optimizer": STEP, "rho": 2.0},
+    "ssca": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
 }
 
 
@@ -48,11 +50,12 @@ class Heard:
         self.row = row  # among all rows
 
 
-def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> tuple[Any, list[list[Heard]]]:
+def played(name: str, shard: Any, rounds: int, **more: Any) -> tuple[Any, list[list[Heard]]]:
     """(algorithm, what each client sent in each round), the server going on by itself."""
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
-    one: Any = ALGORITHMS[name](problem, batch_size=batch, **HYPER[name], **more)
+    kind: Any = SSCAHorizontal if name == "ssca" else ALGORITHMS[name]
+    one: Any = kind(problem, **{"batch_size": 1, **HYPER[name], **more})
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
@@ -62,7 +65,7 @@ def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> t
         now = everybody._replace(index=index)
         question = exchange.ask(server, now)
         states, answer = exchange.answer(states, question, block, now)
-        rows = block.draw(now, "minibatch", batch)
+        rows = block.draw(now, "minibatch", one.batch_size)
         sent = [
             Heard(question, map_leaves(lambda leaf, i=i: leaf[i], answer.value), answer.weight[i], start + rows[i, 0])
             for i, start in enumerate((0, COUNTS[0]))
@@ -126,14 +129,14 @@ def test_a_step_of_fedpdm(array_shard: Any) -> None:
 
 
 def test_statistics_of_ssca(array_shard: Any) -> None:
-    one, heard = played("ssca-horizontal", array_shard, rounds=3)
+    one, heard = played("ssca", array_shard, rounds=3)
     for sent in heard:
         for upload in sent:
             check(one, upload, of_statistics(upload.value.gradient, upload.weight))
 
 
 def test_recursive_statistics_keep_the_direction(array_shard: Any) -> None:
-    _, heard = played("ssca-horizontal", array_shard, rounds=3, variance_reduction="recursive")
+    _, heard = played("ssca", array_shard, rounds=3, variance_reduction="recursive")
     for sent in heard:
         for upload in sent:
             along, rank_one = direction(of_statistics(upload.value.gradient, upload.weight).first)
