@@ -23,17 +23,17 @@ class Case(NamedTuple):
 def cells(data: str, penalty: float) -> Case:
     """4 x 4 cells of even and odd digits, or of texts; rule `damped`, and `line-search` with float sums."""
     variants = "products", "float", "exact", "search", "encrypted"
-    change = f"--set=objective.penalty={penalty}"
+    change = f"--set=model.l2={penalty}"
     return Case(16, 60, "primal", variants, "hyfdca.toml", (change,), loop="products_of_cells.py", data=data)
 
 
 def columns(algorithm: str, batch: int, *more: str) -> Case:
     """10 clients with some of the columns each."""
-    variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch={batch}"
+    variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch_size={batch}"
     return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
 
 
-STATES = '--set=algorithm={name="fedpdm",batch=5,step_size=[0.1,0.0],rho=2.0,local_steps=2,start="own"}'
+STATES = '--set=algorithm={name="fedpdm",batch_size=5,step_size=[0.1,0.0],rho=2.0,local_steps=2,start="own"}'
 
 
 def sampled(*change: str) -> Case:
@@ -44,20 +44,22 @@ def sampled(*change: str) -> Case:
 NUMBERS = {
     "few": [],
     "many": [],
-    "float": ["--set=sum.numbers=float"],
+    "float": ["--set=aggregation.arithmetic=float"],
     "exact": [],  # on the algorithm's own grid, 2^-40
-    "blocks": ["--set=sum.numbers=exact-blocks"],  # the sum of a block is rounded, and not each client's answer
-    "blocks100": ["--set=sum.numbers=exact-blocks", "--set=data.block=100"],
+    "blocks": [
+        "--set=aggregation.arithmetic=exact-blocks"
+    ],  # the sum of a block is rounded, and not each client's answer
+    "blocks100": ["--set=aggregation.arithmetic=exact-blocks", "--set=data.block=100"],
     "private": [  # clipped and noisy gradients
         "--set=privacy.delta=1e-5",
         "--set=privacy.clip=1.0",
         "--set=privacy.noise_multiplier=1.0",
     ],
-    "masked": ['--set=sum.channel="masked"', "--set=server.dedicated=false"],  # all pairs
-    "sparse": ['--set=sum.channel="masked"', "--set=server.dedicated=false", "--set=masking.neighbours=4"],
-    "encrypted": ['--set=sum.channel="encrypted"', "--set=server.dedicated=false"],
-    "search": ["--set=sum.numbers=float", "--set=algorithm.rule=line-search"],
-    "exact32": ['--set=sum.bounds."{sum}.value"={bound}', "--set=sum.scales.{sum}={scale}"],
+    "masked": ['--set=aggregation.security="masked"', "--set=server.dedicated=false"],  # all pairs
+    "sparse": ['--set=aggregation.security="masked"', "--set=server.dedicated=false", "--set=masking.neighbours=4"],
+    "encrypted": ['--set=aggregation.security="encrypted"', "--set=server.dedicated=false"],
+    "search": ["--set=aggregation.arithmetic=float", "--set=algorithm.rule=line-search"],
+    "exact32": ['--set=aggregation.bounds."{sum}.value"={bound}', "--set=aggregation.scales.{sum}={scale}"],
 }
 # 22 bits and the sign: above the largest entry of any client's gradient, which is larger on synthetic data
 GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}

@@ -46,7 +46,7 @@ SPLITS = {
     "rows": ["--split", "rows", "--scale", "minmax"],
     "cells": ["--split", "grid", "--grid", "4x4", "--labels", "even-odd", "--scale", "unit-rows"],
 }
-NETWORK = {"name": "network", "hidden": HIDDEN, "penalty": 1e-5}
+NETWORK = {"name": "mlp", "hidden": HIDDEN, "l2": 1e-5}
 STEP = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
 
@@ -59,11 +59,11 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "ssca": Case("rows", {"name": "ssca-horizontal", "batch": BATCH} | STEP, NETWORK),
+    "ssca": Case("rows", {"name": "ssca", "batch_size": BATCH} | STEP, NETWORK),
     "fedpdm": Case(
-        "rows", {"name": "fedpdm", "batch": BATCH, "step_size": [0.5], "rho": 2.0, "local_steps": STEPS}, NETWORK
+        "rows", {"name": "fedpdm", "batch_size": BATCH, "step_size": [0.5], "rho": 2.0, "local_steps": STEPS}, NETWORK
     ),
-    "hyfdca": Case("cells", {"name": "hyfdca", "rule": "line-search"}, {"name": "hinge", "penalty": 1e-4}),
+    "hyfdca": Case("cells", {"name": "hyfdca", "rule": "line-search"}, {"name": "hinge", "l2": 1e-4}),
 }
 
 
@@ -159,7 +159,7 @@ def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tup
     job = Job.check({
         "name": "device", "rounds": count, "data": {"path": str(folder), "block": block, "verify": False},
         "objective": case.objective, "algorithm": case.algorithm, "compute": {"device": device},
-        "sum": {"channel": "plain"}, "record": {"every": 0},
+        "aggregation": {"security": "plain"}, "record": {"evaluate_every": 0},
     })  # fmt: skip
     at = prepare(job, Alone())
     machine, found = Machine(at.federation.device), []
@@ -191,7 +191,7 @@ def measured(name: str, options: argparse.Namespace, machine: Machine) -> dict[s
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--block", type=int, default=250, help="clients computed together on the device")
     parser.add_argument("--rounds", type=int, default=20)

@@ -16,7 +16,7 @@ from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.maths.objectives import Network
+from mpifed.maths.objectives import MLP
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import Loss
 from mpifed.run.memory import keep_freed_memory
@@ -47,7 +47,7 @@ def chain(M: int) -> tuple[SSCAHorizontal, list[Any]]:
     """The loss minimized with M constraints, each on the loss of one class, and sums of random gradients."""
     limits = tuple(Constraint(Loss((m,)), 0.13) for m in range(M))
     features = PARAMETERS // HIDDEN - OUTPUTS
-    problem = Problem(Network(HIDDEN), "rows", np.array([60000]), 60000, features, OUTPUTS, constraints=limits)
+    problem = Problem(MLP(HIDDEN), "rows", np.array([60000]), 60000, features, OUTPUTS, constraints=limits)
     algorithm = SSCAHorizontal(problem, 100, StepSize(0.9, 0.3), StepSize(0.9, 0.35), start="paper")
     like, rng = algorithm.start_server(NOW).surrogate.linear, np.random.default_rng(1)
     shared = map_leaves(lambda leaf: rng.normal(0, 1, leaf.shape[1:]), like)

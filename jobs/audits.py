@@ -44,7 +44,7 @@ def command_of(text: str) -> list[str] | None:
 
 def audited(path: Path, channel: str = "") -> str:
     """The exit code of the audit, and the findings that the job does not declare."""
-    change = ["--set", f"sum.channel={channel}"] if channel else []
+    change = ["--set", f"aggregation.security={channel}"] if channel else []
     done = subprocess.run([*MPIFED, "audit", str(path), "--json", *change], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 7):
         message = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("mpifed: error: ")
@@ -64,7 +64,7 @@ def line_of(path: Path) -> str | None:
         return None
     if job.get("sum", {}).get("channel", "plain") != "plain":
         return f"{MARK}{audited(path)}."
-    return f"{MARK}{audited(path)}; with sum.channel=masked {audited(path, 'masked')}."
+    return f"{MARK}{audited(path)}; with aggregation.security=masked {audited(path, 'masked')}."
 
 
 def with_line(text: str, line: str) -> str:

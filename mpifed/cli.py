@@ -16,7 +16,7 @@ from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
-from mpifed.scaling.cli import numbers, scale
+from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
 
@@ -89,7 +89,7 @@ def run(
     with 5 where the certificate asked for was not reached, with 6 where another round would exceed the privacy
     budget, and with 1 where too many clients have left it, as often as [participation] attempts says.
 
-    Before round 0 the job's own classes, "module:Class" of [objective], [minimize], [[constraint]] and [regularizer],
+    Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
     are tried on a few rows: slopes against finite differences, a prox by its inequality, what they claim of
     themselves. One that is wrong ends the run with 2. --no-check leaves that out, and run.json says so.
 
@@ -98,98 +98,83 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(
-        resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed
-    )
+    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed)
     sys.exit(run_command(job, changes, out, point, how))
 
 
 @main.command()
-@click.argument("what", type=FOLDER)
-@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of a job.")
+@click.argument("job", type=FOLDER)
+@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Forecast for so many.")
-@click.option("--select", type=click.Choice(["best", "gra"]), help="Of a sweep: the best by one column, or several.")
-@click.option(
-    "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
-    help="best: what there is least of, by default the objective, limits met first. gra: several, weighted or not, by "
-    "default the objective, test accuracy, simulated or training seconds, and bytes up.",
-)  # fmt: skip
-@click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
-@click.option("--scale", metavar="RANKS[,RANKS...]", help="Predict a round of a job on each of these numbers of ranks.")
-@click.option("--weak", is_flag=True, help="With --scale: as many times the clients as ranks.")
-@click.option(
-    "--latency", type=Finite(min=0), help="With --scale: seconds from node to node.  [default: 2e-6]"
-)
-@click.option(
-    "--bandwidth", type=Finite(min=0, min_open=True),
-    help="With --scale: bytes a second between two nodes.  [default: 12.5e9]",
-)  # fmt: skip
-@click.option("--ranks-per-node", type=click.IntRange(min=1), help="With --scale.  [default: as many as cores here]")
 @click.option(
     "--no-import", "unimported", is_flag=True,
     help='Of a job with own classes, "module:Class": name their modules, check all other tables, and run nothing.',
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep, the list of its points.")
-def show(
-    what: Path,
-    changes: tuple[str, ...],
-    ranks: int,
-    scale: str | None,
-    weak: bool,
-    latency: float | None,
-    bandwidth: float | None,
-    ranks_per_node: int | None,
-    select: str | None,
-    by: str | None,
-    maximize: bool,
-    unimported: bool,
-    as_json: bool,
-) -> None:
-    """What a job will send, to whom, in how much time and memory; or how a run or the points of a sweep ended.
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_json: bool) -> None:
+    """Whether a job is right, and what it will send, to whom, in how much time and memory; nothing is trained.
 
     Of a job whose classes are its own, "module:Class", the modules are named first, since they are code that is run
     when they are imported next; with --json on the standard error, and in the object as "imports".
+    """
+    if job.is_dir():
+        raise click.UsageError(f"{job} is a folder: mpifed show tells of a run, mpifed compare of a sweep")
+    if _only_named(job, changes, unimported, as_json):
+        return
+    from mpifed.forecast.job import forecast, forecast_text
 
-    --select gra recommends, of the settings that no other beats by every criterion, the one closest to the best values
-    of all: Grey Relational Analysis.
+    found = forecast(job, changes, ranks)
+    click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))
+
+
+@main.command()
+@click.argument("run", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(run: Path, as_json: bool) -> None:
+    """How a run ended: its numbers, what it cost, what is protected, and what is certified."""
+    if run.is_file():
+        raise click.UsageError(f"{run} is a file: mpifed check tells of a job")
+    from mpifed.run.show import run_summary, run_text
+
+    click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN... | SWEEP")
+@click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
+@click.option(
+    "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
+    help="best: what there is least of, by default the objective, limits met first. pareto: several, weighted or not, "
+    "by default the objective, test accuracy, simulated or training seconds, and bytes up.",
+)  # fmt: skip
+@click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, or the list of the runs.")
+def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize: bool, as_json: bool) -> None:
+    """How the points of a sweep, or several runs, ended, and which settings were best.
+
+    Runs that differ in their seed alone are one line, with mean and standard deviation.
+
+    --select pareto recommends, of the settings that no other beats by every criterion (the Pareto front), the one
+    closest to the best values of all, by Grey Relational Analysis.
     """
     if by and not select:
-        raise click.UsageError("--by goes with --select best or --select gra")
+        raise click.UsageError("--by goes with --select best or --select pareto")
     if maximize and select != "best":
         raise click.UsageError("--max goes with --select best; of several criteria, accuracies alone are maximized")
-    if select == "gra":
-        from mpifed.run import gra
-        from mpifed.run.show import gra_text
+    from mpifed.run import best, compare, gra
 
+    where: best.Folders = runs[0] if len(runs) == 1 else runs
+    if select == "pareto":
         criteria = gra.criteria_of(by) if by else None
-        click.echo(json.dumps(gra.select(what, criteria), indent=2) if as_json else gra_text(what, criteria))
+        text = json.dumps(gra.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
     elif select:
-        from mpifed.run.best import select as best
-        from mpifed.run.show import best_text
-
-        chosen = what, by, maximize or None
-        click.echo(json.dumps(best(*chosen), indent=2) if as_json else best_text(*chosen))
-    elif what.is_dir() and scale:
-        raise click.UsageError("--scale is for a job file; what a run took, it shows without it")
-    elif not what.is_dir() and _only_named(what, changes, unimported, as_json):
-        return
-    elif scale:
-        from mpifed.forecast.scale import scale as predicted
-        from mpifed.forecast.scaletext import scale_text
-
-        counts = numbers(scale, "--scale")
-        asked: dict[str, Any] = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
-        found = predicted(what, changes, counts, weak=weak, **asked)
-        click.echo(json.dumps(found, indent=2) if as_json else scale_text(found))
-    elif what.is_dir():
-        from mpifed.run.show import run_summary, run_text
-
-        click.echo(json.dumps(run_summary(what), indent=2) if as_json else run_text(what, sys.stdout.isatty()))
+        chosen = by, maximize or None
+        text = json.dumps(best.select(where, *chosen), indent=2) if as_json else compare.best_text(where, *chosen)
+    elif as_json:
+        text = json.dumps(compare.compare_summary(where), indent=2)
     else:
-        from mpifed.forecast.job import forecast, forecast_text
-
-        found = forecast(what, changes, ranks)
-        click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))
+        text = compare.compare_text(where, sys.stdout.isatty())
+    click.echo(text)
 
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
@@ -233,7 +218,7 @@ def plot(
 ) -> None:
     """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
 
-    Seconds are those of the training here and, of jobs with [network], those of the simulated deployment.
+    Seconds are those of the training here and, of jobs with [simulated_network], those of the simulated deployment.
     """
     from mpifed import plots
 

@@ -144,7 +144,9 @@ def figure(
         if max(len(curve.x) for curve in curves.values()) >= least.get(panel[0], 1)
     }
     if not drawn:
-        raise DataError(f"{', '.join(map(str, run_dirs))}: nothing was measured; run with [record] every = 1 or more")
+        raise DataError(
+            f"{', '.join(map(str, run_dirs))}: nothing was measured; run with [record] evaluate_every = 1 or more"
+        )
     rows = [row for row in PANELS if any(row == panel[0] for panel in drawn)]
     columns = [column for column in x if any(column == panel[1] for panel in drawn)]
 
@@ -174,7 +176,7 @@ def terminal(run_dir: str | os.PathLike[str]) -> str:
     run = _read(Path(run_dir))
     curve = _curve([run], "round", "train_loss")
     if not len(curve.x):
-        raise DataError(f"{run_dir}: no training loss was measured; run with [record] every = 1 or more")
+        raise DataError(f"{run_dir}: no training loss was measured; run with [record] evaluate_every = 1 or more")
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plot_size(80, 18)

@@ -221,9 +221,7 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def digits(shared_path: Path) -> Path:
     """8 clients with 179 or 180 rows each, and test rows."""
-    return _make_data(
-        shared_path / "digits", "digits", "--split", "rows", "--clients", "8", "--test-fraction", "0.2"
-    )
+    return _make_data(shared_path / "digits", "digits", "--split", "rows", "--clients", "8", "--test-fraction", "0.2")
 
 
 @pytest.fixture(scope="session")
@@ -238,9 +236,7 @@ def skewed(shared_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def sides(shared_path: Path) -> Path:
     """5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows."""
-    return _make_data(
-        shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2"
-    )
+    return _make_data(shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2")
 
 
 @pytest.fixture(scope="session")
@@ -408,9 +404,10 @@ def launch() -> Callable[..., Ended]:
 def write_job() -> Callable[..., Path]:
     """write_job(path, table): the job file."""
     import tomli_w
+    from jobs_in_python import as_in_a_file
 
     def write_job(path: Path, table: dict[str, Any]) -> Path:
-        path.write_text(tomli_w.dumps(table), encoding="utf-8")
+        path.write_text(tomli_w.dumps(as_in_a_file(table)), encoding="utf-8")
         return path
 
     return write_job

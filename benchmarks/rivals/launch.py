@@ -69,9 +69,11 @@ def run(
     """
     mark = uuid.uuid4().hex
     memory = Memory(mark)
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder, "out"), "w+") as out, open(
-        Path(folder, "err"), "w+"
-    ) as err:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(Path(folder, "out"), "w+") as out,
+        open(Path(folder, "err"), "w+") as err,
+    ):
         settings = surroundings(variant, mark) | {"RIVALS_OUT": folder, LAUNCHED: repr(time.time())}
         started = subprocess.Popen(
             command(variant, case, rounds, data, more or []),

@@ -18,7 +18,13 @@ from typing import Any
 
 from common import LAUNCHED, Work, given
 
-SETTINGS = {"hand": "", "float": "float", "exact": "exact", "blocks": "exact-blocks", "ssca": "float"}  # [sum] numbers
+SETTINGS = {
+    "hand": "",
+    "float": "float",
+    "exact": "exact",
+    "blocks": "exact-blocks",
+    "ssca": "float",
+}  # [aggregation] arithmetic
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
@@ -69,7 +75,11 @@ def by_mpifed(work: Work) -> None:
 
     loop.play = marked
     job = {"1": "case1.toml" if work.setting == "ssca" else "case1-fedsgd.toml"}.get(work.name, f"case{work.name}.toml")
-    changes = [f"rounds={work.rounds}", f"data.path={work.data.parent}", f"sum.numbers={SETTINGS[work.setting]}"]
+    changes = [
+        f"rounds={work.rounds}",
+        f"data.path={work.data.parent}",
+        f"aggregation.arithmetic={SETTINGS[work.setting]}",
+    ]
     if (work.setting, work.name) == ("blocks", "3"):
         changes.append("data.block=100")
     with tempfile.TemporaryDirectory() as folder:

@@ -86,7 +86,7 @@ def _not_written_out(job: Mapping[str, Any], own: Mapping[str, OfLoss]) -> list[
     if job.get("regularizer"):
         found.append("[regularizer]: none is written out here")
     if job["record"].get("rows"):
-        found.append("[record] rows: certificates here are of all rows; leave the key out")
+        found.append("[record] evaluate_rows: certificates here are of all rows; leave the key out")
     return found
 
 

@@ -59,7 +59,7 @@ def functions(
     gradients = np.zeros((len(tables), d))
     sampled = [m for m, table in enumerate(tables) if table["name"] != "norm"]
     for X, y in rows.pieces() if sampled else ():
-        losses, backward = forward(job["objective"]["name"], model, X, y)
+        losses, backward = forward(job["model"]["name"], model, X, y)
         for m in sampled:
             counted = np.isin(y, tables[m]["classes"]) if tables[m].get("classes") is not None else np.ones(len(y))
             phi, slope = known[tables[m]["name"]](tables[m])
@@ -73,11 +73,9 @@ def functions(
             continue
         count, total, squares = sums[m]
         mean, variance = total / count, max(squares / count - (total / count) ** 2, 0.0)
-        found.append(
-            Function(float(mean), np.sqrt(variance / count), np.sqrt(squares / count), gradients[m] / count)
-        )
+        found.append(Function(float(mean), np.sqrt(variance / count), np.sqrt(squares / count), gradients[m] / count))
     if 0 in sampled:
-        found[0] = _with_penalties(found[0], job["objective"], w)
+        found[0] = _with_penalties(found[0], job["model"], w)
     return found
 
 
@@ -96,13 +94,13 @@ def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
     """
     found = [2.0 if table["name"] == "norm" else 0.0 for table in (job["minimize"], *job["constraint"])]
     if not found[0] and convex({**job, "constraint": []}, own):
-        found[0] = 2 * job["objective"].get("penalty", 0.0)
+        found[0] = 2 * job["model"].get("penalty", 0.0)
     return np.array(found)
 
 
 def convex(job: Mapping[str, Any], own: Collection[str] = ()) -> bool:
     """Whether all functions are; `own` as above."""
-    tables, objective = [job["minimize"], *job["constraint"]], job["objective"]
+    tables, objective = [job["minimize"], *job["constraint"]], job["model"]
     if all(table["name"] == "norm" for table in tables):
         return True
     known = all(table["name"] in ("norm", "loss", *own) for table in tables)
@@ -169,4 +167,4 @@ def _one_score(name: str, z: Floats, y: Any) -> tuple[Floats, Floats]:
         return short, -t * (short > 0)
     if name == "squared-hinge":
         return short**2, -2 * t * short
-    raise ValueError(f'[objective] name = "{name}": is none of those that are written out here')
+    raise ValueError(f'[model] name = "{name}": is none of those that are written out here')

@@ -65,15 +65,15 @@ Values = tuple[Floats, Callable[[Floats], Floats]]  # [M + 1], and from weights 
 def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
     """F_0 to F_M of w [d], the weights of linear scores without biases; all rows in memory."""
     ((X, y),) = rows.pieces(len(rows.y))
-    tables, penalty = [job["minimize"], *job["constraint"]], job["objective"].get("penalty", 0.0)
-    shape = (X.shape[1], rows.outputs if job["objective"]["name"] in ("softmax", "one-vs-rest") else 1)
+    tables, penalty = [job["minimize"], *job["constraint"]], job["model"].get("penalty", 0.0)
+    shape = (X.shape[1], rows.outputs if job["model"]["name"] in ("softmax", "one-vs-rest") else 1)
     counted = [
         None if table["name"] == "norm" else np.isin(y, table["classes"]) if table.get("classes") else np.ones(len(y))
         for table in tables
     ]
 
     def at(w: Floats) -> Values:
-        losses, backward = forward(job["objective"]["name"], {"first": w.reshape(shape)}, X, y)
+        losses, backward = forward(job["model"]["name"], {"first": w.reshape(shape)}, X, y)
         found, slopes, squares = np.zeros(len(tables)), [], np.zeros(len(tables))
         squares[0] = 0.0 if counted[0] is None else penalty
         for m, (table, which) in enumerate(zip(tables, counted, strict=True)):
@@ -148,7 +148,7 @@ def certified_optimum(job: Mapping[str, Any], at: Callable[[Floats], Values], w:
 
 def starts(job: Mapping[str, Any], rows: Rows) -> list[Floats]:
     """Where to begin: at zeros, and unless the problem is convex at minima of the losses, weighted in several ways."""
-    outputs = rows.outputs if job["objective"]["name"] in ("softmax", "one-vs-rest") else 1
+    outputs = rows.outputs if job["model"]["name"] in ("softmax", "one-vs-rest") else 1
     zeros = np.zeros(rows.raw.shape[1] * outputs)
     if convex(job):
         return [zeros]

@@ -104,7 +104,7 @@ def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
     These are Glorot-uniform numbers of NumPy's Philox, whose key is the seed and the first 8 bytes of BLAKE2b of
     "model", and whose counter says that they belong to no client and no round.
     """
-    objective, dtype = job["objective"], job["compute"]["dtype"]
+    objective, dtype = job["model"], job["compute"]["dtype"]
     if objective["name"] != "network":
         one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
         model = {"first": np.zeros((features, 1 if one_score else outputs))}

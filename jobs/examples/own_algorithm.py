@@ -1,6 +1,6 @@
 """An algorithm of your own: server momentum over FedSGD (FedAvgM of Hsu, Qi, Brown 2019, with one local step).
 
-    mpirun -n 4 mpifed run jobs/examples/own_algorithm.toml
+mpirun -n 4 mpifed run jobs/examples/own_algorithm.toml
 """
 
 from dataclasses import dataclass

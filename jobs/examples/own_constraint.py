@@ -1,6 +1,6 @@
 """A term of your own for a constraint: the rate of positives, a cap on how many are flagged.
 
-With [objective] name = "logistic", at most a tenth of all samples may be given to class 1; with `classes = [0]` it
+With [model] name = "logistic", at most a tenth of all samples may be given to class 1; with `classes = [0]` it
 is the rate of false positives that is capped:
 
     [[constraint]]
@@ -33,5 +33,5 @@ class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the
     def check(self, objective, outputs):  # what does not fit, in words
         wrong = super().check(objective, outputs)
         if not isinstance(objective, Logistic):
-            wrong.append('PositiveRate: is for one score; take [objective] name = "logistic"')
+            wrong.append('PositiveRate: is for one score; take [model] name = "logistic"')
         return wrong

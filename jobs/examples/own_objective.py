@@ -1,6 +1,6 @@
 """An objective of your own: the Huber loss, for a regression that shrugs at outliers.
 
-    mpirun -n 4 mpifed run jobs/examples/own_objective.toml
+mpirun -n 4 mpifed run jobs/examples/own_objective.toml
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mpifed.maths.objectives import Linear, Parameters, Slope
 
 
 @dataclass(frozen=True)
-class Huber(Linear):  # the fields are the keys of [objective] in the job
+class Huber(Linear):  # the fields are the keys of [model] in the job
     classifies: ClassVar[bool] = False  # y are real numbers
     delta: float = 1.0
     penalty: float = 0.0

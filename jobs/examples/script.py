@@ -8,8 +8,8 @@ job = {
     "name": "from-a-script",
     "rounds": 100,
     "data": {"path": sys.argv[1]},
-    "objective": {"name": "softmax", "penalty": 1e-4},
-    "algorithm": {"name": "fedavg", "batch": 20, "step": [0.5, 0.2], "local_steps": 5},
+    "model": {"name": "softmax", "l2": 1e-4},
+    "algorithm": {"name": "fedavg", "batch_size": 20, "step": [0.5, 0.2], "local_steps": 5},
 }
 result = launch(job, out=sys.argv[2])
 if result is not None:  # on rank 0

@@ -22,7 +22,7 @@ from mpifed.run import gra
 from mpifed.run.best import toml_text
 from mpifed.run.config import read_table
 from mpifed.run.history import aside, read_json
-from mpifed.run.tables import NetworkTable
+from mpifed.run.tables import SimulatedNetworkTable
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
@@ -143,8 +143,10 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
             if setting.data not in optima:
                 job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
-                optima[setting.data] = best_of(folder, job["objective"]["penalty"], kept)
-            network = NetworkTable(**read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"])
+                optima[setting.data] = best_of(folder, job["model"]["penalty"], kept)
+            network = SimulatedNetworkTable(
+                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"]
+            )
             curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:
             missing.append(name)

@@ -14,13 +14,13 @@ from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
 from mpifed.run.history import aside, read_json
 from mpifed.run.network import KINDS, PER_VALUE, simulate
-from mpifed.run.tables import NetworkTable
+from mpifed.run.tables import SimulatedNetworkTable
 from mpifed.shards.store import open_federation
 
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
 AXES = ("rounds", "simulated", "real")  # of the figures
 RELATIVE_GAP = 1e-12  # what certifies P*
-PAILLIER = "published"  # the job's network with Paillier's times and ciphertexts, the defaults of [network]
+PAILLIER = "published"  # the job's network with Paillier's times and ciphertexts, the defaults of [simulated_network]
 
 
 class Curve(NamedTuple):
@@ -60,7 +60,7 @@ class Curve(NamedTuple):
 
 
 def read_curve(
-    setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float, network: NetworkTable
+    setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float, network: SimulatedNetworkTable
 ) -> Curve | None:
     """The runs that have come to round `rounds`; None without any.
 
@@ -102,14 +102,14 @@ def _mean(many: Sequence[tuple[Mapping[str, Mapping[str, float]], int]]) -> dict
     }
 
 
-def _simulated(network: NetworkTable, told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
+def _simulated(network: SimulatedNetworkTable, told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
     """By exchange, what the rounds of a run take over a network."""
     return simulate(network, told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
 
 
-def _paillier(network: NetworkTable) -> NetworkTable:
+def _paillier(network: SimulatedNetworkTable) -> SimulatedNetworkTable:
     """The same with the published times and bytes, wherever the job says what a sealed value takes."""
-    return NetworkTable(**network.model_dump(exclude=set(PER_VALUE)))
+    return SimulatedNetworkTable(**network.model_dump(exclude=set(PER_VALUE)))
 
 
 def best_of(data: Path, penalty: float, kept: Path) -> float:

@@ -34,9 +34,7 @@ def save(out: Path, pictures: Mapping[str, Callable[[], Figure]]) -> Iterator[Pa
 def line(axes: Axes, rounds: Rounds, values: Floats, **style: Any) -> None:
     """The mean over seeds of [seeds, T], and a band from the least to the largest."""
     axes.plot(rounds, values.mean(axis=0), **style)
-    axes.fill_between(
-        rounds, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, linewidth=0
-    )
+    axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
 
 
 def legend(axes: Axes) -> None:

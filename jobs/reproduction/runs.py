@@ -43,7 +43,12 @@ class Plan:
         """A job's sweep over seeds, to `rounds`; what has finished is left as it is."""
         if self.dry or done(folder, self.points(name, changes, seeds), rounds):
             return
-        settings = [f"rounds={rounds}", f"record.every={every}", "record.checkpoint_every=0", f"sweep.seeds={seeds}"]
+        settings = [
+            f"rounds={rounds}",
+            f"record.evaluate_every={every}",
+            "record.checkpoint_every=0",
+            f"sweep.seeds={seeds}",
+        ]
         log, job = folder.with_name(f"{folder.name}.log"), self.jobs / f"{name}.toml"
         log.parent.mkdir(parents=True, exist_ok=True)
         print(f"{folder}  ({rounds} rounds)", flush=True)

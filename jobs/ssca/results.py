@@ -46,7 +46,7 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     if runs is None:
         return None
     job = runs.job
-    limits, penalty = [one["limit"] for one in job.get("constraint", [])], job["objective"].get("penalty", 0.0)
+    limits, penalty = [one["limit"] for one in job.get("constraint", [])], job["model"].get("penalty", 0.0)
     cost, objective = runs.columns["train_loss"], runs.columns["objective"]
     if job["minimize"]["name"] == "norm":
         norm = objective

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 _WHERE = {
-    "ssca-horizontal": "ssca_horizontal.SSCAHorizontal",
-    "ssca-vertical": "ssca_vertical.SSCAVertical",
+    "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
     "fedprox": "fedavg.FedProx",
     "scaffold": "scaffold.Scaffold",

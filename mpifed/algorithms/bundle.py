@@ -168,9 +168,7 @@ class Bundle:
     def start_server(self, now: Round) -> Server:
         """Zeros, and no planes; no loss is below zero."""
         p, K = self.problem.features, self.planes
-        empty = Planes(
-            np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0)
-        )
+        empty = Planes(np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0))
         return Server(np.zeros(p), np.zeros(p), np.float64(0.0), np.float64(0.0), empty)
 
     def start_clients(self, block: Block, now: Round) -> Clients:
@@ -182,9 +180,7 @@ class Bundle:
         """Where the planes are least."""
         return Point(server.ahead.astype(self.problem.dtype))
 
-    def answer_products(
-        self, clients: Clients, question: Point, block: Block, now: Round
-    ) -> tuple[Clients, ByRows]:
+    def answer_products(self, clients: Clients, question: Point, block: Block, now: Round) -> tuple[Clients, ByRows]:
         """Partial scores."""
         return clients, ByRows(placed_by_rows(self.problem, self._scores(question, block), block))
 
@@ -213,7 +209,7 @@ class Bundle:
 
     def absorb_search(self, server: Server, total: Losses, now: Round) -> Server:
         """The best of the points tried: the objective there, less that at the best point so far."""
-        penalty, way = float(self.problem.objective.penalty), server.ahead - server.best
+        penalty, way = float(self.problem.objective.l2), server.ahead - server.best
         squares = 2 * PARTS * float(server.best @ way) + PARTS**2 * float(way @ way)
         part = PARTS[np.argmin(total.change / self.problem.samples + penalty * squares)]
         return server._replace(best=server.best + part * way, part=np.float64(part))
@@ -222,9 +218,7 @@ class Bundle:
         """How far the best point has moved."""
         return Part(server.part)
 
-    def answer_plane(
-        self, clients: Clients, question: Part, block: Block, now: Round
-    ) -> tuple[Clients, Plane]:
+    def answer_plane(self, clients: Clients, question: Part, block: Block, now: Round) -> tuple[Clients, Plane]:
         """X'u, for u at a point between the best one and the planes' minimizer."""
         number, dual = clients.best.dtype.type, self.problem.objective.dual
         best = clients.best + number(question.part) * (clients.ahead - clients.best)
@@ -240,7 +234,7 @@ class Bundle:
 
     def absorb_plane(self, server: Server, total: Plane, now: Round) -> Server:
         """One plane more; the minimizer of planes and penalty, and the value there."""
-        N, double = self.problem.samples, 2 * float(self.problem.objective.penalty)
+        N, double = self.problem.samples, 2 * float(self.problem.objective.l2)
         slope, height = total.pulled.astype(np.float64) / N, float(total.height) / N
         planes = with_plane(server.planes, slope.astype(self.problem.dtype), height)
         k = int(planes.count)

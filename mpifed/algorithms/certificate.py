@@ -133,7 +133,7 @@ def is_convex(problem: Problem) -> bool:
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
         return False
-    if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.penalty < 0):
+    if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.l2 < 0):
         return False
     own = getattr(problem.objective, "convex", False)
     return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))
@@ -143,7 +143,7 @@ def strong_convexity(problem: Problem) -> Floats:
     """[M + 1] for which mu each function is mu-strongly convex if it is convex, F_0 first."""
     found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
     if objective_term(problem).sampled:
-        found[0] += 2 * problem.objective.penalty
+        found[0] += 2 * problem.objective.l2
     return found
 
 

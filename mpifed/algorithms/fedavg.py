@@ -14,10 +14,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Lt
 
 from mpifed.algorithms.horizontal import (
     Rows,
@@ -44,9 +43,9 @@ from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Weight
-from mpifed.maths.schedules import StepSize
 
 
 class Server(NamedTuple):
@@ -61,51 +60,51 @@ class Question(NamedTuple):
     """What the server sends."""
 
     model: Parameters
-    step: Array  # [] float64, this round's step size
+    step: Array  # [] float64, this round's learning rate
 
 
 @dataclass(frozen=True)
 class FedAvg(Rows):
     """Every round the clients present take local SGD steps on their own rows, and their changes are averaged.
 
-    Either `local_steps` minibatches of `batch` rows, drawn without replacement as far as the shard goes, or
-    `local_epochs` passes over the shard in minibatches of `batch`, the last one of a pass possibly smaller.
-    Parallel restarted SGD with E steps between averages is `local_steps = E`. `step` = [a, alpha] decays with the
-    round: all local steps of round t use a / t^alpha.
+    Either `local_steps` minibatches of `batch_size` rows, drawn without replacement as far as the shard goes, or
+    `local_epochs` passes over the shard in minibatches of `batch_size`, the last one of a pass possibly smaller.
+    Parallel restarted SGD with E steps between averages is `local_steps = E`. All local steps of a round have that
+    round's learning rate. Momentum of `[client_optimizer]` is a client's within a round.
 
-    `momentum` is the server's: v = momentum v + mean change, w += v. The change holds the step size, and so v keeps
-    every gradient with the size of its own round. With one local step that is Polyak's heavy ball,
-    w_{t+1} = w_t - step_t g_t + momentum (w_t - w_{t-1}), for any step sizes. With a constant one it is momentum SGD,
-    u = momentum u + g, w -= step u, as parallel restarted SGD with momentum has it when it averages after every step
+    Momentum of `[server_optimizer]` is the server's: v = momentum v + mean change, w += v. The change holds the
+    clients' learning rate, and so v keeps every gradient with that of its own round. With one local step that is
+    Polyak's heavy ball, w_{t+1} = w_t - rate_t g_t + momentum (w_t - w_{t-1}). With a constant rate it is momentum SGD,
+    u = momentum u + g, w -= rate u, as parallel restarted SGD with momentum has it when it averages after every step
     (H. Yu, R. Jin, S. Yang, ICML 2019, arXiv:1905.03817, E = 1). With a decaying one, momentum SGD would take all of u
-    by the new step: the same as here with momentum step_t / step_{t-1} in place of momentum, which tends to it. With
-    more local steps theirs has momentum at the clients, and this has not.
+    by the new rate: the same as here with momentum rate_t / rate_{t-1} in place of momentum, which tends to it.
 
-    A `[regularizer]` h is the server's: after averaging, w = prox of h with step (local steps) x `step`. With one local
-    step that is proximal stochastic gradient descent. Momentum then keeps how far w has really moved, prox and all, so
-    that it rests where the method without momentum does (P. Ochs, Y. Chen, T. Brox, T. Pock: "iPiano", SIAM J. Imaging
-    Sciences 2014, arXiv:1404.4805).
+    A `[regularizer]` h is the server's: after averaging, w = prox of h with step (local steps) x (learning rates of
+    clients and server). With one local step that is proximal stochastic gradient descent. Momentum then keeps how far w
+    has really moved, prox and all, so that it rests where the method without momentum does (P. Ochs, Y. Chen, T. Brox,
+    T. Pock: "iPiano", SIAM J. Imaging Sciences 2014, arXiv:1404.4805).
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Count
-    step: StepSize
+    batch_size: Count
+    client_optimizer: SGD
+    server_optimizer: ServerSGD = AVERAGE
     local_steps: Repeats | None = None
     local_epochs: Repeats | None = None
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' changes."""
-        fields = upload_fields(self.problem, self._share(self.step.at(1)))
-        fused = self.fused if self.local.one and self.problem.privacy is None else None
+        fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
+        plain = self.local.one and self.problem.privacy is None and not self.client_optimizer.nesterov
+        fused = self.fused if plain else None
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused),)
 
     @property
     def local(self) -> LocalSteps:
         """What clients do between two averages."""
-        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     @property
     def proximity(self) -> float:
@@ -114,16 +113,17 @@ class FedAvg(Rows):
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data, and local work is counted one way."""
-        return check_rows(self.problem, 1 if self.local_epochs else self.batch) + self.local.check()
+        wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.local.check()
+        return wrong + self.server_optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> Server:
         """The initial model, at rest."""
         model = start_model(self.problem, now)
-        return Server(model, np.int64(0), zeros(model) if self.momentum else ())
+        return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
 
     def ask(self, server: Server, now: Round) -> Question:
-        """The model and the step size."""
-        step = self.step.at(int(server.steps) + 1)
+        """The model and the learning rate."""
+        step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local.count, server.model)
         return Question(server.model, np.float64(step))
 
@@ -140,39 +140,50 @@ class FedAvg(Rows):
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers when each takes one step: products over many clients' minibatches."""
         step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
+        decay = self.client_optimizer.weight_decay
 
         def change(some: Block) -> Parameters:
-            batch = some.take(some.draw(now, "minibatch", self.batch)).together()
-            each = np.repeat(self.problem.weights[some.clients], self.batch)[None] * (-step / self.batch)
+            batch = some.take(some.draw(now, "minibatch", self.batch_size)).together()
+            each = np.repeat(self.problem.weights[some.clients], self.batch_size)[None] * (-step / self.batch_size)
             found = gradient(objective, question.model, batch.X, batch.y, beside(batch.y, each))
             first: Parameters = map_leaves(lambda leaf: leaf[0], found)
             return first
 
         def public(leaf: Array, w: Array) -> Array:
-            if objective.penalty:
-                leaf += w * w.dtype.type(-2 * step * objective.penalty * weight.sum())
+            if objective.l2:
+                leaf += w * w.dtype.type(-2 * step * objective.l2 * weight.sum())
+            if decay:
+                leaf += w * w.dtype.type(-step * decay * weight.sum())
             if concave(objective):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        changes = added(change(some) for some in block.parts(self.batch))
+        changes = added(change(some) for some in block.parts(self.batch_size))
         return Weighted(map_leaves(public, changes, question.model), weight.sum())
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change, or plus the velocity that it has changed; then the regularizer's prox."""
-        step = self.step.at(int(server.steps) + 1)
+        t, optimizer = int(server.steps) + 1, self.server_optimizer
+        step, rate, momentum = self.client_optimizer.at(t), optimizer.at(t), optimizer.momentum
         change, velocity = mean_released(self.problem, self._share(step), total, now), server.velocity
-        if self.momentum:
-            change = velocity = map_leaves(lambda v, d: v * v.dtype.type(self.momentum) + d, velocity, change)
+        if momentum:
+            velocity = map_leaves(lambda v, d: v * v.dtype.type(momentum) + d, velocity, change)
+            ahead = map_leaves(lambda v, d: v * v.dtype.type(momentum) + d, velocity, change)
+            change = ahead if optimizer.nesterov else velocity
+        if rate != 1:
+            change = map_leaves(lambda d: d * d.dtype.type(rate), change)
         model = map_leaves(operator.add, server.model, change)
         if self.problem.regularizer is not None:
-            model = self.problem.regularizer.prox(model, self.local.count * step)
-            velocity = map_leaves(operator.sub, model, server.model) if self.momentum else ()
+            model = self.problem.regularizer.prox(model, rate * self.local.count * step)
+            if momentum:
+                velocity = map_leaves(lambda new, old: (new - old) / new.dtype.type(rate), model, server.model)
         return Server(model, server.steps + 1, velocity)
 
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
-        return released(self.problem, self._share(self.step.at(index + 1)), self.local.count, self.batch)
+        return released(
+            self.problem, self._share(self.client_optimizer.at(index + 1)), self.local.count, self.batch_size
+        )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """The mean gradient of the local steps' minibatches, and noise."""
@@ -183,12 +194,12 @@ class FedAvg(Rows):
             yield from noise_of_uploads(self.local, share, received, in_model=alone)
 
     def _keep(self, step: float) -> float:
-        return 1 - step * (self.proximity + 2 * float(self.problem.objective.penalty))
+        return 1 - step * (self.proximity + 2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
 
     def _share(self, step: float) -> Share:
         """How far one record can move the change."""
         kappa = contraction(self.problem, self._keep(step), step)
-        return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch)
+        return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch_size)
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload_hidden
 from mpifed.maths.ranges import Count, Repeats, Size, Weight
-from mpifed.maths.schedules import StepSize
 
 
 class Server(NamedTuple):
@@ -66,11 +66,12 @@ class Question(NamedTuple):
 class FedPDM(Rows):
     """Each client takes steps on its augmented Lagrangian, (10); the server takes the prox of the mean upload, (13).
 
-    In the paper eta^t is `step_size` = [scale, decay], Q `local_steps`, nu `tolerance`; x_i and lambda_i stay with the
-    client, and h is the job's `[regularizer]`. Clients are weighted by their rows: with equal shards, the paper's mean.
+    In the paper eta^t is the learning rate of `[client_optimizer]`, Q `local_steps`, nu `tolerance`; x_i and lambda_i
+    stay with the client, and h is the job's `[regularizer]`. Clients are weighted by their rows: with equal shards,
+    the paper's mean.
 
-    `step` says what eta is. # differs from the paper: its (10a) takes steps of eta on a function of curvature rho and
-    more, and diverges while eta rho > 2.
+    `local_rule` says what eta is. # differs from the paper: its (10a) takes steps of eta on a function of curvature rho
+    and more, and diverges while eta rho > 2.
     "prox": eta limits how far the linearized function is followed: the step is 1 / (rho + 1/eta).
     "fedpd": the step is eta / rho.
     "paper": the step is eta; refused unless eta rho < 2.
@@ -90,10 +91,10 @@ class FedPDM(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Count
-    step_size: StepSize
+    batch_size: Count
+    client_optimizer: SGD
     rho: Size
-    step: Literal["prox", "fedpd", "paper"] = "prox"
+    local_rule: Literal["prox", "fedpd", "paper"] = "prox"
     local_steps: Repeats = 1
     tolerance: Weight = 0.0
     start: Literal["server", "own"] = "server"
@@ -113,19 +114,20 @@ class FedPDM(Rows):
     @property
     def local(self) -> LocalSteps:
         """What clients do in a round."""
-        return LocalSteps(self.problem, self.batch, self.local_steps)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer)
 
     def check(self) -> list[str]:
         """The batch must fit the data, the steps must be stable, and the upload must be accounted for."""
-        wrong = check_rows(self.problem, self.batch) + self.local.check()
+        wrong = check_rows(self.problem, self.batch_size) + self.local.check()
+        wrong += self.client_optimizer.wrong_momentum("client_optimizer", "the dual variables are those of plain steps")
         keep = self._keep(self._step(1))
         if abs(keep) >= 1:
-            eta, rho = self.step_size.at(1), self.rho
-            why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.step == "paper" else f"eta = {eta:g}"
+            eta, rho = self.client_optimizer.at(1), self.rho
+            why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
             wrong.append(
-                f'[algorithm] step = "{self.step}": with {why} a local step multiplies x - x_0 by {keep:.3g}, and so '
-                'diverges; it must stay between -1 and 1: lower step_size, or take step = "prox", which is stable for '
-                "all sizes"
+                f'[algorithm] local_rule = "{self.local_rule}": with {why} a local step multiplies x - x_0 by '
+                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower the learning rate, or take "
+                'local_rule = "prox", which is stable for all'
             )
         return wrong + self._check_privacy()
 
@@ -145,15 +147,15 @@ class FedPDM(Rows):
                 '[algorithm] start = "own": with noise on the upload x_i remembers records in a way for which no bound '
                 'is proven; take start = "server", or [privacy] noise_on = "gradients"'
             )
-        if privacy.model != "local":
+        if privacy.trust != "local":
             wrong.append(
-                f'[privacy] model = "{privacy.model}": a client of FedPDM keeps a dual variable, which only local '
-                'noise makes public; take model = "local", level = "client", or fedavg'
+                f'[privacy] trust = "{privacy.trust}": a client of FedPDM keeps a dual variable, which only local '
+                'noise makes public; take trust = "local", level = "client", or fedavg'
             )
         if self.dual == "hidden" and concave(self.problem.objective):
             wrong.append(
                 '[algorithm] dual = "hidden": with noise on the upload the sensitivity is proven without a concave '
-                'penalty; take dual = "public", or concave = 0'
+                'penalty; take dual = "public", or nonconvex_penalty = 0'
             )
         return wrong
 
@@ -203,7 +205,7 @@ class FedPDM(Rows):
 
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
-        return released(self.problem, self._share(index), self.local_steps, self.batch)
+        return released(self.problem, self._share(index), self.local_steps, self.batch_size)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """In a client's first round, while its dual variable is zero, the mean gradient of its steps; noise."""
@@ -215,11 +217,16 @@ class FedPDM(Rows):
 
     def _step(self, t: int) -> float:
         """The size of a local step in round t = 1, 2, ..."""
-        eta = self.step_size.at(t)
-        return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.step]
+        eta = self.client_optimizer.at(t)
+        return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.local_rule]
 
     def _keep(self, step: float) -> float:
-        return 1 - step * (self.rho + 2 * float(self.problem.objective.penalty))
+        return 1 - step * (self.rho + 2 * self._penalty)
+
+    @property
+    def _penalty(self) -> float:
+        """The factor of ||x||^2 in a client's objective."""
+        return float(self.problem.objective.l2) + self.client_optimizer.weight_decay / 2
 
     def _share(self, index: int) -> Share:
         """How far one record can move y_i = 2 x_i - x_0 - lambda_i / rho, lambda_i being that before the round."""
@@ -227,7 +234,7 @@ class FedPDM(Rows):
         client = privacy is not None and privacy.level == "client"
         hidden = client or (self.dual == "hidden" and privacy is not None and not privacy.on_gradients)
         kappa = contraction(self.problem, self._keep(step), step)
-        share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch, hidden)
+        share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch_size, hidden)
         if hidden and not client:
             share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))
         return share
@@ -235,11 +242,12 @@ class FedPDM(Rows):
     @cache  # noqa: B019  (one algorithm a run)
     def _hidden(self, rounds: int) -> Array:
         """[rounds] how far one record of any round can move each round's upload."""
-        privacy, penalty = self.problem.privacy, float(self.problem.objective.penalty)
+        privacy = self.problem.privacy
         sizes = [self._step(t) for t in range(1, rounds + 1)]
         found = upload_hidden(
-            sizes, self.rho, self.local_steps, privacy.bound, self.batch, privacy.adjacency, privacy.sampling, penalty
-        )
+            sizes, self.rho, self.local_steps, privacy.bound, self.batch_size, privacy.adjacency, privacy.sampling,
+            self._penalty,
+        )  # fmt: skip
         return found.sensitivity
 
 

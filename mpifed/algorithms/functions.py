@@ -50,7 +50,7 @@ def objective_term(problem: Problem) -> Term:
 
 def sampled(problem: Problem) -> tuple[Function, ...]:
     """[K] the functions that need samples."""
-    first = Function(objective_term(problem), 0.0, problem.objective.penalty)
+    first = Function(objective_term(problem), 0.0, problem.objective.l2)
     rest = (Function(one.term, one.aim, 0.0) for one in problem.constraints)
     return tuple(one for one in (first, *rest) if one.term.sampled)
 
@@ -85,7 +85,7 @@ def squares_alone(problem: Problem) -> list[str]:
     wrong = []
     if beta := concave(problem.objective):
         wrong.append(
-            f"[objective] concave = {beta:g}: this algorithm knows no penalty but that of squares; set concave = 0, "
+            f"[model] concave = {beta:g}: this algorithm knows no penalty but that of squares; set concave = 0, "
             "or take fedavg, scaffold or fedpdm, for data split by rows"
         )
     if problem.regularizer is not None:

@@ -88,7 +88,7 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
     smallest = int(np.argmin(problem.counts))
     if batch > problem.counts[smallest]:
         wrong.append(
-            f"[algorithm] batch = {batch}: the smallest shard (client {smallest}) has "
+            f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has "
             f"{problem.counts[smallest]} samples; lower batch, or make shards for fewer clients"
         )
     return wrong

@@ -188,7 +188,7 @@ def check_cells(problem: Problem) -> list[str]:
     if constrains(problem):
         wrong.append(
             "[[constraint]], [minimize]: this algorithm minimizes the mean loss and the penalty alone; leave them out, "
-            "or take ssca-horizontal or ssca-vertical"
+            "or take ssca with data split by rows or columns"
         )
     if problem.measured_rows is not None:
         wrong.append(
@@ -203,11 +203,11 @@ def check_duals(problem: Problem) -> list[str]:
     kind = type(objective).__name__
     if getattr(objective, "dual", None) is None:
         wrong.append(
-            f"[objective] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
+            f"[model] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
         )
-    if not objective.penalty > 0:
+    if not objective.l2 > 0:
         wrong.append(
-            f"[objective] penalty = {objective.penalty:g}: the dual problem needs a penalty above 0; the paper's "
+            f"[model] l2 = {objective.l2:g}: the dual problem needs a penalty above 0; the paper's "
             "lambda is twice the penalty"
         )
     if problem.privacy is not None:
@@ -223,7 +223,7 @@ def check_duals(problem: Problem) -> list[str]:
 
 def lambda_n(problem: Problem) -> float:
     """lambda N, of which w(alpha) = X'alpha / (lambda N)."""
-    return float(2 * problem.objective.penalty * problem.samples)
+    return float(2 * problem.objective.l2 * problem.samples)
 
 
 def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: Any) -> Field:
@@ -233,7 +233,7 @@ def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: An
 
 def largest_score(problem: Problem) -> float:
     """A bound of x.w: for rows of norm 1 and |alpha| <= 1 it is 1 / lambda; four times as much, and 16 at least."""
-    return power_of_two(4 * max(4.0, 1 / (2 * problem.objective.penalty)))
+    return power_of_two(4 * max(4.0, 1 / (2 * problem.objective.l2)))
 
 
 def bend(problem: Problem) -> float | None:

@@ -25,8 +25,8 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.maths.schedules import ShiftedStepSize
 
 
 class Server(NamedTuple):
@@ -40,7 +40,7 @@ class Question(NamedTuple):
     """What the server sends."""
 
     model: Parameters  # of `first`, to each client its own columns
-    step: Array  # [] float64, this round's step size
+    step: Array  # [] float64, this round's learning rate
 
 
 class Changes(NamedTuple):
@@ -55,8 +55,8 @@ class HybridFedAvg:
 
     A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
     by the mean change over the samples of those present who hold it; a column that none of them holds stays. Local work
-    is counted as in `FedAvg`. `step` = [a, 0.5, b] is the paper's a / (b + sqrt(t)); all steps of round t have that
-    size.
+    is counted as in `FedAvg`. The paper's
+    learning rate a / (b + sqrt(t)) is {initial = a, exponent = 0.5, offset = b}.
 
     `combine` says what the model is. "overlaps": w. # differs from the paper: "feature-blocks": w divided by the number
     of clients who hold a sample, on average: the number of feature blocks of a grid. Each block has been fitted to the
@@ -66,8 +66,8 @@ class HybridFedAvg:
     """
 
     problem: Problem
-    batch: Count
-    step: ShiftedStepSize
+    batch_size: Count
+    client_optimizer: SGD
     local_steps: Repeats | None = None
     local_epochs: Repeats | None = None
     combine: Literal["overlaps", "feature-blocks"] = "overlaps"
@@ -94,7 +94,7 @@ class HybridFedAvg:
     @property
     def local(self) -> LocalSteps:
         """What clients do between two averages."""
-        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     @property
     def blocks(self) -> float:
@@ -114,13 +114,13 @@ class HybridFedAvg:
         return ()
 
     def ask(self, server: Server, now: Round) -> Question:
-        """The model and the step size."""
-        return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
+        """The model and the learning rate."""
+        return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Changes]:
         """Each client's change of its columns after its local steps, weighted by its rows."""
         step, values = float(question.step), []
-        keep = 1 - 2 * step * float(self.problem.objective.penalty)
+        keep = 1 - step * (2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
         for i, shard in enumerate(block.shards):
             own = Parameters(own_part(question.model.first, shard), ())
             change = moved(self.local, Descent(own, step, keep), block.only(np.array([i])), now)

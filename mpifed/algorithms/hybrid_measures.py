@@ -160,9 +160,7 @@ def _hear_products(problem: Problem, clients: Rows, total: Products, block: Bloc
     return found._replace(alpha=padded((dual.feasible(one, shard.y) for one, shard in alpha), width))
 
 
-def _all_losses(
-    problem: Problem, clients: Rows, question: Record, block: Block, now: Round
-) -> tuple[Rows, Sums]:
+def _all_losses(problem: Problem, clients: Rows, question: Record, block: Block, now: Round) -> tuple[Rows, Sums]:
     xp, losses, conjugates = block.xp, [], []
     for i, shard in enumerate(block.shards):
         once, own, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
@@ -172,9 +170,7 @@ def _all_losses(
     return clients, Sums(xp.stack(losses), xp.stack(conjugates) if conjugates else ())
 
 
-def _all_primal(
-    problem: Problem, clients: Rows, question: tuple[()], block: Block, now: Round
-) -> tuple[Rows, Primal]:
+def _all_primal(problem: Problem, clients: Rows, question: tuple[()], block: Block, now: Round) -> tuple[Rows, Primal]:
     pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
     found = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
     return clients, Primal(placed_by_columns(problem, found, block))
@@ -190,7 +186,7 @@ def _reported(algorithm: Algorithm, server: Any, measured: Model, first: Any) ->
     columns |= own
     if isinstance(primal, Primal):
         w = primal.pulled.astype(np.float64) / lambda_n(problem)
-        columns["dual"] = dual_value(problem.objective.penalty, w, float(total.conjugate), problem.samples)
+        columns["dual"] = dual_value(problem.objective.l2, w, float(total.conjugate), problem.samples)
     if "dual" in columns:
         columns["duality_gap"] = columns["objective"] - columns["dual"]
     return {**columns}

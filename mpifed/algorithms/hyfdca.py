@@ -287,9 +287,7 @@ class HyFDCA:
         beyond: Array = server.w + server.momentum.beta * (server.w - server.momentum.before)
         return beyond
 
-    def answer_products(
-        self, clients: Clients, question: Question, block: Block, now: Round
-    ) -> tuple[Clients, ByRows]:
+    def answer_products(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, ByRows]:
         """Algorithm 2: partial inner products."""
         clients = self.local.begun(clients, question)
         return clients, ByRows(placed_by_rows(self.problem, self.local.scores(question, block), block))
@@ -374,7 +372,7 @@ class HyFDCA:
     def _with_loss(self, server: Server, total: Primal) -> Server:
         """With the w of this round as the model, if its losses make it the best so far."""
         w = self._asked(server)
-        value = float(total.loss) / self.problem.samples + float(self.problem.objective.penalty) * float(w @ w)
+        value = float(total.loss) / self.problem.samples + float(self.problem.objective.l2) * float(w @ w)
         return server._replace(returned=w, least=np.float64(value)) if value < server.least else server
 
     def _with_losses(self, clients: Clients, scores: Sequence[Array], block: Block) -> Clients:

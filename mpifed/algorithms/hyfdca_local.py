@@ -177,9 +177,7 @@ class Local:
         before = unpadded(clients.alpha, block)
         found = once_a_group(block, self.alike, lambda i: dual.feasible(before[i] + steps[i], block.shards[i].y))
         if self.rule == "line-search":
-            return clients._replace(
-                other=padded((new - old for new, old in zip(found, before, strict=True)), width)
-            )
+            return clients._replace(other=padded((new - old for new, old in zip(found, before, strict=True)), width))
         if self.rule == "accelerated":
             clients = clients._replace(turned=self._turned(clients, before, found, block))
         return clients._replace(alpha=padded(found, width))

@@ -103,9 +103,7 @@ class Power:
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
         return ByColumns(v.astype(self.problem.dtype))
 
-    def answer_products(
-        self, clients: Any, question: ByColumns, block: Block, now: Round
-    ) -> tuple[Any, ByRows]:
+    def answer_products(self, clients: Any, question: ByColumns, block: Block, now: Round) -> tuple[Any, ByRows]:
         """Xv in the client's columns."""
         found = [partial_scores(shard, own_part(question.value, shard), block.dtype) for shard in block.shards]
         return clients, ByRows(placed_by_rows(self.problem, found, block))

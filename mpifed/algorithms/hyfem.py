@@ -25,8 +25,8 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats, Weight
-from mpifed.maths.schedules import ShiftedStepSize
 
 
 class Server(NamedTuple):
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     """What the server sends."""
 
     model: Parameters  # of `first`, to each client its own columns
-    step: Array  # [] float64, this round's step size
+    step: Array  # [] float64, this round's learning rate
 
 
 class Answer(NamedTuple):
@@ -70,12 +70,12 @@ class HyFEM:
     all who hold it of the last w_k that the server was told, with those who were never there left out. The model is
     w_0. With mu = 0 the clients do not know of each other. Its minimum is not that of the common problem.
 
-    `step` = [a, 0.5, b] is a / (b + sqrt(t)) of round t, as for `HybridFedAvg`.
+    The learning rate as for `HybridFedAvg`.
     """
 
     problem: Problem
-    batch: Count
-    step: ShiftedStepSize
+    batch_size: Count
+    client_optimizer: SGD
     local_steps: Repeats | None = None
     local_epochs: Repeats | None = None
     mu: Weight = field(kw_only=True)
@@ -100,16 +100,16 @@ class HyFEM:
     @property
     def local(self) -> LocalSteps:
         """What clients do in a round."""
-        return LocalSteps(self.problem, self.batch, self.local_steps, self.local_epochs)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     def check(self) -> list[str]:
         """The batch must fit the data, the objective be one of scores alone, and the local steps be stable."""
-        wrong, step = check_own_scores(self.problem, self.local), self.step.at(1)
+        wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
         keep = self._keep(step)
         if abs(keep) >= 1 and self.mu:
             wrong.append(
                 f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
-                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower step or mu"
+                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower the learning rate or mu"
             )
         return wrong
 
@@ -124,8 +124,8 @@ class HyFEM:
         return Clients(padded([own_part(first, shard) for shard in block.shards], widest))
 
     def ask(self, server: Server, now: Round) -> Question:
-        """w_0 and the step size."""
-        return Question(server.model, np.float64(self.step.at(int(server.steps) + 1)))
+        """w_0 and the learning rate."""
+        return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Answer]:
         """Each client's w_k after its local steps."""
@@ -159,4 +159,4 @@ class HyFEM:
             yield gradient_of_steps(self.local, received, own, moved, first=True)
 
     def _keep(self, step: float) -> float:
-        return 1 - step * (self.mu + 2 * float(self.problem.objective.penalty))
+        return 1 - step * (self.mu + 2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)

@@ -25,6 +25,7 @@ from mpifed.core.record import Array, Record, added, beside, map_leaves, namespa
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.settings import Privacy
 
 TILE = 32  # rows, of which a batch of random size is made
@@ -76,6 +77,21 @@ class LocalSteps:
     batch: int
     steps: int | None = None
     epochs: int | None = None
+    optimizer: SGD | None = None  # with momentum and weight decay; those of None are 0
+
+    @property
+    def momentum(self) -> float:
+        """Of a client's steps within a round."""
+        return self.optimizer.momentum if self.optimizer is not None else 0.0
+
+    @property
+    def gain(self) -> float:
+        """How often a gradient that is the same in all steps counts in what they do: `count`, without momentum."""
+        momentum, steps = self.momentum, self.count
+        more = 1 if self.optimizer is not None and self.optimizer.nesterov else 0
+        return float(
+            sum(sum(momentum**j for j in range(left + more)) for left in range(1, steps + 1)) if momentum else steps
+        )
 
     @property
     def count(self) -> int:
@@ -91,7 +107,7 @@ class LocalSteps:
 
     def check(self) -> list[str]:
         """What does not fit together, one message each."""
-        wrong = []
+        wrong = self.optimizer.wrong("client_optimizer") if self.optimizer is not None else []
         if self.steps and self.epochs:
             wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
         rows = self.epochs * int(self.problem.counts.max()) if self.epochs else (self.steps or 1) * self.batch
@@ -102,6 +118,13 @@ class LocalSteps:
             wrong.append(
                 "[algorithm] local_epochs: with [privacy] every minibatch is drawn anew, which is what is accounted "
                 "for; give local_steps"
+            )
+        privacy = privacy_of(self.problem)
+        if self.momentum and privacy is not None and privacy.level == "sample" and not privacy.on_gradients:
+            wrong.append(
+                f"[client_optimizer] momentum = {self.momentum:g}: with noise on the upload of what single records add "
+                "no sensitivity is proven for steps with momentum; take momentum = 0, [privacy] "
+                'noise_on = "gradients", or level = "client"'
             )
         return wrong + wrong_privacy(self.problem, self.steps or 1, self.batch)
 
@@ -205,6 +228,8 @@ class LocalSteps:
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """The same for clients with equally many steps."""
+        if self.momentum and not (self.one and self.optimizer is not None and not self.optimizer.nesterov):
+            return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
         model, step, keep, push, own, tolerance = descent if self.one else descent.of(working_dtype(self.problem))
         # None: at the model, which needs no copy for each
         x: Any = None if own is None else map_leaves(lambda leaf: leaf.copy(), own)
@@ -229,6 +254,24 @@ class LocalSteps:
             if tolerance and bool(ended.all()):
                 break
         return map_leaves(_subtract, x, model)  # type: ignore[no-any-return]
+
+    def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """The same where a client's steps have momentum: v <- momentum v + u, u being what the plain step would be."""
+        assert self.optimizer is not None and not descent.tolerance
+        momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
+        x, velocity = descent.model if descent.own is None else descent.own, None
+
+        def faster(v: Array, u: Array) -> Array:
+            return v * v.dtype.type(momentum) + u  # type: ignore[no-any-return]
+
+        for r, batch in enumerate(self.minibatches(block, now)):
+            move = self._down(x, batch, descent.step, block, now, r)
+            if descent.push is not None:
+                move = map_leaves(_add, move, descent.push)
+            move = map_leaves(lambda u, w: u + w * w.dtype.type(descent.keep - 1), move, x)
+            velocity = move if velocity is None else map_leaves(faster, velocity, move)
+            x = map_leaves(operator.add, map_leaves(faster, velocity, move) if nesterov else velocity, x)
+        return map_leaves(operator.sub, x, descent.model)  # type: ignore[no-any-return]
 
     def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
         """[n, ...]: -step (mean gradient + concave), clipped and noisy as the job asks."""

@@ -40,17 +40,21 @@ def at_holders(holdings: Holdings, weights: Array) -> Array:
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
     """What does not fit, one message each."""
     wrong = check_cells(problem) + local.check()
+    if local.optimizer is not None:
+        wrong += local.optimizer.wrong_momentum(
+            "client_optimizer", "columns that no row drawn has are left out of steps"
+        )
     kind = type(problem.objective).__name__
     if not isinstance(problem.objective, Linear) or any(True for _ in leaves(model_template(problem).head)):
         wrong.append(
-            f"[objective] name: {kind} has parameters that belong to no column; take one without: hinge, "
+            f"[model] name: {kind} has parameters that belong to no column; take one without: hinge, "
             "squared-hinge, logistic, least-squares, or softmax without bias"
         )
     smallest = int(np.argmin(problem.counts))
     if local.epochs is None and local.batch > problem.counts[smallest]:
         wrong.append(
-            f"[algorithm] batch = {local.batch}: the smallest shard (client {smallest}) has "
-            f"{problem.counts[smallest]} samples; lower batch, or make shards for fewer clients"
+            f"[algorithm] batch_size = {local.batch}: the smallest shard (client {smallest}) has "
+            f"{problem.counts[smallest]} samples; lower batch_size, or make shards for fewer clients"
         )
     return wrong
 

@@ -156,10 +156,10 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
         if privacy.level == "client":
             uploaded = clip_record(uploaded, privacy.bound)
         uploaded = map_leaves(lambda leaf: leaf.astype(problem.dtype, copy=False), uploaded)
-        if privacy.model == "central":
+        if privacy.trust == "central":
             return uploaded
         spread = np.full(len(weight), privacy.multiplier * unit)
-        if privacy.model == "distributed":  # a part of the weighted sum's noise
+        if privacy.trust == "distributed":  # a part of the weighted sum's noise
             spread *= heaviest(problem) / (np.sqrt(now.fewest) * weight)
         return _in_floats("upload", uploaded, spread, clients, now)
     each = np.full(len(clients), 1 / unit)
@@ -168,9 +168,9 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
             each *= record_factors(uploaded, privacy.bound)
         else:  # factors stay on the device
             uploaded = clip_record(map_leaves(lambda leaf: leaf.astype("f8"), uploaded), privacy.bound)
-    if privacy.model == "local":
+    if privacy.trust == "local":
         return _on_grid(how, "upload", uploaded, each, how.sigma, clients, now, unit, problem.dtype)
-    sigma = how.sigma / np.sqrt(now.fewest) if privacy.model == "distributed" else 0.0
+    sigma = how.sigma / np.sqrt(now.fewest) if privacy.trust == "distributed" else 0.0
     each *= weight / heaviest(problem)
     return _on_grid(how, "upload", uploaded, each, sigma, clients, now, None, "float64")
 
@@ -180,7 +180,7 @@ def known(problem: Problem, share: Share, leaving: Record, weight: Floats) -> Re
     privacy = privacy_of(problem)
     if privacy is None or privacy.on_gradients or not privacy.whole:
         return leaving
-    one = _unit(problem, share) * heaviest(problem) * 2.0**-_how(share).exponent
+    one = _unit(problem, share) * heaviest(problem) * 2.0 ** -_how(share).exponent
     return map_leaves(lambda leaf: (leaf * column(one / weight, leaf)).astype(problem.dtype), leaving)
 
 
@@ -202,10 +202,10 @@ def present_weight(problem: Problem, total: Weighted) -> float:
 def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -> Record:
     """The mean of the uploads, with the server's noise where it is the server who adds it."""
     privacy, value = privacy_of(problem), total.value
-    if privacy is None or privacy.model == "local":
+    if privacy is None or privacy.trust == "local":
         return mean(total)
     weight, unit = present_weight(problem, total), _unit(problem, share) * heaviest(problem)
-    value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.model == "central"
+    value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.trust == "central"
     if privacy.on_grid:
         how = _how(share).of_sum()
         sigma, one = how.sigma if central else 0.0, np.array([2.0**-how.exponent])  # the sum is in steps of the grid
@@ -227,10 +227,10 @@ def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
     unit, drawn = _unit(problem, share), np.minimum(1.0, steps * fraction)
     if privacy.level == "client":
         per_round = problem.clients_per_round or clients
-        secret = privacy.model == "central" and not share.remembers and per_round < clients
+        secret = privacy.trust == "central" and not share.remembers and per_round < clients
         rate = ones * per_round / clients if secret else ones
         return Release(1, told(ones * share.sensitivity / unit), rate, none, none, by_chance=secret)
-    part = ones if privacy.model == "local" else problem.weights / heaviest(problem)
+    part = ones if privacy.trust == "local" else problem.weights / heaviest(problem)
     return Release(
         1, told(part * share.sensitivity / unit), ones if share.remembers else drawn, z * unit / (part * share.paper),
         drawn,

@@ -99,9 +99,11 @@ def gradient_of_steps(
     moved : how far they came, on the mean over the clients whose answers these are
     first : whether clients keep states, which all know in their first round alone
     """
-    steps, step = local.count, float(received.question.step)
-    whole = of_step(local.problem.objective, model, moved, step)
-    return MeanGradient(model, map_leaves(lambda g: g / steps, whole), local.batch * steps, first)
+    steps, decay = local.count, local.optimizer.weight_decay if local.optimizer is not None else 0.0
+    mean = of_step(local.problem.objective, model, moved, float(received.question.step) * local.gain)
+    if decay:
+        mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
+    return MeanGradient(model, mean, local.batch * steps, first)
 
 
 def noise_of_uploads(

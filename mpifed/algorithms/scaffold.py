@@ -41,9 +41,9 @@ from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.ranges import Count, Repeats, Size
-from mpifed.maths.schedules import StepSize
+from mpifed.maths.ranges import Count, Repeats
 
 
 class Server(NamedTuple):
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
     model: Parameters
     control: Parameters
-    step: Array  # [] float64, this round's step size
+    step: Array  # [] float64, this round's learning rate
 
 
 @dataclass(frozen=True)
@@ -69,36 +69,40 @@ class Scaffold(Rows):
     After Q steps from x to y_i a client's control variate is c_i - c + (x - y_i) / (Q step) (option II). Its change,
     -c - (y_i - x) / (Q step), is a function of what the server has: so only the changes of the model travel.
     # differs from the paper: that sends both, twice the bytes for the same iterates.
-    In the paper K is `local_steps`, eta_l `step` and eta_g `server_step`. Clients are weighted by their rows.
+    In the paper K is `local_steps`; eta_l, eta_g are the learning rates of `[client_optimizer]`, `[server_optimizer]`.
+    Clients are weighted by their rows.
     Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     problem: Problem
-    batch: Count
-    step: StepSize
+    batch_size: Count
+    client_optimizer: SGD
+    server_optimizer: ServerSGD = AVERAGE
     local_steps: Repeats = 1
-    server_step: Size = 1.0
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sum of the clients' changes."""
-        fields = upload_fields(self.problem, self._share(self.step.at(1)))
+        fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def local(self) -> LocalSteps:
         """What clients do between two averages."""
-        return LocalSteps(self.problem, self.batch, self.local_steps)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer)
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data, and the upload must be accounted for."""
-        wrong = check_rows(self.problem, self.batch) + self.local.check()
+        wrong = check_rows(self.problem, self.batch_size) + self.local.check()
+        why = "control variates are of plain steps, and these of all clients alike"
+        wrong += self.client_optimizer.wrong_momentum("client_optimizer", why)
+        wrong += self.server_optimizer.wrong_momentum("server_optimizer", "SCAFFOLD's server has none")
         privacy = self.problem.privacy
-        if privacy is not None and privacy.level == "sample" and privacy.model != "local":
+        if privacy is not None and privacy.level == "sample" and privacy.trust != "local":
             wrong.append(
-                f'[privacy] model = "{privacy.model}": a client of SCAFFOLD keeps what it computes from its own '
-                'upload, which only local noise makes public; take model = "local", level = "client", or fedavg'
+                f'[privacy] trust = "{privacy.trust}": a client of SCAFFOLD keeps what it computes from its own '
+                'upload, which only local noise makes public; take trust = "local", level = "client", or fedavg'
             )
         return wrong
 
@@ -115,13 +119,11 @@ class Scaffold(Rows):
 
     def ask(self, server: Server, now: Round) -> Question:
         """Model, control variate and step size."""
-        step = self.step.at(int(server.steps) + 1)
+        step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local_steps, server.model)
         return Question(server.model, server.control, np.float64(step))
 
-    def answer(
-        self, clients: Parameters, question: Question, block: Block, now: Round
-    ) -> tuple[Parameters, Weighted]:
+    def answer(self, clients: Parameters, question: Question, block: Block, now: Round) -> tuple[Parameters, Weighted]:
         """Each client's change of the model after its local steps, weighted by its rows."""
         step = float(question.step)
 
@@ -147,7 +149,7 @@ class Scaffold(Rows):
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """The model plus the mean change; the control variate plus the mean of its changes over all clients."""
-        step = self.step.at(int(server.steps) + 1)
+        step = self.client_optimizer.at(int(server.steps) + 1)
         change = mean_released(self.problem, self._share(step), total, now)
         share = present_weight(self.problem, total) / self.problem.clients
 
@@ -155,14 +157,17 @@ class Scaffold(Rows):
             return c - c.dtype.type(share) * (c + d * d.dtype.type(1 / (self.local_steps * step)))  # type: ignore[no-any-return]
 
         control = map_leaves(controlled, server.control, change)
-        model = map_leaves(lambda w, d: w + w.dtype.type(self.server_step) * d, server.model, change)
+        rate = self.server_optimizer.at(int(server.steps) + 1)
+        model = map_leaves(lambda w, d: w + w.dtype.type(rate) * d, server.model, change)
         if self.problem.regularizer is not None:
-            model = self.problem.regularizer.prox(model, self.server_step * self.local_steps * step)
+            model = self.problem.regularizer.prox(model, rate * self.local_steps * step)
         return Server(model, control, server.steps + 1)
 
     def released(self, index: int) -> Release:
         """What round `index` gives away."""
-        return released(self.problem, self._share(self.step.at(index + 1)), self.local_steps, self.batch)
+        return released(
+            self.problem, self._share(self.client_optimizer.at(index + 1)), self.local_steps, self.batch_size
+        )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """In a client's first round, while its control variate is zero, the mean gradient of its steps; noise."""
@@ -172,11 +177,11 @@ class Scaffold(Rows):
             yield from noise_of_uploads(self.local, self._share(float(received.question.step)), received)
 
     def _keep(self, step: float) -> float:
-        return 1 - 2 * step * float(self.problem.objective.penalty)
+        return 1 - step * (2 * float(self.problem.objective.l2) + self.client_optimizer.weight_decay)
 
     def _share(self, step: float) -> Share:
         """How far one record can move the change; at level "client" all of a client's memory may count."""
         privacy = self.problem.privacy
         remembers = privacy is not None and privacy.level == "client"
         kappa = contraction(self.problem, self._keep(step), step)
-        return upload_share(self.problem, step, 1.0, kappa, self.local_steps, self.batch, remembers)
+        return upload_share(self.problem, step, 1.0, kappa, self.local_steps, self.batch_size, remembers)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, MinLen
 
 from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled
 from mpifed.algorithms.margins import start_margins, steer
@@ -23,7 +23,7 @@ from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, Record, map_leaves, on_host
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.ranges import Count, Size
+from mpifed.maths.ranges import Count, Repeats, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
     Floats,
@@ -55,9 +55,11 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class SSCA:
-    """What Algorithms 1-4 have in common: hyper-parameters, and everything that the server does.
+    """Algorithms 1-4: hyper-parameters, and everything that the server does.
 
-    In the paper B = `batch`, c = `slack_cost`; `rho` and `gamma` are the step sizes a1/t^alpha and a2/t^(alpha + 0.05).
+    The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
+    between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; `rho` and `gamma` are the step
+    sizes a1/t^alpha and a2/t^(alpha + 0.05).
     `slack_cost = "auto"` finds one for each constraint, see `mpifed.algorithms.slack_costs`; `margins = "auto"` aims so
     far below the limits that they are met in spite of noise, see `mpifed.algorithms.margins`. A list of slack costs is
     the paper's sequence c_j: after every `stage_rounds` rounds the next is taken if ||s|| is above `slack_tolerance`;
@@ -70,7 +72,7 @@ class SSCA:
     """
 
     problem: Problem
-    batch: Count
+    batch_size: Count
     rho: StepSize
     gamma: StepSize
     tau: Size = 0.1
@@ -80,9 +82,22 @@ class SSCA:
     slack_tolerance: Size = 1e-3
     variance_reduction: Literal["none", "recursive"] = "none"
     margins: Literal["off", "auto"] = "off"
+    local_steps: Repeats = 1  # of clients with rows
+    label_holder: Annotated[int, Ge(0)] | None = None  # of clients with columns, as the next
+    head_client: Annotated[int, Ge(0)] | None = None
 
     # takes `minimize` and constraints
     constrained = True
+
+    @classmethod
+    def for_split(cls, split: str) -> type[SSCA]:
+        """The class that plays the algorithm on data split like that."""
+        if cls is not SSCA:
+            return cls
+        from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+        from mpifed.algorithms.ssca_vertical import SSCAVertical
+
+        return SSCAVertical if split == "columns" else SSCAHorizontal
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -111,10 +126,10 @@ class SSCA:
             wrong.append("[algorithm] stage_rounds: missing; after how many rounds may the next slack_cost be taken?")
         if list(self.costs) != sorted(set(self.costs)):
             wrong.append(f"[algorithm] slack_cost = {list(self.costs)}: a penalty sequence must grow")
-        if not objective_term(self.problem).sampled and self.problem.objective.penalty:
+        if not objective_term(self.problem).sampled and self.problem.objective.l2:
             wrong.append(
-                f'[objective] penalty = {self.problem.objective.penalty:g}: with [minimize] name = "norm" it is '
-                "||w||^2 that is minimized, without a factor; set penalty = 0"
+                f'[model] l2 = {self.problem.objective.l2:g}: with [minimize] name = "norm" it is '
+                "||w||^2 that is minimized, without a factor; set l2 = 0"
             )
         if not self.functions:
             wrong.append('[minimize] name = "norm" without a [[constraint]] that needs data: the solution is zero')

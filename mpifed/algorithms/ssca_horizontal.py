@@ -30,7 +30,6 @@ from mpifed.core.record import Array, Record, added, beside, in_memory, map_leav
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.ranges import Repeats
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at, track
 
 
@@ -65,7 +64,7 @@ class LocalAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class SSCAHorizontal(SSCA, Rows):
-    """Algorithms 1 and 2: every round each client draws `batch` rows and sends the sums of their gradients.
+    """Algorithms 1 and 2: every round each client draws `batch_size` rows and sends the sums of their gradients.
 
     With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
 
@@ -82,8 +81,6 @@ class SSCAHorizontal(SSCA, Rows):
     own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
 
-    local_steps: Repeats = 1
-
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the weighted sums of the minibatch gradients; then of the clients' local steps."""
@@ -94,11 +91,7 @@ class SSCAHorizontal(SSCA, Rows):
         if self.local_steps == 1:
             return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=self.fused),)
         local = weighted_fields(self.problem, LocalAnswer(template, stacked, level))
-        return (
-            ToServer(
-                "local-steps", local, self.ask_local, self.answer_local, self.absorb_local, one_by_one=True
-            ),
-        )
+        return (ToServer("local-steps", local, self.ask_local, self.answer_local, self.absorb_local, one_by_one=True),)
 
     @property
     def setup(self) -> tuple[ToServer, ...]:
@@ -109,8 +102,11 @@ class SSCAHorizontal(SSCA, Rows):
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        wrong = super().check() + check_rows(self.problem, self.batch)
-        wrong += wrong_draw("local_steps", self.local_steps * self.batch)
+        wrong = super().check() + check_rows(self.problem, self.batch_size)
+        wrong += wrong_draw("local_steps", self.local_steps * self.batch_size)
+        for key in ("label_holder", "head_client"):
+            if getattr(self, key) is not None:
+                wrong.append(f"[algorithm] {key} = {getattr(self, key)}: is for data split by columns; leave it out")
         if self.local_steps > 1 and self.recursive:
             wrong.append(
                 '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs; '
@@ -133,26 +129,24 @@ class SSCAHorizontal(SSCA, Rows):
             return Question(server.model, (), server.shares, ())
         return Question(server.model, server.previous, server.shares, self.keep(server))
 
-    def answer(
-        self, clients: tuple[()], question: Question, block: Block, now: Round
-    ) -> tuple[tuple[()], Weighted]:
+    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch))
-        each = beside(batch.y, np.repeat(weight[:, None] / self.batch, self.batch, axis=1))
+        batch = block.take(block.draw(now, "minibatch", self.batch_size))
+        each = beside(batch.y, np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1))
         return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
         """The sum of the clients' answers, from products over many clients' minibatches."""
 
         def some_of(block: Block) -> Statistics:
-            batch = block.take(block.draw(now, "minibatch", self.batch)).together()
-            each = self.problem.weights[block.clients].repeat(self.batch)
-            each /= self.batch
+            batch = block.take(block.draw(now, "minibatch", self.batch_size)).together()
+            each = self.problem.weights[block.clients].repeat(self.batch_size)
+            each /= self.batch_size
             found: Statistics = self._statistics(question, batch.X, batch.y, beside(batch.y, each[None]))
             return found
 
-        total = added(some_of(part) for part in block.parts(self.batch))
+        total = added(some_of(part) for part in block.parts(self.batch_size))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
     def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
@@ -175,7 +169,7 @@ class SSCAHorizontal(SSCA, Rows):
         """The mean gradient of what is minimized; with several local steps, no gradient at a model that is known."""
         if received.answered_by(self.answer):
             found = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
-            yield MeanGradient(received.question.model, found, self.batch)
+            yield MeanGradient(received.question.model, found, self.batch_size)
 
     # --- several local steps ----------------------------------------------------------------------------------------
 
@@ -189,7 +183,9 @@ class SSCAHorizontal(SSCA, Rows):
     ) -> tuple[tuple[()], Weighted]:
         """E steps of the one client of the block, weighted by its rows."""
         weight = self.problem.weights[block.clients]
-        rows = block.draw(now, "minibatch", self.local_steps * self.batch).reshape(self.local_steps, 1, self.batch)
+        rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
+            self.local_steps, 1, self.batch_size
+        )
         model, surrogate = self._local(question, (block.take(some) for some in rows))
         change = map_leaves(operator.sub, model, question.model)
         found = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
@@ -244,7 +240,7 @@ class SSCAHorizontal(SSCA, Rows):
 
     def _seen(self, model: Parameters, batch: Batch, shares: Array) -> Statistics:
         """[K, ...] what one client's minibatch tells of the functions."""
-        each = namespace(batch.y).full(batch.y.shape, 1 / self.batch)
+        each = namespace(batch.y).full(batch.y.shape, 1 / self.batch_size)
         found = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
         first: Statistics = map_leaves(lambda leaf: leaf[0], found)
         level = on_host(first.level) if len(first.level) else ()  # convex problems are solved in memory

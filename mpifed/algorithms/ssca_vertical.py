@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge
 
 from mpifed.algorithms.functions import counts_some
 from mpifed.algorithms.horizontal import count_samples, start_model
@@ -17,20 +14,17 @@ from mpifed.core.round import Round
 
 @dataclass(frozen=True)
 class SSCAVertical(SSCA, Columns):
-    """Algorithms 3 and 4: the server draws `batch` rows, the clients add scores, and send their columns' gradients.
+    """Algorithms 3 and 4: the server draws `batch_size` rows, clients add scores, and send gradients of their columns.
 
     All clients have the labels, or `label_holder` alone has them. `head_client` (the holder, or client 0) sends the
     head's gradient and the constraints' values: in the paper that is the fastest client, or any.
     """
 
-    label_holder: Annotated[int, Ge(0)] | None = None
-    head_client: Annotated[int, Ge(0)] | None = None
-
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The clients hear the sum of the scores; the server hears gradients."""
         points = 2 if self.recursive else 1
-        one = Pass(self.problem, self.batch, self.label_holder, self.sender, points)
+        one = Pass(self.problem, self.batch_size, self.label_holder, self.sender, points)
         return one.exchanges(self.ask, self.absorb)
 
     @property
@@ -38,13 +32,14 @@ class SSCAVertical(SSCA, Columns):
         """How many samples each function counts, where that is not all."""
         if not counts_some(self.problem):
             return ()
-        return (
-            count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),
-        )
+        return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),)
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        return super().check() + check_columns(self.problem, self.batch, self.label_holder, self.head_client)
+        wrong = super().check() + check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
+        if self.local_steps > 1:
+            wrong.append(f"[algorithm] local_steps = {self.local_steps}: is for data split by rows; leave it out")
+        return wrong
 
     def start_server(self, now: Round) -> Server:
         """Step 1: any w_1, and the surrogates of nothing."""
@@ -52,7 +47,7 @@ class SSCAVertical(SSCA, Columns):
 
     def ask(self, server: Server, now: Round) -> Question:
         """Step 3: the rows, and w_t."""
-        rows = draw_rows(self.problem, now, self.batch)
+        rows = draw_rows(self.problem, now, self.batch_size)
         if not self.recursive:
             return Question(rows, server.model, (), server.shares, (), ())
         return Question(rows, server.model, server.previous, server.shares, self.keep(server), ())

@@ -161,9 +161,7 @@ class Pass:
         """The clients know."""
         return ()
 
-    def partial_scores(
-        self, clients: Record, question: Question, block: Block, now: Round
-    ) -> tuple[Memory, Scores]:
+    def partial_scores(self, clients: Record, question: Question, block: Block, now: Round) -> tuple[Memory, Scores]:
         """Step 4: each client's partial scores of the rows, from its own columns."""
         models = [question.model, question.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
@@ -236,9 +234,7 @@ class Pass:
         """The others need nothing else."""
         return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
 
-    def gather(
-        self, clients: Memory, question: tuple[()], block: Block, now: Round
-    ) -> tuple[tuple[()], Gathered]:
+    def gather(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Gathered]:
         """Steps 5 and 6: each client's gradient in its columns, and one client's of the head. (16), (17)"""
         gradient: Record = ()
         if self.gradients:
@@ -322,7 +318,7 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
             "make another with `mpifed data ... --split columns`"
         )
     if batch > problem.samples:
-        wrong.append(f"[algorithm] batch = {batch}: there are {problem.samples} samples; lower batch")
+        wrong.append(f"[algorithm] batch_size = {batch}: there are {problem.samples} samples; lower batch_size")
     for key, client in (("label_holder", holder), ("head_client", head_client)):
         if client is not None and not 0 <= client < problem.clients:
             wrong.append(f"[algorithm] {key} = {client}: clients are numbered 0 to {problem.clients - 1}")
@@ -334,7 +330,7 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
     missing = [name for name in ("scores", "pull", "slope") if not callable(getattr(problem.objective, name, None))]
     if missing:
         wrong.append(
-            f"[objective] name: {type(problem.objective).__name__} has no {', '.join(missing)}: data split by columns "
+            f"[model] name: {type(problem.objective).__name__} has no {', '.join(missing)}: data split by columns "
             "need scores that are linear in the features; derive it from mpifed.maths.objectives.Linear"
         )
     return wrong
@@ -382,5 +378,3 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
 
     certificate = measure(True, reported_certificate, certificate_columns(problem), first)
     return measure(False, reported_levels), certificate
-
-

@@ -15,11 +15,11 @@ from annotated_types import Ge
 from mpifed.algorithms.horizontal import start_model
 from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
 from mpifed.core.exchange import Exchange, Problem
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, Record, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count
-from mpifed.maths.schedules import StepSize
 
 
 class Server(NamedTuple):
@@ -27,25 +27,26 @@ class Server(NamedTuple):
 
     model: Parameters
     steps: Array  # [] int64, rounds done
+    velocity: Record  # of the model's shapes; () without momentum
 
 
 @dataclass(frozen=True)
 class VerticalSGD(Columns):
-    """Every round the server draws `batch` rows, hears their gradient in the clients' columns, and takes a step.
+    """Every round the server draws `batch_size` rows, hears their gradient in the clients' columns, and takes a step.
 
     `label_holder` and `head_client` as in `SSCAVertical`.
     """
 
     problem: Problem
-    batch: Count
-    step: StepSize
+    batch_size: Count
+    server_optimizer: SGD
     label_holder: Annotated[int, Ge(0)] | None = None
     head_client: Annotated[int, Ge(0)] | None = None
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The clients hear the sum of the scores; the server hears gradients."""
-        return Pass(self.problem, self.batch, self.label_holder, self.sender).exchanges(self.ask, self.absorb)
+        return Pass(self.problem, self.batch_size, self.label_holder, self.sender).exchanges(self.ask, self.absorb)
 
     @property
     def setup(self) -> tuple[()]:
@@ -54,25 +55,38 @@ class VerticalSGD(Columns):
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
-        return check_columns(self.problem, self.batch, self.label_holder, self.head_client)
+        wrong = check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
+        return wrong + self.server_optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> Server:
         """The initial model."""
-        return Server(start_model(self.problem, now), np.int64(0))
+        model = start_model(self.problem, now)
+        return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
 
     def ask(self, server: Server, now: Round) -> Question:
         """The rows and the model."""
-        return Question(draw_rows(self.problem, now, self.batch), server.model, (), (), (), ())
+        return Question(draw_rows(self.problem, now, self.batch_size), server.model, (), (), (), ())
 
     def absorb(self, server: Server, total: Gathered, now: Round) -> Server:
         """A step along the gradient of the mean loss and the penalty."""
-        step = self.step.at(int(server.steps) + 1)
-        shrink = 1 - 2 * step * self.problem.objective.penalty
+        optimizer = self.server_optimizer
+        step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
+        decay = 2 * self.problem.objective.l2 + optimizer.weight_decay
+        shrink = 1 - step * decay
 
         def moved(w: Array, slope: Array) -> Array:
             return w * w.dtype.type(shrink) - slope[0] * w.dtype.type(step)
 
-        return Server(map_leaves(moved, server.model, total.statistics.gradient), server.steps + 1)
+        if not momentum:
+            return Server(map_leaves(moved, server.model, total.statistics.gradient), server.steps + 1, ())
+        slope = map_leaves(lambda g, w: g[0] + w * w.dtype.type(decay), total.statistics.gradient, server.model)
+        velocity = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, server.velocity, slope)
+        if optimizer.nesterov:
+            slope = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, velocity, slope)
+        else:
+            slope = velocity
+        model = map_leaves(lambda w, d: w - d * w.dtype.type(step), server.model, slope)
+        return Server(model, server.steps + 1, velocity)
 
     def model(self, server: Server) -> Parameters:
         """The model as it stands."""

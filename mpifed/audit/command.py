@@ -127,9 +127,9 @@ def _audit(
 
 def _remarks(job: Job) -> list[str]:
     found = []
-    if job.sum.numbers == "float":
+    if job.aggregation.arithmetic == "float":
         found.append("the job adds in floats; answers were recorded on the grids of exact sums")
-    if job.sum.numbers == "exact-blocks":
+    if job.aggregation.arithmetic == "exact-blocks":
         found.append("the job rounds sums of blocks; answers were recorded client by client, as for exact sums")
     if job.privacy is not None:
         found.append(
@@ -160,12 +160,12 @@ def _job(what: Path, changes: tuple[str, ...]) -> tuple[Job, Path | None]:
     if what.is_dir() and not path.exists():
         raise DataError(f"{what}: no job.toml; give the folder of a run, or a job file")
     job = points(read_table(path, changes), str(path))[0].job
-    job = job.model_copy(update={"sum": job.sum.model_copy(update={"numbers": "exact"})})
+    job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"arithmetic": "exact"})})
     return job, what if what.is_dir() else None
 
 
 def _plain(job: Job) -> Job:
-    return job.model_copy(update={"sum": job.sum.model_copy(update={"channel": "plain"})})
+    return job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
 
 
 def _same(recorded: Recorded, stage: Stage) -> None:

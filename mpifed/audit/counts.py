@@ -109,11 +109,11 @@ def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: 
 def paper_count(stage: Stage, exchange: Exchange, party: str, rows: int, sides: list[Side]) -> str:
     """The count of arXiv:2104.06011 in its letters, for its own algorithms on its network."""
     problem, name = stage.algorithm.problem, stage.job.algorithm["name"]
-    if not name.startswith("ssca") or not hasattr(problem.objective, "hidden"):
+    if name != "ssca" or not hasattr(problem.objective, "hidden"):
         return ""
     J, L, K, M = problem.objective.hidden, problem.outputs, problem.features, len(problem.constraints)
     d = J * (K + L)
-    if party == "server" and name == "ssca-horizontal":
+    if party == "server" and problem.split == "rows":
         clients = f"{len(sides)} clients x " if len(sides) > 1 else ""
         return (
             f"unknowns {clients}B K = {rows} x {K} = {rows * K}; equations (M + 1) d, d = J (K + L) = "

@@ -108,9 +108,7 @@ def exact(stage: Stage, rest: Beside, plain: Stage, own: bool) -> Exact:
     return found._replace(of_clients=max(found.of_clients, len(every)), of_rounds=len(stage.scenes))
 
 
-def _of_masks(
-    stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]
-) -> Exact:
+def _of_masks(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool, keys: dict[str, list[str]]) -> Exact:
     keys[SENT] = list(dict.fromkeys([*keys[SENT], *escrows.sent(stage)]))
     known, sealed, totals, left = masks.masks_of(stage, messages, plain, own)
     sums, lengths = kept.masks_of_kept(stage, plain) if own else ([], [])

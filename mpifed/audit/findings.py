@@ -88,7 +88,7 @@ def findings(
 
 def _in_clear(stage: Stage) -> list[str]:
     """Exchanges that travel in the clear in whatever channel."""
-    measures = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    measures = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
     measured = [one for measure in measures for one in measure.exchanges]
     played = (*stage.algorithm.setup, *stage.exchanges, *measured)
     known = {one.name: one for one in played if not one.private}

@@ -50,7 +50,7 @@ def on_noise(reader: Reader) -> Iterator[Attempt]:
     """Of what is released first hand: single uploads, or the first model."""
     stage = reader.stage
     privacy: Privacy | None = stage.algorithm.problem.privacy
-    local = privacy is not None and privacy.model == "local"
+    local = privacy is not None and privacy.trust == "local"
     who, seen = ("server", EACH if stage.transcript.channel == "plain" else SEALED) if local else ("anybody", MODEL)
     if privacy is None or not privacy.multiplier:
         yield none(BITS, "the job adds no noise", who)
@@ -76,11 +76,11 @@ def _unknown(reader: Reader, exchange: Exchange | None, privacy: Privacy) -> str
         return "no noise is in what can be read, or none that is of one draw"
     if stage.algorithm.problem.dtype != "float32":
         return "the job computes in float64, and the generator that is tried here is that of float32"
-    if privacy.model == "local":
+    if privacy.trust == "local":
         return "" if reader.readable(exchange) else HIDDEN
     if not all(one.in_model for _, one in reader.told_by_sum(AddedNoise, exchange)):
         return "how the model follows from noise is not known here"
-    if privacy.model == "distributed" and stage.scenes[0].now.fewest > 1:
+    if privacy.trust == "distributed" and stage.scenes[0].now.fewest > 1:
         return "the sum has the noise of several clients, and nearly every float is a sum of some"
     return ""
 
@@ -122,7 +122,7 @@ def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     if not problem.privacy.by_coins:
         total = float(each[list(first.uploads)].sum())
     deviation = noise.deviation * float(each.max())
-    if problem.privacy.model == "central":
+    if problem.privacy.trust == "central":
         arithmetic = Arithmetic(deviation, total=total)
     else:  # of one client
         scale = 0.0 if problem.privacy.whole else reader.scales(exchange)[0]

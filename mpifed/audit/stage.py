@@ -204,7 +204,7 @@ def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) ->
 
 def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, between: bool) -> None:
     everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
-    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.every else ()
+    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
     transcript = stage.transcript
     server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
     exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
@@ -230,7 +230,7 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, b
             if len(stage.scenes) > 1:
                 stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
             stage.scenes.append(before)
-            if between and measures and len(stage.scenes) % stage.job.record.every == 0:
+            if between and measures and len(stage.scenes) % stage.job.record.evaluate_every == 0:
                 measured()
         elif attempt + 1 == attempts:
             raise TooFewClients(

@@ -84,7 +84,7 @@ def submit(
 ) -> None:
     """Submit a job to Slurm; it checkpoints before its time is up, is queued again and goes on, until it is done.
 
-    Time and memory come from the forecast of `mpifed show`, and are checked against the cluster. A run that is queued
+    Time and memory come from the forecast of `mpifed check`, and are checked against the cluster. A run that is queued
     or running, or finished, is not submitted again; of a sweep's array, only the points that are left.
     """
     from mpifed.batch.asked import Asked

@@ -1,4 +1,4 @@
-"""What a job needs of a cluster: time and memory, from the forecast of `mpifed show JOB --ranks P`."""
+"""What a job needs of a cluster: time and memory, from the forecast of `mpifed check JOB --ranks P`."""
 
 from __future__ import annotations
 

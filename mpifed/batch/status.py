@@ -107,7 +107,7 @@ def next_command(found: Look) -> str:
     if busy:
         jobs = dict.fromkeys(str(one.job).partition("_")[0] for one in busy if one.job)
         return f"squeue --jobs={','.join(jobs)}" if jobs else f"mpifed status {found.folder}"
-    return f"mpifed show {found.folder}"
+    return f"mpifed {'compare' if found.sweep else 'show'} {found.folder}"
 
 
 def _going_on(found: Look, left: list[State]) -> str:

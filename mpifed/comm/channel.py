@@ -170,4 +170,3 @@ def make_channel(setting: Setting) -> Channel:
 
         return Encrypted(setting)
     return Channel(setting)
-

@@ -130,8 +130,8 @@ class Federation:
         """
         lines = [self._line(exchange) for exchange in exchanges]
         known = [place.name for line in lines for place in line.sum.places]
-        named = {"[sum.bounds]": self._settings["bounds"], "[sum.scales]": self._settings["scales"]}
-        for table, names in {**named, "[sum] allow:": self.protection.allow}.items():
+        named = {"[aggregation.bounds]": self._settings["bounds"], "[aggregation.scales]": self._settings["scales"]}
+        for table, names in {**named, "[aggregation] allow:": self.protection.allow}.items():
             for name in names:
                 if not any(names_field(name, field) for field in known):
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
@@ -174,9 +174,13 @@ class Federation:
             where sums are in floats, or of blocks: then clients' answers are never messages of their own.
         """
         if recorder is not None and self._by_blocks:
-            raise UsageError('[sum] numbers = "exact-blocks": sums of blocks are not recorded; set numbers = "exact"')
+            raise UsageError(
+                '[aggregation] arithmetic = "exact-blocks": sums of blocks are not recorded; set arithmetic = "exact"'
+            )
         if recorder is not None and not self._settings["exact"]:
-            raise UsageError('[sum] numbers = "float": only exact sums can be recorded; set [sum] numbers = "exact"')
+            raise UsageError(
+                '[aggregation] arithmetic = "float": only exact sums can be recorded; set arithmetic = "exact"'
+            )
         self.channel.recorder = self._clear.recorder = recorder
 
     def kept(self) -> Kept:
@@ -250,9 +254,7 @@ class Federation:
         self.order = int(order[0])
         return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])
 
-    def tally(
-        self, exchange: Exchange, clients: States, question: Record, now: Round
-    ) -> tuple[States, Record]:
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
         """Answers of the hosted clients who are present, summed over all ranks; no sum where too many have left."""
         line, channel = self._line(exchange), self._channel(exchange)
         if channel.recorder is not None:

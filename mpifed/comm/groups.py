@@ -30,9 +30,7 @@ def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
     return int(filled.min(initial=len(present))) if len(filled) else 0
 
 
-def small(
-    line: Line, cells: Cells, protection: Protection, present: NDArray[np.bool_]
-) -> Iterator[tuple[str, int]]:
+def small(line: Line, cells: Cells, protection: Protection, present: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
     """(field, clients) of each field that would show values of fewer clients than the job wants, and does not allow."""
     for place in line.sum.places:
         count = fewest(place, cells, present)
@@ -43,7 +41,7 @@ def small(
 def _allowing(fields: Iterable[str]) -> str:
     """The key that lets values of single clients in these fields be opened."""
     names = ", ".join(f'"{name}"' for name in dict.fromkeys(field.partition(".")[0] for field in fields))
-    return f"[sum] allow = [{names}]"
+    return f"[aggregation] allow = [{names}]"
 
 
 def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> None:
@@ -59,8 +57,8 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
     if found:
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UsageError(
-            f"[sum] min_clients = {protection.min_clients}: these fields have values of fewer clients, which no "
-            f"channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
+            f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
+            f"no channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
             f"{_allowing(found)}"
         )
 
@@ -83,8 +81,8 @@ def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds
     if found:
         listed = ", ".join(f"{name} (first in round {index})" for name, index in found.items())
         raise UsageError(
-            f"[sum] min_clients = {protection.min_clients}: in some rounds fewer of the clients who take part fill "
-            f"values of {listed}, and their sum would not be opened; let more clients take part in a round, or, if "
+            f"[aggregation] min_clients = {protection.min_clients}: in some rounds fewer of the clients who take part "
+            f"fill values of {listed}, and their sum would not be opened; let more clients take part in a round, or if "
             f"single clients' values may be known, allow them by name: {_allowing(found)}"
         )
 
@@ -99,7 +97,7 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     """
     for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
-            f"{name}: round {now.index} has answers of {count} client(s), and [sum] min_clients = "
+            f"{name}: round {now.index} has answers of {count} client(s), and [aggregation] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
             f"value of one may be known, allow it by name: {_allowing([name])}",
             agreed=True,

@@ -74,9 +74,7 @@ class Hosted:
         line.account.answer_s += slowest
         return clients
 
-    def _visited(
-        self, exchange: Exchange, chosen: NDArray[np.bool_]
-    ) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
+    def _visited(self, exchange: Exchange, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
         """(number, positions of those chosen, block where it is computed) of each block with any, one at a time."""
         for i, who in self.blocks.among(chosen):
             here = self.blocks.visit(i, keep=not exchange.off_clock)  # a device may ask it for more rows

@@ -135,9 +135,7 @@ class Keyring:
             )
         self._agree_on_group(ranks, timed)
 
-    def _agree_on_group(
-        self, ranks: NDArray[np.int64], timed: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def _agree_on_group(self, ranks: NDArray[np.int64], timed: Callable[[], AbstractContextManager[None]]) -> None:
         """The first client makes the group's key; one client of each other rank is sent it for all of that rank.
 
         (In a deployment every client is sent it, which is what is counted.)

@@ -125,14 +125,16 @@ def places_of(
         name = f"{exchange.name}.{leaf}".rstrip(".")
         if field.whole and (named(bounds, name) or named(scales, name)):
             raise UsageError(
-                f"[sum] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and any "
-                "others would tell of private data; leave them out of [sum.bounds] and [sum.scales]"
+                f"[aggregation] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and "
+                "any others would tell of private data; leave them out of [aggregation.bounds] and [aggregation.scales]"
             )
         bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
         try:
             forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
         except ValueError as error:
-            raise UsageError(f"[sum] {name}: {error}; lower the bound or raise the scale of this field") from error
+            raise UsageError(
+                f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"
+            ) from error
         found.append((name, field))
     if any(form.bits == 64 for form in forms):
         forms = [form.wide() for form in forms]  # a message has one kind of number
@@ -173,7 +175,7 @@ def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> 
     what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
     return NumericalError(
         f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
-        f'[sum.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
+        f'[aggregation.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
     )
 
 
@@ -184,9 +186,9 @@ def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float
     what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
     raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
     return NumericalError(
-        f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; lower the step size, or set [sum] "
-        'numbers = "exact" to learn which client it comes from; if such values are right, raise the bound: '
-        f'[sum.bounds] "{place.name}" = {raised:g}'
+        f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; lower the step size, or set "
+        '[aggregation] arithmetic = "exact" to learn which client it comes from; if it is right, raise the bound: '
+        f'[aggregation.bounds] "{place.name}" = {raised:g}'
     )
 
 

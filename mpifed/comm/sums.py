@@ -127,9 +127,7 @@ class ExactSum(Message):
                 raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
         self._begun = True
 
-    def _put(
-        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]
-    ) -> None:
+    def _put(self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]) -> None:
         """Add what clients have of a field that they fill in parts."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
         for coded, at in _added_first(self._scattered(place, whole, place.parts(leaf, clients))):
@@ -262,7 +260,7 @@ class FloatSum(Message):
         if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the first is half as dear
             raise NumericalError(
                 f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the step size, or set "
-                '[sum] numbers = "exact" to learn which client it comes from'
+                '[aggregation] arithmetic = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:

@@ -61,9 +61,7 @@ class Trial:
 class Tuned:
     """The `Way` of a transport, which follows from its length and kind. All calls are collective."""
 
-    def __init__(
-        self, comm: Any, mpi: Constants, nodes: NodeMap, way: str = AUTO, of_floats: str = DIRECT
-    ) -> None:
+    def __init__(self, comm: Any, mpi: Constants, nodes: NodeMap, way: str = AUTO, of_floats: str = DIRECT) -> None:
         """`way` is one of `WAYS`, or auto; then that `of_floats` holds for them."""
         if way not in (AUTO, *WAYS):
             raise UsageError(f"MPIFED_REDUCE={way}: known are {', '.join((AUTO, *WAYS))}")

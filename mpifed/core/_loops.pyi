@@ -3,12 +3,26 @@ from mpifed.core.record import Array
 VERSION: int
 
 def add_encoded(
-    values: Array, is_float: bool, n: int, m: int, bound: float, constants: tuple[float, float], first: bool,
-    offsets: tuple[int, int], sums: Array, is_32: bool,
+    values: Array,
+    is_float: bool,
+    n: int,
+    m: int,
+    bound: float,
+    constants: tuple[float, float],
+    first: bool,
+    offsets: tuple[int, int],
+    sums: Array,
+    is_32: bool,
 ) -> bool: ...
 def decode(sums: Array, is_32: bool, scale: float, is_float: bool, out: Array) -> None: ...
 def gather(
-    raw: Array, kind: str, p: int, at: Array | None, scale: Array | None, shift: Array | None, is_float: bool,
+    raw: Array,
+    kind: str,
+    p: int,
+    at: Array | None,
+    scale: Array | None,
+    shift: Array | None,
+    is_float: bool,
     out: Array,
 ) -> None: ...
 def combine(factors: tuple[float, ...], arrays: tuple[Array, ...], is_float: bool, out: Array) -> None: ...
@@ -16,9 +30,24 @@ def first_distinct(words: Array, width: int, sizes: Array, count: int, rows: Arr
 def swish(z: Array, is_float: bool, gate: Array, active: Array) -> None: ...
 def swish_slope(z: Array, gate: Array, active: Array, is_float: bool, back: Array) -> None: ...
 def alias_level(
-    words: Array, upper: bool, table: Array, bits: int, middle: int, shift: int, first: bool, out: Array, ties: Array,
+    words: Array,
+    upper: bool,
+    table: Array,
+    bits: int,
+    middle: int,
+    shift: int,
+    first: bool,
+    out: Array,
+    ties: Array,
 ) -> int: ...
 def noisy(
-    values: Array, is_float: bool, factor: float, most: float, truncate: bool, noise: Array, scale: float,
-    to_float: bool, out: Array,
+    values: Array,
+    is_float: bool,
+    factor: float,
+    most: float,
+    truncate: bool,
+    noise: Array,
+    scale: float,
+    to_float: bool,
+    out: Array,
 ) -> None: ...

@@ -72,9 +72,7 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-def fields_like(
-    record: Record, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None
-) -> Record:
+def fields_like(record: Record, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None) -> Record:
     """A field in the shape of each leaf of `record`."""
     return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender), record)
 
@@ -277,9 +275,7 @@ class Summation(Protocol):
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The server's question, on every rank."""
 
-    def tally(
-        self, exchange: Exchange, clients: States, question: Record, now: Round
-    ) -> tuple[States, Record]:
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
         """(client states, sum of the present clients' answers); the sum on those ranks that may hear it, if anybody."""
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:

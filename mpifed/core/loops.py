@@ -150,9 +150,7 @@ def _contiguous(*arrays: Array) -> bool:
     return all(array.flags.c_contiguous for array in arrays)
 
 
-def alias_level(
-    words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array
-) -> Array:
+def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array) -> Array:
     """One level of discrete Gaussian numbers, see `mpifed.maths.privacy.discrete`, added to `out` or put there.
 
     Parameters
@@ -187,9 +185,7 @@ def alias_level(
     return np.flatnonzero(drawn == threshold)
 
 
-def noisy(
-    values: Array, factor: float, most: float, truncate: bool, noise: Array, scale: float, out: Array
-) -> None:
+def noisy(values: Array, factor: float, most: float, truncate: bool, noise: Array, scale: float, out: Array) -> None:
     """Put (values * factor, within +-most, as integers, + noise) * scale into `out`; what is not a number counts as 0.
 
     Parameters

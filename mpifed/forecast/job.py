@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
+"""`mpifed check JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
 
 All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory are
 those of a rehearsal: the rank with the most to do plays a round in this process, on random rows in the shapes of its
@@ -107,8 +107,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "rounds": job.rounds,
         "clients": data.clients,
         "clients_per_round": int(now.present.sum()),
-        "channel": job.channel,
-        "numbers": job.sum.numbers,
+        "security": job.channel,
+        "arithmetic": job.aggregation.arithmetic,
         "keys": keys,
         "setup": setup,
         "exchanges": exchanges,
@@ -155,7 +155,7 @@ def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
 
 def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str, Any] | None:
     """What a round, and all that comes before it, would take over the job's network, if it has one."""
-    network = stage.job.network
+    network = stage.job.simulated_network
     if network is None:
         return None
     accounts = {"keys": keys, **a_round.accounts}
@@ -166,7 +166,7 @@ def _measurements(job: Job) -> int:
     """How many rounds are measured, the first and the last among them."""
     if not goals.measured(job):
         return 0
-    return len(range(0, job.rounds, job.record.every or job.rounds)) + 1
+    return len(range(0, job.rounds, job.record.evaluate_every or job.rounds)) + 1
 
 
 def _certificates(job: Job, measurements: int) -> int:
@@ -174,7 +174,7 @@ def _certificates(job: Job, measurements: int) -> int:
     every, record = job.record.certify_every, job.record
     if job.stop.certificates:
         return measurements
-    return len(range(0, job.rounds, math.lcm(every, record.every) or job.rounds)) + 1
+    return len(range(0, job.rounds, math.lcm(every, record.evaluate_every) or job.rounds)) + 1
 
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
@@ -243,8 +243,8 @@ class _Asked(NamedTuple):
         return {
             "name": exchange.name,
             "hears": _hears(exchange),
-            "channel": self.job.channel if exchange.private else "plain",
-            "numbers": _numbers(self.job, exchange),
+            "security": self.job.channel if exchange.private else "plain",
+            "arithmetic": _numbers(self.job, exchange),
             "question": [
                 {
                     "field": name,
@@ -261,7 +261,7 @@ class _Asked(NamedTuple):
                     "shape": list(place.field.shape),
                     "dtype": str(adder.message.dtype),
                     "bytes": (place.stop - place.start) * adder.message.itemsize,
-                    **({} if self.job.sum.numbers == "float" else place.form._asdict()),
+                    **({} if self.job.aggregation.arithmetic == "float" else place.form._asdict()),
                     **_of_whom(place.field),
                 }
                 for place in adder.places
@@ -275,8 +275,8 @@ class _Asked(NamedTuple):
 
 def _numbers(job: Job, exchange: Exchange) -> str:
     """What is added: of blocks, only where the exchange can give their sums."""
-    by_blocks = job.sum.numbers == "exact-blocks" and getattr(exchange, "fused", None) is None
-    return "exact" if by_blocks else job.sum.numbers
+    by_blocks = job.aggregation.arithmetic == "exact-blocks" and getattr(exchange, "fused", None) is None
+    return "exact" if by_blocks else job.aggregation.arithmetic
 
 
 def _hears(exchange: Exchange) -> str:

@@ -1,4 +1,4 @@
-"""What a private job will have cost at its end, as `mpifed show JOB.toml` tells it."""
+"""What a private job will have cost at its end, as `mpifed check JOB.toml` tells it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         "not_private": not_private(privacy),
         "level": privacy.level,
         "adjacency": privacy.adjacency,
-        "model": privacy.model,
+        "model": privacy.trust,
         "delta": privacy.delta,
         "clip": privacy.clip,
         "noise_multiplier": privacy.noise_multiplier,

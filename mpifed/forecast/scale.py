@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml --scale 1,10,100`: what a round will take on so many ranks, where that stops to pay, and why.
+"""`mpifed scale JOB.toml --predict`: what a round will take on so many ranks, where that stops to pay, and why.
 
 Arithmetic is that of a rehearsal, of one block and of all; what the ranks say to each other is computed
 (`mpifed.forecast.collectives`), for blocks that are placed as a run would place them. Strong: the job as it is. Weak:

@@ -36,7 +36,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
             who = f"the {who}" if who == "server hears" else who
             times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
-            yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["channel"]}, {exchange["numbers"]})'
+            yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]}, {exchange["arithmetic"]})'
             for what in ("question", "answer"):
                 yield from (_field_line(what, field) for field in exchange[what])
     yield ""
@@ -50,7 +50,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         again = f"{found['void_chance']:.2%} of rounds are void, and played again"
         yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")
     learnt = [*found["who_learns"]]
-    if found["channel"] != "plain":
+    if found["security"] != "plain":
         learnt[1:1] = told([one for part in ("setup", "exchanges", "measures") for one in found[part]])
     yield from _text("Who learns", *learnt)
     yield from _text("Placement", _placement(found["placement"]))

@@ -96,12 +96,12 @@ def clippable(objective: Objective, head: Record) -> list[str]:
     own = [name for name in ("scores", "pull") if getattr(kind, name, None) is not getattr(Linear, name)]
     if own:
         wrong.append(
-            f"[objective] name: {kind.__name__} has {' and '.join(own)} of its own, and clipping needs those of "
+            f"[model] name: {kind.__name__} has {' and '.join(own)} of its own, and clipping needs those of "
             "mpifed.maths.objectives.Linear, X times the weights; derive it from Linear and leave them out"
         )
     if any(leaves(head)) and _depth(kind, "head_squares") > _depth(kind, "slope"):
         wrong.append(
-            f"[objective] name: {kind.__name__} has a head, and no head_squares that belongs to its slope: its "
+            f"[model] name: {kind.__name__} has a head, and no head_squares that belongs to its slope: its "
             "samples' gradients cannot be clipped; give the class a method head_squares"
         )
     return wrong

@@ -95,14 +95,14 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
 
     Parameters
     ----------
-    wanted : "auto", "cpu" or "cuda"
+    wanted : "auto", "cpu" or "gpu"
     node_rank, node_size : this rank among those of its node; it takes the visible device `node_rank` modulo their count
     memory_gib : of the device for rows; 80 % of what is free, shared with the other ranks there, when absent
 
     Raises
     ------
     UsageError
-        when "cuda" is wanted and not there, or set up so that its bits would not be the same every time.
+        when "gpu" is wanted and not there, or set up so that its bits would not be the same every time.
     """
     if wanted == "cpu" or (wanted == "auto" and not driver()):
         return Host()
@@ -117,7 +117,7 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
     if not count:
         if wanted == "auto":
             return Host()
-        raise UsageError(f'[compute] device = "cuda": {trouble}; {_REMEDY}')
+        raise UsageError(f'[compute] device = "gpu": {trouble}; {_REMEDY}')
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         raise UsageError(
             "CUPY_TF32 is set: products in single precision would be rounded to 10 bits, and results differ from the "

@@ -187,6 +187,3 @@ class DeviceBlock(Block):
         X = self.xp.empty((*at.shape, self.shards[0].features), self.dtype)
         gathered(self._values, there, X.shape[-1], X)
         return Batch(X, y)
-
-
-

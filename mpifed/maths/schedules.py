@@ -1,14 +1,21 @@
-"""Step sizes that decay."""
+"""Step sizes and learning rates that change with the round t = 1, 2, ..."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from mpifed.maths.ranges import Decay, Size, Weight
+from annotated_types import Gt, Le
+from pydantic import Discriminator, Tag
+
+from mpifed.maths.ranges import Count, Decay, Size, Weight
+
+_STRICT = {"extra": "forbid", "strict": True}
 
 
 class StepSize(NamedTuple):
-    """scale / t^decay for t = 1, 2, ...; in a job `[scale, decay]`."""
+    """scale / t^decay, as SSCA's papers write rho and gamma; in a job `[scale, decay]`."""
 
     scale: Size
     decay: Decay = 0.0
@@ -18,16 +25,81 @@ class StepSize(NamedTuple):
         return float(self.scale / float(t) ** self.decay)
 
 
-class ShiftedStepSize(NamedTuple):
-    """scale / (shift + t^decay), t = 1, 2, ...; in a job `[scale, decay, shift]`: a / (b + sqrt(t)) is [a, 0.5, b]."""
+@dataclass(frozen=True)
+class PowerDecay:
+    """initial / (offset + t^exponent)."""
 
-    scale: Size
-    decay: Decay = 0.0
-    shift: Weight = 0.0
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    initial: Size
+    exponent: Decay = 0.5
+    offset: Weight = 0.0
+    schedule: Literal["power"] = "power"
 
     def at(self, t: int) -> float:
-        """The step size of step t, counted from 1."""
-        return float(self.scale / (self.shift + float(t) ** self.decay))
+        """The learning rate of round t."""
+        return float(self.initial / (self.offset + float(t) ** self.exponent))
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """initial, multiplied by `factor` after every `every` rounds."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    initial: Size
+    factor: Annotated[float, Gt(0), Le(1)]
+    every: Count
+    schedule: Literal["step"] = "step"
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t."""
+        return float(self.initial * self.factor ** ((t - 1) // self.every))
+
+
+@dataclass(frozen=True)
+class CosineDecay:
+    """From initial to final along half a cosine in `rounds` rounds (SGDR without restarts, arXiv:1608.03983)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    initial: Size
+    rounds: Count
+    final: Weight = 0.0
+    schedule: Literal["cosine"] = "cosine"
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t; after the last of them, that of the last."""
+        done = min(t - 1, self.rounds - 1) / self.rounds
+        return float(self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def _kind(value: Any) -> str | None:
+    """Which of the forms of a learning rate a value is."""
+    if isinstance(value, dict):
+        kind = value.get("schedule", "power")
+        return kind if isinstance(kind, str) else None
+    return getattr(value, "schedule", None if isinstance(value, list) else "number")
+
+
+LearningRate: TypeAlias = Annotated[
+    Annotated[Size, Tag("number")]
+    | Annotated[PowerDecay, Tag("power")]
+    | Annotated[StepDecay, Tag("step")]
+    | Annotated[CosineDecay, Tag("cosine")],
+    Discriminator(
+        _kind,
+        custom_error_type="learning_rate",
+        custom_error_message="a learning rate is a number, or a schedule: {initial = 0.1, exponent = 0.5}, {schedule = "
+        '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
+    ),
+]
+
+
+# by the tags that tell them apart
+SCHEDULES: dict[str, type | None] = {"number": None, "power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
+
+
+def rate_at(rate: float | PowerDecay | StepDecay | CosineDecay, t: int) -> float:
+    """The learning rate of round t = 1, 2, ..."""
+    return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
 
 
 def unmet(rho: StepSize, gamma: StepSize) -> list[str]:

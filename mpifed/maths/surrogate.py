@@ -151,7 +151,6 @@ def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
     return found
 
 
-
 def _products(record: Record, w: Floats) -> Floats:
     """[K] inner products of the functions' leaves [K, ...] with w [d], in float64."""
     parts, start = [], 0

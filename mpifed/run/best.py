@@ -1,6 +1,7 @@
-"""What became of a sweep: its points, the means over seeds, and the best setting.
+"""What became of a sweep, or of some runs: the means over seeds, and the best setting.
 
-Points that differ in their seed alone are one setting, whose numbers are means over its finished points.
+Runs that differ in their seed alone are one setting, whose numbers are means over those that finished. What sets the
+points of a sweep apart is in sweep.csv; of single runs, it is what their jobs differ in.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.errors import DataError, NumericalError, UsageError
 from mpifed.core.text import shown
@@ -33,6 +34,8 @@ else:
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
 JOB = "job.toml"
+_UNCOMPARED = ("name", "record.transcript", "record.checkpoint_every")  # of a job, what changes no number of its run
+Folders: TypeAlias = Path | Sequence[Path]
 
 
 class Ran(NamedTuple):
@@ -108,9 +111,45 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).exists()
 
 
-def read_points(folder: Path) -> list[Ran]:
-    """The points of a sweep, as far as they have come."""
-    return [_read_point(folder / name, settings) for name, settings in point_settings(folder)]
+def read_points(where: Folders) -> list[Ran]:
+    """The points of a sweep, as far as they have come; or some runs and sweeps together.
+
+    Raises
+    ------
+    UsageError
+        when a folder is neither that of a run nor that of a sweep.
+    """
+    folders = [where] if isinstance(where, Path) else list(where)
+    if len(folders) == 1 and is_sweep(folders[0]):
+        return [_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])]
+    runs = run_folders(folders)
+    jobs = [_flat(job_of(run)) for run in runs]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
+    settings = [{key: job.get(key) for key in varying} for job in jobs]
+    return [_read_point(run, own)._replace(name=str(run)) for run, own in zip(runs, settings, strict=True)]
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """Those of the runs: of a sweep, those of its points that have begun."""
+    runs = []
+    for folder in folders:
+        if is_sweep(folder):
+            runs += [folder / name for name, _ in point_settings(folder) if (folder / name / JOB).exists()]
+        elif (folder / JOB).exists():
+            runs.append(folder)
+        else:
+            raise UsageError(f"{folder}: no folder of a run or a sweep (it has no {JOB}, and no {SWEEP})")
+    return runs
+
+
+def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """By "table.key"; schedules, as lists, are one value."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, dict) and not above
+        found |= _flat(value, f"{key}.") if nested else {f"{above}{key}": value}
+    return found
 
 
 def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -180,9 +219,13 @@ def _parsed(cell: str) -> Any:
     return found
 
 
-def swept(folder: Path) -> list[str]:
+def swept(where: Folders) -> list[str]:
     """What must be known of private points before one is chosen."""
-    return [SWEPT] if any("privacy" in job_of(folder / name) for name, _ in point_settings(folder)) else []
+    folders = [where] if isinstance(where, Path) else list(where)
+    jobs = (
+        [folders[0] / name for name, _ in point_settings(folders[0])] if is_sweep(folders[0]) else run_folders(folders)
+    )
+    return [SWEPT] if any("privacy" in job_of(run) for run in jobs) else []
 
 
 def settings_of(found: Iterable[Ran]) -> list[Setting]:
@@ -194,20 +237,23 @@ def settings_of(found: Iterable[Ran]) -> list[Setting]:
     return list(groups.values())
 
 
-def read_settings(folder: Path) -> list[Setting]:
-    """The settings of a sweep, to choose among.
+def read_settings(where: Folders) -> list[Setting]:
+    """The settings of a sweep, or of some runs, to choose among.
 
     Raises
     ------
     UsageError
-        when the folder is no sweep, or none of its points has finished.
+        when a folder is neither, or none of the runs has finished.
     """
-    if not is_sweep(folder):
-        raise UsageError(f"{folder}: no sweep (it has no sweep.csv); the best is selected among the points of a sweep")
-    found = read_points(folder)
+    found = read_points(where)
     if not any(point.finished for point in found):
-        raise UsageError(f"{folder}: none of its {len(found)} points has finished; run them, or go on with --resume")
+        raise UsageError(f"{named(where)}: none of {len(found)} runs has finished; run them, or go on with --resume")
     return settings_of(found)
+
+
+def named(where: Folders) -> str:
+    """The folders, as messages name them."""
+    return str(where) if isinstance(where, Path) else ", ".join(map(str, where))
 
 
 def columns_of(settings: Iterable[Setting]) -> list[str]:
@@ -230,12 +276,12 @@ class Choice(NamedTuple):
     failed: list[Ran]  # points that failed numerically: infinitely bad
 
 
-def choose(folder: Path, by: str | None = None, maximize: bool | None = None) -> Choice:
+def choose(where: Folders, by: str | None = None, maximize: bool | None = None) -> Choice:
     """The setting whose mean of a column is the least, or the largest.
 
     Parameters
     ----------
-    folder : of a sweep
+    where : folder of a sweep, or those of runs
     by : a column; when None the objective, and with constraints the feasibility before it: the least objective of the
         settings all of whose finished points meet their limits, else the least excess relative to the limits
     maximize : None maximizes what is called an accuracy, and minimizes all else
@@ -245,26 +291,30 @@ def choose(folder: Path, by: str | None = None, maximize: bool | None = None) ->
     UsageError
         when the folder is no sweep, nothing has finished, everything has failed, or there is no such column.
     """
-    settings = read_settings(folder)
+    settings = read_settings(where)
     failed = [point for setting in settings for point in setting.points if point.code == FAILED]
     there = columns_of(settings)
     columns = _default_columns(there) if by is None else [by]
     lacking = [name for name in columns or ["objective"] if name not in there]
     if lacking:
-        raise UsageError(f"{folder}: no column {lacking[0]}; there are {', '.join(there)}")
+        raise UsageError(f"{named(where)}: no column {lacking[0]}; there are {', '.join(there)}")
     if maximize is None:
         maximize = to_be_maximized(columns[-1])
     signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
     ranks = [[_rank(one, column, sign) for column, sign in zip(columns, signs, strict=True)] for one in settings]
     best = min(range(len(settings)), key=ranks.__getitem__)
     if math.inf in ranks[best]:
-        raise UsageError(f"{folder}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically")
+        raise UsageError(
+            f"{named(where)}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically"
+        )
     edges = list(at_edges(settings[best].settings, [setting.settings for setting in settings]))
     return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
 
 
-def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool | None = None) -> dict[str, Any]:
-    """What `choose` finds, as `mpifed show SWEEP --select best --json` prints it.
+def select(
+    where: str | os.PathLike[str] | Sequence[Path], by: str | None = None, maximize: bool | None = None
+) -> dict[str, Any]:
+    """What `choose` finds, as `mpifed compare SWEEP --select best --json` prints it.
 
     Returns
     -------
@@ -272,13 +322,14 @@ def select(folder: str | os.PathLike[str], by: str | None = None, maximize: bool
         `settings` by "table.key", without the seed; `points`, the names of the finished ones; `mean` over them, by
         column; `edges`, a sentence for each axis at whose edge the best lies; `warnings`, where points are private.
     """
-    best, _, _, edges, _ = choose(Path(folder), by, maximize)
+    folders = Path(where) if isinstance(where, (str, os.PathLike)) else where
+    best, _, _, edges, _ = choose(folders, by, maximize)
     return {
         "settings": best.settings,
         "points": [point.name for point in best.counted],
         "mean": {name: column.mean for name, column in best.means().items()},
         "edges": edges,
-        "warnings": swept(Path(folder)),
+        "warnings": swept(folders),
     }
 
 
@@ -297,12 +348,18 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
 def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last."""
     for key, value in best.items():
-        values = [settings[key] for settings in every]
+        values = [settings.get(key) for settings in every]
         if _number(value):
             ends = [end] if (end := _end(value, values)) else []
         elif isinstance(value, list) and all(isinstance(one, list) and len(one) == len(value) for one in values):
             parts = [_end(one, column) for one, column in zip(value, zip(*values, strict=True), strict=True)]
             ends = [f"component {i}: {end}" for i, end in enumerate(parts, 1) if end]
+        elif isinstance(value, dict) and all(isinstance(other, dict) and [*other] == [*value] for other in values):
+            ends = [
+                f"{name}: {end}"
+                for name in value
+                if (end := _end(value[name], [other[name] for other in values if other]))
+            ]
         else:
             continue
         if ends:

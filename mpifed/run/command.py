@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
 from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
@@ -127,7 +128,7 @@ def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
 def _end(folder: Path, found: list[Point], tell: bool) -> None:
     write_sweep(folder, found)
     if tell:
-        print(run_text(folder, sys.stdout.isatty()), flush=True)
+        print(compare_text(folder, sys.stdout.isatty()), flush=True)
 
 
 def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:

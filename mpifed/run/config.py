@@ -1,6 +1,6 @@
 """Jobs: a TOML file, checked as a whole before any data is read.
 
-A table's keys are the fields of one class. `[objective]` and `[algorithm]` name theirs, one of the package's or the
+A table's keys are the fields of one class. `[model]` and `[algorithm]` name theirs, one of the package's or the
 user's own as "my_module:MyClass"; it is a dataclass whose annotations are checked. Everything that is wrong is
 reported at once.
 """
@@ -22,6 +22,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Algorithm, Problem
 from mpifed.core.text import wrong_name
 from mpifed.maths.objectives import Objective
+from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
@@ -33,29 +34,31 @@ from mpifed.run.job_file import told, wrong_values
 from mpifed.run.parts import (
     ALGORITHM,
     MINIMIZE,
-    OBJECTIVE,
+    MODEL,
     REGULARIZER,
     constraint,
     make,
     message,
     of_class,
+    optimizers,
     own_module,
     written_out,
     wrong_with,
 )
+from mpifed.run.renamed import old_words
 from mpifed.run.tables import (
+    AggregationTable,
     AuditTable,
     ComputeTable,
     DataTable,
     EncryptionTable,
     LimitKeys,
     MaskingTable,
-    NetworkTable,
     ParticipationTable,
     RecordTable,
     ServerTable,
+    SimulatedNetworkTable,
     StopTable,
-    SumTable,
     Table,
 )
 
@@ -73,14 +76,16 @@ class Job(Table):
     name: Annotated[str, AfterValidator(_name)]
     rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
     data: DataTable
-    objective: dict[str, Any]
+    model: dict[str, Any]
     algorithm: dict[str, Any]
+    client_optimizer: dict[str, Any] | None = None
+    server_optimizer: dict[str, Any] | None = None
     minimize: dict[str, Any] = Field({"name": "loss"})
     constraint: list[dict[str, Any]] = Field([])
     regularizer: dict[str, Any] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     participation: ParticipationTable = ParticipationTable()
-    sum: SumTable = SumTable()
+    aggregation: AggregationTable = AggregationTable()
     masking: MaskingTable = MaskingTable()
     encryption: EncryptionTable = EncryptionTable()
     record: RecordTable = RecordTable()
@@ -89,7 +94,7 @@ class Job(Table):
     stop: StopTable = StopTable()
     privacy: Privacy | None = None
     audit: AuditTable = AuditTable()
-    network: NetworkTable | None = None
+    simulated_network: SimulatedNetworkTable | None = None
 
     @classmethod
     def check(cls, table: Mapping[str, Any], source: str = "job", *, imports: bool = True) -> Job:
@@ -100,20 +105,22 @@ class Job(Table):
         UsageError
             listing every unknown key, wrong type and missing value.
         """
-        wrong = list(wrong_values(table))
+        wrong = list(wrong_values(table)) or list(old_words(table))
         if wrong:
             raise UsageError(told(source, wrong))
         try:
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
-        for kind in (OBJECTIVE, MINIMIZE, ALGORITHM, REGULARIZER):
+        for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
                 wrong += wrong_with(kind, part, imports)
         constraints = table.get("constraint", [])
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
                 wrong += _wrong_constraint(number, part, imports)
+        if not wrong and (imports or own_module(job.algorithm["name"]) is None):
+            wrong = _wrong_optimizers(job)
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
             wrong = wrong_together(job)
         if wrong:
@@ -129,10 +136,14 @@ class Job(Table):
         """Plain values, all defaults written out."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
         table["server"]["dedicated"] = self.dedicated
-        table["sum"] = self.sum.model_copy(update={"channel": self.channel}).model_dump(exclude_none=True)
-        table["objective"] = written_out(OBJECTIVE, self.objective)
+        table["aggregation"] = self.aggregation.model_copy(update={"security": self.channel}).model_dump(
+            exclude_none=True
+        )
+        table["model"] = written_out(MODEL, self.model)
         table["minimize"] = written_out(MINIMIZE, self.minimize)
         table["algorithm"] = written_out(ALGORITHM, self.algorithm)
+        for name, kind in optimizers(self.algorithm).items():
+            table[name] = written_out(kind, getattr(self, name) or {})
         if self.regularizer is not None:
             table["regularizer"] = written_out(REGULARIZER, self.regularizer)
         table["constraint"] = [
@@ -148,21 +159,21 @@ class Job(Table):
     def sum_settings(self) -> dict[str, Any]:
         """How answers are added, as `mpifed.comm` takes it."""
         return {
-            "exact": self.sum.numbers != "float",
+            "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
-            "bounds": self.sum.bounds,
-            "scales": self.sum.scales,
+            "bounds": self.aggregation.bounds,
+            "scales": self.aggregation.scales,
         }
 
     @property
     def by_blocks(self) -> bool:
         """Whether a block's answers are summed before they are rounded, where that is offered."""
-        return self.sum.numbers == "exact-blocks"
+        return self.aggregation.arithmetic == "exact-blocks"
 
     def protection(self) -> Protection:
         """How sums travel, as `mpifed.comm` takes it."""
         return Protection(
-            self.channel, self.sum.min_clients, tuple(self.sum.allow), self.participation.max_dropouts,
+            self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts,
             self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
         )  # fmt: skip
 
@@ -180,12 +191,12 @@ class Job(Table):
     @property
     def channel(self) -> str:
         """How private sums travel."""
-        found: str = self.sum.channel or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")
+        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")
         return found
 
     def make_objective(self) -> Objective:
         """The objective."""
-        objective: Objective = make(OBJECTIVE, self.objective)
+        objective: Objective = make(MODEL, self.model)
         return objective
 
     def make_minimize(self) -> Term:
@@ -212,11 +223,24 @@ class Job(Table):
         UsageError
             listing what does not fit between job and data.
         """
-        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem)
+        given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
+        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         return algorithm
+
+
+def _wrong_optimizers(job: Job) -> list[str]:
+    """What is wrong with [client_optimizer] and [server_optimizer], which an algorithm takes or does not."""
+    wrong, taken, algorithm = list[str](), optimizers(job.algorithm), job.algorithm["name"]
+    for name in OPTIMIZERS:
+        given: dict[str, Any] | None = getattr(job, name)
+        if name in taken:
+            wrong += wrong_with(taken[name], given or {})
+        elif given is not None:
+            wrong.append(f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out')
+    return wrong
 
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:

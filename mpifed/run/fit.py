@@ -30,7 +30,7 @@ def wrong_together(job: Job) -> list[str]:
             "[participation] clients_per_round, how many do on average"
         )
     wrong += _wrong_channel(job)
-    wrong += wrong_network(job.network)
+    wrong += wrong_network(job.simulated_network)
     if job.stop.epsilon is not None and job.privacy is None:
         wrong.append(f"[stop] epsilon = {job.stop.epsilon:g}: a budget needs the table [privacy]; add it, or drop this")
     for name in job.stop.certificates if job.privacy is not None else ():
@@ -54,19 +54,20 @@ def wrong_together(job: Job) -> list[str]:
 def _wrong_channel(job: Job) -> Iterator[str]:
     """What does not go with how sums travel, or with clients who leave."""
     channel, part = job.channel, job.participation
-    if channel != "plain" and job.sum.numbers == "float":
+    if channel != "plain" and job.aggregation.arithmetic == "float":
         yield (
-            f'[sum] numbers = "float": channel = "{channel}" adds integers; set numbers = "exact", or channel = "plain"'
+            f'[aggregation] arithmetic = "float": security = "{channel}" adds integers; set '
+            'arithmetic = "exact", or security = "plain"'
         )
-    if channel != "plain" and job.sum.numbers == "exact-blocks":
+    if channel != "plain" and job.aggregation.arithmetic == "exact-blocks":
         yield (
-            f'[sum] numbers = "exact-blocks": channel = "{channel}" takes each client\'s answer by itself; set '
-            'numbers = "exact", or channel = "plain"'
+            f'[aggregation] arithmetic = "exact-blocks": security = "{channel}" takes each client\'s answer by itself; '
+            'set arithmetic = "exact", or security = "plain"'
         )
-    if job.record.transcript and job.sum.numbers == "exact-blocks":
+    if job.record.transcript and job.aggregation.arithmetic == "exact-blocks":
         yield (
-            f'[sum] numbers = "exact-blocks": [record] transcript = {job.record.transcript} needs each client\'s '
-            'answer by itself; set numbers = "exact", or transcript = 0'
+            f'[aggregation] arithmetic = "exact-blocks": [record] transcript = {job.record.transcript} needs each '
+            'client\'s answer by itself; set arithmetic = "exact", or transcript = 0'
         )
     if part.dropout_rate and not part.max_dropouts:
         yield (
@@ -121,8 +122,7 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
         wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
     if constrains(problem) and not getattr(algorithm, "constrained", False):
         wrong.append(
-            f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take '
-            "ssca-horizontal or ssca-vertical"
+            f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take ssca'
         )
     if not getattr(algorithm, "regularized", False):
         wrong += squares_alone(problem)
@@ -165,7 +165,7 @@ def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
     if not (is_convex(algorithm.problem) and strong_convexity(algorithm.problem).any()):
         yield (
             "[stop] duality_gap: a lower bound needs an objective and constraints that are convex, one of them "
-            "strongly, as with [objective] penalty > 0 or the norm, no regularizer, and all rows measured; leave it out"
+            "strongly, as with [model] l2 > 0 or the norm, no regularizer, and all rows measured; leave it out"
         )
 
 
@@ -176,14 +176,14 @@ def _why_all(algorithm: Algorithm) -> str:
 
 def _too_few(job: Job, present: int) -> Iterator[str]:
     """Too few clients in a round for a sum that may be opened."""
-    leave, least = job.participation.max_dropouts, job.sum.min_clients
+    leave, least = job.participation.max_dropouts, job.aggregation.min_clients
     if leave >= present:
         yield f"[participation] max_dropouts = {leave}: there are {present} clients in a round; lower it"
     elif job.channel != "plain" and present - leave < least:
         after = f" of whom {leave} may leave" if leave else ""
         yield (
-            f"[sum] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer is not "
-            "opened; let more take part"
+            f"[aggregation] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer "
+            "is not opened; let more take part"
         )
     elif job.channel == "masked" and leave and present < 2 * leave + 2:
         yield (
@@ -225,12 +225,12 @@ def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
             'sampling = "poisson" of clients a round would be void depending on how many take part, which is secret; '
             'leave both out, or set sampling = "fixed"'
         )
-    hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.sum.allow)
-    if coins and job.channel != "plain" and job.sum.min_clients > 1 and hidden:
+    hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.aggregation.allow)
+    if coins and job.channel != "plain" and job.aggregation.min_clients > 1 and hidden:
         yield (
-            f'[sum] min_clients = {job.sum.min_clients}: with [privacy] sampling = "poisson" of clients the run would '
-            "end in a round of fewer, and tell how many took part, which is secret; set min_clients = 1, or channel = "
-            '"plain": the server is trusted'
+            f'[aggregation] min_clients = {job.aggregation.min_clients}: with [privacy] sampling = "poisson" of '
+            "clients the run would end in a round of fewer, and tell their number, which is secret; set "
+            'min_clients = 1, or security = "plain": the server is trusted'
         )
 
 

@@ -15,7 +15,7 @@ def asked(job: Job) -> bool:
 
 def measured(job: Job) -> bool:
     """Whether anything is measured over training data."""
-    return bool(job.record.every or asked(job))
+    return bool(job.record.evaluate_every or asked(job))
 
 
 def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:

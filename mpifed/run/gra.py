@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
-from mpifed.run.best import FAILED, Ran, Setting, at_edges, columns_of, read_settings, swept, to_be_maximized
+from mpifed.run.best import (
+    FAILED,
+    Folders,
+    Ran,
+    Setting,
+    at_edges,
+    columns_of,
+    named,
+    read_settings,
+    swept,
+    to_be_maximized,
+)
 
 Floats = NDArray[np.float64]
 
@@ -134,7 +145,7 @@ def criteria_of(text: str) -> dict[str, float]:
     return criteria
 
 
-def recommend(folder: Path, by: Mapping[str, float] | None = None) -> Recommendation:
+def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommendation:
     """The setting of a sweep whose grey relational grade is the largest, of those that no other beats.
 
     Seeds are averaged. A setting is left out, and named with the reason, where one of its points failed numerically,
@@ -143,7 +154,7 @@ def recommend(folder: Path, by: Mapping[str, float] | None = None) -> Recommenda
 
     Parameters
     ----------
-    folder : of a sweep
+    where : folder of a sweep, or those of runs
     by : the weight of each criterion, by column. What is called an accuracy is best where it is largest, all else where
         it is least. When absent, all alike: objective, test accuracy, simulated or else training seconds, and bytes up,
         those that all settings have
@@ -153,18 +164,18 @@ def recommend(folder: Path, by: Mapping[str, float] | None = None) -> Recommenda
     UsageError
         when the folder is no sweep, nothing has finished, a column is not there, or no setting can be compared.
     """
-    settings = read_settings(folder)
+    settings = read_settings(where)
     there = columns_of(settings)
     criteria = dict(by) if by else dict.fromkeys(_default_criteria(settings), 1.0)
     unknown = [name for name in criteria if name not in there]
     if unknown or not criteria:
-        raise UsageError(f"{folder}: no column {', '.join(unknown) or 'objective'}; there are {', '.join(there)}")
+        raise UsageError(f"{named(where)}: no column {', '.join(unknown) or 'objective'}; there are {', '.join(there)}")
     reasons = [_why_not(setting, criteria) for setting in settings]
     compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
     left_out = [(point, why) for one, why in zip(settings, reasons, strict=True) if why for point in one.points]
     if not compared:
         names, why = ", ".join(criteria), "; ".join(dict.fromkeys(reasons))
-        raise UsageError(f"{folder}: none of its {len(settings)} settings can be compared by {names}: {why}")
+        raise UsageError(f"{named(where)}: none of its {len(settings)} settings can be compared by {names}: {why}")
     values = np.array([[setting.means()[name].mean for name in criteria] for setting in compared])
     signs = np.array([-1.0 if to_be_maximized(name) else 1.0 for name in criteria])
     unbeaten = pareto_front(values * signs)
@@ -208,8 +219,8 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
     return ""
 
 
-def select(folder: str | os.PathLike[str], by: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What `recommend` finds, as `mpifed show SWEEP --select gra --json` prints it.
+def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What `recommend` finds, as `mpifed compare SWEEP --select pareto --json` prints it.
 
     Returns
     -------
@@ -218,12 +229,13 @@ def select(folder: str | os.PathLike[str], by: Mapping[str, float] | None = None
         by column; `front`, with values, coefficients and grades; `beaten`, all other settings that were compared;
         `left_out`, why, by point.
     """
-    found = recommend(Path(folder), by)
+    folders = Path(where) if isinstance(where, (str, os.PathLike)) else where
+    found = recommend(folders, by)
     return {
         **_told(found.best),
         "mean": {name: column.mean for name, column in found.best.means().items()},
         "edges": found.edges,
-        "warnings": swept(Path(folder)),
+        "warnings": swept(folders),
         "grade": found.front[0].grade,
         "criteria": {
             name: {"best": "largest" if to_be_maximized(name) else "least", "weight": weight}

@@ -50,7 +50,9 @@ def set_value(table: dict[str, Any], change: str) -> None:
     if why := wrong_line(change):
         raise UsageError(f"--set {shown(change)}: {why}")
     if not equals or not key.strip():
-        raise UsageError(f"--set {shown(change)}: expected table.key=value, for instance --set algorithm.batch=100")
+        raise UsageError(
+            f"--set {shown(change)}: expected table.key=value, for instance --set algorithm.batch_size=100"
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -87,7 +89,7 @@ def _parts(key: str) -> list[str]:
         if rest != 0:  # the key has a value of its own
             raise ValueError("Expected nothing but a key")
     except _UNREADABLE as error:
-        raise UsageError(f"{shown(key)}: no key of TOML, as in algorithm.batch ({shown(str(error))})") from error
+        raise UsageError(f"{shown(key)}: no key of TOML, as in algorithm.batch_size ({shown(str(error))})") from error
     return parts
 
 

@@ -57,7 +57,13 @@ def launch(
     result: Result | None = guard(
         folder,
         lambda: run(
-            checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, check=check,
+            checked,
+            transport,
+            folder,
+            resume=resume,
+            max_hours=max_hours,
+            reporter=shown,
+            check=check,
             accept_changed=accept_changed,
         ),
         checked.released_only,

@@ -235,7 +235,7 @@ class _Run:
             self._advance(time.perf_counter() - start)
             if self.progress.round >= record.transcript:
                 self._recorded()
-            if record.every and self.progress.round % record.every == 0:
+            if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
                 self._look_whether_reached()
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
@@ -285,7 +285,7 @@ class _Run:
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
-        if self.job.network is not None:
+        if self.job.simulated_network is not None:
             self._account()
         columns, done = self._columns(self.measures, certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
@@ -314,9 +314,9 @@ class _Run:
     def _measure_the_start(self) -> None:
         """The first row, and what certificates need to know of the first iterate: over all rows, as at the end."""
         record = self.job.record
-        if goals.asked(self.job) and (record.rows or not record.every):
+        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
             self._columns([one for one in self._all_rows() if one.certificate], certify=True)
-        if record.every:
+        if record.evaluate_every:
             self._measure(certify=True)
 
     def _look_whether_reached(self) -> None:
@@ -324,21 +324,25 @@ class _Run:
         if not self.job.stop.certificates or self.row.get("round") != self.progress.round:
             return
         self.reached = self.transport.share(self.serves and not self._lacking())
-        if self.reached and self.job.record.rows:
+        if self.reached and self.job.record.evaluate_rows:
             self.late = self._columns(self._all_rows(), certify=True)
             self.reached = self.transport.share(self.serves and not self._lacking())
 
     def _measure_the_end(self) -> None:
         """The last row, and what the last model's row does not have: a certificate; limits, over all rows."""
         record, measured = self.job.record, self.row.get("round") == self.progress.round
-        if record.every and not measured:
+        if record.evaluate_every and not measured:
             self._measure(certify=True)
-        if goals.asked(self.job) and (record.rows or not record.every):
+        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
             if not self.transport.share(bool(self.late)):  # else all rows were measured to see whether this is the end
                 self.late = self._columns(self._all_rows(), certify=True)
             return
         certificates = [one for one in self.measures if one.certificate]
-        if record.every and measured and self.transport.share(certificates and known(self.row, "kkt_residual") is None):
+        if (
+            record.evaluate_every
+            and measured
+            and self.transport.share(certificates and known(self.row, "kkt_residual") is None)
+        ):
             self.late = self._columns(certificates, certify=True)
 
     def _all_rows(self) -> list[Measure]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from mpifed.core.exchange import Algorithm
-    from mpifed.run.tables import NetworkTable
+    from mpifed.run.tables import SimulatedNetworkTable
 
 Account = Mapping[str, float]  # what an exchange has cost, as `mpifed.comm.channel.Account` counts it
 Seconds = dict[str, float]  # by `KINDS`
@@ -46,7 +46,7 @@ class Preset(NamedTuple):
 
     @property
     def figures(self) -> dict[str, float]:
-        """By the keys of `[network]`."""
+        """By the keys of `[simulated_network]`."""
         rates = (self.up_mbit_per_s * 1e6 / 8, self.down_mbit_per_s * 1e6 / 8)
         return dict(zip(FIGURES, (self.latency_ms / 1e3, *rates), strict=True))
 
@@ -73,18 +73,18 @@ PRESETS = {
 }  # fmt: skip
 
 
-def figures(table: NetworkTable) -> dict[str, float]:
+def figures(table: SimulatedNetworkTable) -> dict[str, float]:
     """Latency and rates, by `FIGURES`: the table's own, else those of the network that it names."""
     named = PRESETS[table.name].figures if table.name is not None else {}
     own = {key: value for key in FIGURES if (value := getattr(table, key)) is not None}
     return named | own
 
 
-def wrong_network(table: NetworkTable | None) -> Iterator[str]:
+def wrong_network(table: SimulatedNetworkTable | None) -> Iterator[str]:
     """What the table lacks, in one message."""
     missing = [key for key in FIGURES if key not in figures(table)] if table is not None else []
     if missing:
-        yield f"[network] {', '.join(missing)}: missing; give a number, or name = one of {', '.join(PRESETS)}"
+        yield f"[simulated_network] {', '.join(missing)}: missing; give a number, or name = one of {', '.join(PRESETS)}"
 
 
 class Simulation(NamedTuple):
@@ -104,8 +104,10 @@ def played_once(algorithm: Algorithm) -> set[str]:
     return {one.name for one in algorithm.setup} - {one.name for one in algorithm.exchanges}
 
 
-def simulate(table: NetworkTable, accounts: Mapping[str, Account], once: Collection[str], clients: int) -> Simulation:
-    """The time model of `[network]`, from what the exchanges have cost.
+def simulate(
+    table: SimulatedNetworkTable, accounts: Mapping[str, Account], once: Collection[str], clients: int
+) -> Simulation:
+    """The time model of `[simulated_network]`, from what the exchanges have cost.
 
     Parameters
     ----------
@@ -122,7 +124,7 @@ def simulate(table: NetworkTable, accounts: Mapping[str, Account], once: Collect
     return Simulation(set_up, {name: seconds for name, seconds in found.items() if name not in once})
 
 
-def described(table: NetworkTable, simulation: Simulation) -> dict[str, Any]:
+def described(table: SimulatedNetworkTable, simulation: Simulation) -> dict[str, Any]:
     """A simulation with what it rests on, for run.json."""
     own = {"name": table.name, **figures(table), "client_slowdown": table.client_slowdown}
     per_value = {key: getattr(table, key) for key in PER_VALUE}
@@ -130,7 +132,7 @@ def described(table: NetworkTable, simulation: Simulation) -> dict[str, Any]:
     return {"network": own | cryptography, "set_up": simulation.set_up, "rounds": simulation.rounds}
 
 
-def _seconds(table: NetworkTable, account: Account) -> Seconds:
+def _seconds(table: SimulatedNetworkTable, account: Account) -> Seconds:
     """Of all the times that an exchange was played."""
     link, sealed, opened, added = figures(table), account["sealed_most"], account["opened_most"], account["added"]
     up, down, cryptography = account["up_most"], account["down_most"], 0.0
@@ -151,14 +153,14 @@ def _seconds(table: NetworkTable, account: Account) -> Seconds:
     }
 
 
-def _ciphertexts(table: NetworkTable, values: float, played: float) -> float:
+def _ciphertexts(table: SimulatedNetworkTable, values: float, played: float) -> float:
     """How many ciphertexts so many values take, which travelled in as many messages as an exchange was played."""
     if table.ciphertext_values == 1 or not played:
         return values
     return played * math.ceil(values / played / table.ciphertext_values)
 
 
-def _keys(table: NetworkTable, account: Account, clients: int) -> Seconds:
+def _keys(table: SimulatedNetworkTable, account: Account, clients: int) -> Seconds:
     """Of the mean client, who agrees with all of its partners in one round trip."""
     link = figures(table)
     up, down = account["up_bytes"] / clients, account["down_bytes"] / clients

@@ -55,7 +55,7 @@ class Own(NamedTuple):
 
 def own_parts(job: Job, problem: Problem) -> list[Own]:
     """The objective, terms and regularizer whose classes are not mpifed's."""
-    found = [Own("objective", job.objective["name"], problem.objective)]
+    found = [Own("objective", job.model["name"], problem.objective)]
     found.append(Own("minimize", job.minimize["name"], problem.minimize))
     for number, (table, one) in enumerate(zip(job.constraint, problem.constraints, strict=True), 1):
         found.append(Own(f"constraint {number}", table["name"], one.term))

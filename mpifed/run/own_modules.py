@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mpifed.core.text import shown
 from mpifed.run.own_sources import file_of
-from mpifed.run.parts import ALGORITHM, MINIMIZE, OBJECTIVE, REGULARIZER, own_module
+from mpifed.run.parts import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, own_module
 
 
 class Module(NamedTuple):
@@ -38,7 +38,7 @@ def own_modules(table: Mapping[str, Any]) -> list[Module]:
 
 def _names(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(table, name) of each part; of a sweep every text, since any may become a name."""
-    for kind in (OBJECTIVE, MINIMIZE, ALGORITHM, REGULARIZER):
+    for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
         yield from _name(kind.table, table.get(kind.table))
     constraints = table.get("constraint")
     for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):

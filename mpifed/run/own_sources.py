@@ -31,7 +31,7 @@ class Sources(NamedTuple):
 
 def sources_of(job: Job) -> Sources:
     """Those of all "module:Class" of a job, which have been imported."""
-    tables: list[Any] = [job.objective, job.minimize, job.regularizer, job.algorithm, *job.constraint]
+    tables: list[Any] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
     names = {name.partition(":")[0] for table in tables if table for name in [table["name"]] if ":" in name}
     files, tops = dict[str, str](), set[str]()
     for name in sorted(names):

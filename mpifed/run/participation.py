@@ -91,6 +91,4 @@ def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0, key: int | N
     purpose = f"leaving {attempt}"
     rng = now.rng(purpose) if key is None else secret_rng(key, int(now.index), purpose)
     gone, halves = rng.random(len(now.present)) < table.dropout_rate, rng.integers(2 * exchanges, size=len(now.present))
-    return now._replace(
-        leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts)
-    )
+    return now._replace(leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts))

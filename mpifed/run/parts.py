@@ -17,9 +17,12 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.regularizers import REGULARIZERS
+from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS
 from mpifed.run.job_file import where_is
+from mpifed.run.renamed import nearest
 
 
 class Kind(NamedTuple):
@@ -30,12 +33,19 @@ class Kind(NamedTuple):
     given: tuple[str, ...]  # fields that the run sets and the job does not
     attribute: str  # of its classes, that tells them from other kinds
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
+    standard: str | None = None  # the name where a table gives none; there are no classes of the user's own then
 
 
-OBJECTIVE = Kind("objective", OBJECTIVES, (), "classifies")
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem",), "start_server")
+MODEL = Kind("model", OBJECTIVES, (), "classifies")
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), "start_server")
 MINIMIZE = Kind("minimize", TERMS, (), "counted")
 REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
+
+
+def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
+    """The optimizers that an algorithm without errors takes, by the name of their tables."""
+    hints = get_type_hints(_class(ALGORITHM, algorithm))
+    return {name: Kind(name, {"sgd": hints[name]}, (), "at", standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
 def constraint(number: int) -> Kind:
@@ -72,14 +82,20 @@ def of_class(kind: Kind, table: Mapping[str, Any], attribute: str, default: Any)
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     """The object that a table without errors describes."""
     part = _class(kind, table)
-    return part(**given, **_fields(kind, part, table))
+    values = _fields(kind, part, table)
+    if "problem" in given and hasattr(part, "for_split"):
+        part = part.for_split(given["problem"].split)
+    return part(**given, **values)
 
 
 def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with all defaults; what is None stays out."""
     fields = _fields(kind, _class(kind, table), table)
     plain = TypeAdapter(dict[str, Any]).dump_python(fields, mode="json")
-    return {"name": table["name"], **{key: value for key, value in plain.items() if value is not None}}
+    return {
+        "name": table.get("name", kind.standard),
+        **{key: value for key, value in plain.items() if value is not None},
+    }
 
 
 def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
@@ -91,9 +107,12 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     place : table and keys
     known : the keys that could stand there
     """
+    schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
+    place = [part for part in place if part not in SCHEDULES]
     where = where_is(place)
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{where}: unknown key; known are {', '.join(known) or 'none'}"
+        names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
+        return f"{where}: unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
     if found["type"] == "missing":
         return f"{where}: missing"
     said = found["msg"].removeprefix("Value error, ")
@@ -104,14 +123,14 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
 
 
 def _class(kind: Kind, table: Mapping[str, Any]) -> type:
-    name: Any = table.get("name")
+    name: Any = table.get("name", kind.standard)
     if isinstance(name, str) and name in kind.known:
         return kind.known[name]
-    own = own_module(name)
+    own = own_module(name) if kind.standard is None else None
     if own is None:
-        came = "missing" if name is None else f"{shown(repr(name))} is not known"
-        known = ", ".join(kind.known)
-        raise UsageError(f'[{kind.table}] name: {came}; give one of {known}, or your own as "my_module:MyClass"')
+        came = "missing" if name is None else f"{shown(repr(name))} is not known{nearest(str(name), kind.known)}"
+        yours = "" if kind.standard else ', or your own as "my_module:MyClass"'
+        raise UsageError(f"[{kind.table}] name: {came}; give one of {', '.join(kind.known)}{yours}")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:

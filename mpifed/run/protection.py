@@ -33,9 +33,9 @@ def what_is_protected(privacy: Privacy) -> str:
 
 def from_whom(privacy: Privacy, how: Protection) -> str:
     """Who can see what, and still not tell, in the channel that the job has chosen."""
-    if privacy.model == "local":
+    if privacy.trust == "local":
         return "the server and everybody else: each client adds its own noise before it answers"
-    if privacy.model == "central":
+    if privacy.trust == "central":
         sees = "it sees the clients' answers" if how.channel == "plain" else f"of the clients' answers it {_SUM}"
         return f"whoever sees the models. The server is trusted: {sees}, and adds the noise"
     if how.channel == "plain":
@@ -58,7 +58,7 @@ def collusion(job: Job, spending: Spending) -> dict[str, Any]:
     answer with its share alone, and local and central noise are one party's: nothing to say.
     """
     privacy, part = spending.privacy, job.participation
-    if privacy.model != "distributed" or job.channel == "plain" or not privacy.protects:
+    if privacy.trust != "distributed" or job.channel == "plain" or not privacy.protects:
         return {}
     fewest = min(part.clients_per_round or spending.clients, spending.clients) - part.max_dropouts
     tell = fewest // 3
@@ -95,9 +95,9 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
             f"[privacy] noise_multiplier = {privacy.noise_multiplier:g}: so little that no epsilon can be stated at "
             f"delta = {privacy.delta:g}: this run is not private"
         )
-    if privacy.model == "distributed" and job.channel == "plain":
+    if privacy.trust == "distributed" and job.channel == "plain":
         found.append(
-            '[privacy] model = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
+            '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's answer, with its part of the noise, and is not covered"
         )
     if job.participation.dropout_rate:
@@ -106,7 +106,7 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
             f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
             "with void ones the budget ends the run before its last round (exit 6), unless [stop] epsilon allows more"
         )
-    if job.record.every and not job.record.released_only:
+    if job.record.evaluate_every and not job.record.released_only:
         found.append(
             "[privacy]: training loss, certificates and what else is measured over training data are computed without "
             "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
@@ -116,9 +116,9 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
 
 def _void(privacy: Privacy, channel: str) -> str:
     """Whether a round whose sum is not opened has told anybody anything."""
-    if privacy.model == "local":
+    if privacy.trust == "local":
         return "and a void one is a release: each client has sent its answer, with its own noise"
-    if privacy.model == "distributed" and channel == "plain":
+    if privacy.trust == "distributed" and channel == "plain":
         return "and a void one is a release: the server has seen each client's answer"
     return "though nothing of a void one was opened"
 

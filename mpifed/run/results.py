@@ -183,7 +183,7 @@ class Results:
         Where the network is another one now, the simulated times of earlier rows are of the old one, and are left out;
         those to come, and run.json, are of the whole run over the new one.
         """
-        network = self.job.network
+        network = self.job.simulated_network
         try:
             changed = job_of(self.out).get("network") != self.job.table().get("network")
         except DataError:  # it is written anew
@@ -237,15 +237,17 @@ class Results:
         private = not_private(privacy) is None and not self._infinite
         return {
             "private": private,
-            "protects": f"{what_is_protected(privacy)}; {privacy.model} noise",
+            "protects": f"{what_is_protected(privacy)}; {privacy.trust} noise",
             "delta": privacy.delta,
             "noise_multiplier": privacy.noise_multiplier,
         }
 
     def _warnings(self) -> list[str]:
         found: list[str] = [*self.notes, *getattr(self.algorithm, "warnings", lambda: [])()]
-        for name in () if self.job.record.every else self.job.stop.certificates:
-            found.append(f"[stop] {name}: with [record] every = 0 it is measured at the end, and ends no run earlier")
+        for name in () if self.job.record.evaluate_every else self.job.stop.certificates:
+            found.append(
+                f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
+            )
         return found + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
     def row(self, columns: dict[str, Any]) -> None:
@@ -256,17 +258,17 @@ class Results:
 
     def simulation(self, progress: Progress) -> Simulation | None:
         """How long the rounds so far would have taken over the job's network, if it has one."""
-        if self.job.network is None:
+        if self.job.simulated_network is None:
             return None
         once, clients = played_once(self.algorithm), self.algorithm.problem.clients
-        return simulate(self.job.network, progress.exchanges, once, clients)
+        return simulate(self.job.simulated_network, progress.exchanges, once, clients)
 
     def _simulated(self, progress: Progress) -> dict[str, Any]:
         """What run.json says of it."""
         found = self.simulation(progress)
-        if self.job.network is None or found is None:
+        if self.job.simulated_network is None or found is None:
             return {}
-        return {"simulated_s": found.total_s, "simulated": described(self.job.network, found)}
+        return {"simulated_s": found.total_s, "simulated": described(self.job.simulated_network, found)}
 
     def close(self, server: Record, last: Mapping[str, Any], late: dict[str, float | None]) -> None:
         """Model, history, the table of privacy, and what the algorithm has to say about its end.
@@ -292,7 +294,7 @@ class Results:
     def _attributes(self) -> dict[str, int | str]:
         """What the model itself says of where it comes from."""
         job = self.job
-        names = {"name": job.name, "objective": job.objective["name"], "algorithm": job.algorithm["name"]}
+        names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
         return names | digests | (self.ledger.sync().attributes() if self.ledger else {})
 

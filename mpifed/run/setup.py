@@ -56,7 +56,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     objective = job.make_objective()
     if objective.classifies != bool(data.classes):
         raise UsageError(
-            f'[objective] name = "{job.objective["name"]}": is for {_KIND[objective.classifies]}, and {job.data.path} '
+            f'[model] name = "{job.model["name"]}": is for {_KIND[objective.classifies]}, and {job.data.path} '
             f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
         )
     outputs = data.classes or 1
@@ -65,7 +65,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
-        job.make_minimize(), job.make_constraints(), job.record.rows, regularizer=job.make_regularizer(),
+        job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=job.make_regularizer(),
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def prepare(
         len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
     together(transport, lambda: clients[0] if len(blocks) else None)  # what cannot be begun is said now
-    tests = federation.serves and job.record.every > 0
+    tests = federation.serves and job.record.evaluate_every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
     return Ready(algorithm, data, federation, server, clients, test, key, tuple(notes))

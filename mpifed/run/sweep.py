@@ -20,6 +20,7 @@ from mpifed.run.job_file import put_key
 from mpifed.run.json_file import RUN
 
 MOST = 10_000  # points of a sweep: their names have four digits
+METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
 FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
 
 
@@ -46,12 +47,14 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
     seeds, first = grid.get("seeds", 1), table.get("seed", 1)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MOST:
         raise UsageError(f"{source}: [sweep] seeds = {shown(repr(seeds))}: expected how many, from 1 to {MOST}")
-    axes = {key: values for key, values in grid.items() if key != "seeds"}
+    axes = {key: values for key, values in grid.items() if key not in ("seeds", METHODS)}
+    if METHODS in grid:
+        axes = {METHODS: _methods(grid[METHODS], source), **axes}
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
             raise UsageError(
-                f'{source}: [sweep] {shown(key)} = {shown(repr(values))}: must be a list, as in "algorithm.batch" = '
-                "[1, 10]"
+                f"{source}: [sweep] {shown(key)} = {shown(repr(values))}: must be a list, as in "
+                '"algorithm.batch_size" = [1, 10]'
             )
     if seeds > 1 and "seed" in axes:
         raise UsageError(f"{source}: [sweep] seeds = {seeds} and a list of seed: each sets the seeds; give one of them")
@@ -63,10 +66,31 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
     for number, values in enumerate(itertools.product(*axes.values())):
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
+        method: dict[str, Any] = settings.pop(METHODS, {})
+        for name, part in method.items():
+            changed.pop(name, None)
+            changed |= {} if part is None else {name: copy.deepcopy(part)}
         for key, value in settings.items():
             put_key(changed, key, value)
+        settings = {**method, **settings}
         found.append(Point(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return found
+
+
+def _methods(methods: Any, source: str) -> list[dict[str, Any]]:
+    """Each method's tables, by name; None for a table that it has not and another has."""
+    if not isinstance(methods, list) or not methods or not all(isinstance(method, dict) for method in methods):
+        raise UsageError(
+            f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
+            "client_optimizer = {...}}]"
+        )
+    for name, value in ((name, value) for method in methods for name, value in method.items()):
+        if not isinstance(value, dict):
+            raise UsageError(
+                f"{source}: [sweep] {METHODS}: {shown(name)} = {shown(repr(value))}: must be a whole table"
+            )
+    names = list(dict.fromkeys(name for method in methods for name in method))
+    return [{name: method.get(name) for name in names} for method in methods]
 
 
 def point_name(number: int) -> str:

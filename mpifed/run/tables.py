@@ -39,11 +39,13 @@ class ParticipationTable(Table):
     attempts: Positive = 10  # how often a round whose first sum is void is played before the run ends
 
 
-class SumTable(Table):
-    """`[sum]`"""
+class AggregationTable(Table):
+    """`[aggregation]`"""
 
-    numbers: Literal["exact", "exact-blocks", "float"] = "exact"  # exact-blocks: a block's sum is rounded, as a whole
-    channel: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
+    arithmetic: Literal["exact", "exact-blocks", "float"] = (
+        "exact"  # exact-blocks: a block's sum is rounded, as a whole
+    )
+    security: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
     min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
     allow: list[str] = []  # exchanges or fields that may show values of fewer
     bounds: dict[str, Factor] = {}  # by "exchange.field", or a record of fields
@@ -53,9 +55,9 @@ class SumTable(Table):
 class RecordTable(Table):
     """`[record]`"""
 
-    every: NotNegative = 10  # rounds between measurements; 0: none at all
+    evaluate_every: NotNegative = 10  # rounds between measurements; 0: none at all
     checkpoint_every: NotNegative = 100  # rounds between checkpoints; 0: only when interrupted, and at the end
-    rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
+    evaluate_rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
     certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
     released_only: bool = False  # leave out what is computed from training data and not covered by epsilon
     transcript: NotNegative = 0  # rounds whose every message is written down, for `mpifed audit`
@@ -89,7 +91,7 @@ class ServerTable(Table):
 class ComputeTable(Table):
     """`[compute]`"""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a CUDA device where CuPy finds one
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a CUDA device where CuPy finds one
     memory_gib: Factor | None = None  # of the device, for rows; most of what is free when absent
     mpi: Literal["host", "device"] = "host"  # from where MPI takes the sums of a plain channel; device: if it can
     dtype: Literal["float32", "float64"] = "float32"
@@ -114,8 +116,8 @@ class StopTable(Table):
         return {name: asked for name, asked in found.items() if asked is not None}
 
 
-class NetworkTable(Table):
-    """`[network]`: a time model of a deployment; it changes no bit of the run"""
+class SimulatedNetworkTable(Table):
+    """`[simulated_network]`: a time model of a deployment; it changes no bit of the run"""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     # of one client; where absent, those of the network that is named

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,10 +27,8 @@ def numbers(text: str, option: str) -> list[int]:
     "--clients", metavar="N[,N...]",
     help="Synthetic data of so many clients, each like one of the job's: in all (strong), of each rank (weak).",
 )  # fmt: skip
-@click.option("--model-size", "sizes", metavar="H[,H...]", help="[objective] hidden.  [default: the job's]")
-@click.option(
-    "--strong", "kinds", flag_value="strong", help="The same work on more ranks.  [default: both]"
-)
+@click.option("--model-size", "sizes", metavar="H[,H...]", help="[model] hidden.  [default: the job's]")
+@click.option("--strong", "kinds", flag_value="strong", help="The same work on more ranks.  [default: both]")
 @click.option("--weak", "kinds", flag_value="weak", help="As much work for each rank, on synthetic data.")
 @click.option("--both", "kinds", flag_value="strong,weak", default=True, hidden=True)
 @click.option("--rounds", type=click.IntRange(min=1), help="Of a run.  [default: the job's, at most 100]")
@@ -39,10 +39,20 @@ def numbers(text: str, option: str) -> list[int]:
 )
 @click.option("--oversubscribe", is_flag=True, help="Run more ranks than there are cores; the report says so.")
 @click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
-@click.option("--predict/--no-predict", default=True, help="The prediction beside, and beyond.  [default: with it]")
-@click.option("--latency", type=click.FloatRange(min=0), help="Of the prediction; see mpifed show --scale.")
-@click.option("--bandwidth", type=click.FloatRange(min=0, min_open=True), help="Of the prediction.")
-@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Of the prediction.")
+@click.option(
+    "--predict/--no-predict", default=None,
+    help="Only predict a round on each number of ranks, from short runs here; or run without the prediction beside.",
+)  # fmt: skip
+@click.option(
+    "--latency", type=click.FloatRange(min=0), help="Seconds from node to node, of the prediction.  [default: 2e-6]"
+)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Bytes a second between two nodes.  [default: 12.5e9]",
+)
+@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Of the prediction.  [default: the cores here]")
+@click.option("--json", "as_json", is_flag=True, help="With --predict: one JSON object.")
 def scale(
     job: Path,
     changes: tuple[str, ...],
@@ -56,23 +66,37 @@ def scale(
     launcher: str | None,
     oversubscribe: bool,
     unchecked: bool,
-    predict: bool,
+    predict: bool | None,
     latency: float | None,
     bandwidth: float | None,
     ranks_per_node: int | None,
+    as_json: bool,
 ) -> None:
     """A strong and weak scaling study of a job, with figures, and a report for a proposal.
 
     Every point is run again and again through the launcher, in turn with the others; what is done is not run again.
+
+    With --predict nothing is launched: a round on each of these numbers of ranks is predicted from what it computes and
+    sends; with --weak there are as many times the clients as ranks.
     """
+    machine: dict[str, Any] = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
+    if predict:
+        from mpifed.forecast.scale import scale as predicted
+        from mpifed.forecast.scaletext import scale_text
+
+        found = predicted(job, changes, numbers(ranks, "--ranks"), weak=kinds == "weak", **machine)
+        click.echo(json.dumps(found, indent=2) if as_json else scale_text(found))
+        return
+    if as_json:
+        raise click.UsageError("--json goes with --predict; a study writes its numbers into its folder")
     from mpifed.scaling.command import Asked, study_command
 
     asked = Asked(
         numbers(ranks, "--ranks"),
         numbers(clients, "--clients") if clients else [],
         numbers(sizes, "--model-size") if sizes else [],
-        kinds.split(","), rounds, repeat, launcher, oversubscribe, predict,
-        latency_s=latency, bytes_per_s=bandwidth, ranks_per_node=ranks_per_node, check=not unchecked,
+        kinds.split(","), rounds, repeat, launcher, oversubscribe, predict is None,
+        check=not unchecked, **machine,
     )  # fmt: skip
     path = study_command(job, changes, out or Path("scaling") / job.stem, asked, click.echo)
     click.echo(path.read_text(encoding="utf-8"))

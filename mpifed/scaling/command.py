@@ -53,7 +53,7 @@ def study_command(path: Path, changes: tuple[str, ...], out: Path, asked: Asked,
     table, rounds = read_job(path, changes, asked.rounds)
     if asked.sizes and "hidden" not in table.get("objective", {}):
         name = table.get("objective", {}).get("name")
-        raise UsageError(f'--model-size: is that of [objective] hidden, which "{name}" has not; leave it out')
+        raise UsageError(f'--model-size: is that of [model] hidden, which "{name}" has not; leave it out')
     data = store.open_federation(table["data"]["path"])
     points = plan(asked.kinds, ranks, asked.clients, asked.sizes, data.clients)
     study = Study(table, tuple(points), rounds, asked.repeat, launcher(asked.launcher), out, asked.check)

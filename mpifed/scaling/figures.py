@@ -23,7 +23,7 @@ def draw(series: Sequence[Series], predicted: dict[str, dict[str, Any]], out: Pa
 
     Parameters
     ----------
-    predicted : what `mpifed show --scale` gives, by kind
+    predicted : what `mpifed scale --predict` gives, by kind
     room : ranks that had a core of their own
     """
     import matplotlib

@@ -106,8 +106,8 @@ def _predicted(kind: str, forecast: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Predicted continuation: {kind}"
     yield ""
     yield (
-        f"**Predicted, not measured**, by the model of `mpifed show --scale`: arithmetic rehearsed on one core of this "
-        f"machine, communication computed for {machine['ranks_per_node']} ranks a node, "
+        f"**Predicted, not measured**, by the model of `mpifed scale --predict`: arithmetic rehearsed here, "
+        f"communication computed for {machine['ranks_per_node']} ranks a node, "
         f"{human_seconds(machine['latency_s'])} and {machine['bytes_per_s'] / 1e9:g} GB/s between nodes."
     )
     yield ""

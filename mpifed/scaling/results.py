@@ -120,22 +120,24 @@ def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -
     for line in series:
         for one in line.points:
             own = one.point.size is None and (one.point.clients is None or one.point.kind != STRONG)
-            found.append({
-                "kind": line.kind,
-                "series": line.label,
-                "ranks": one.point.ranks,
-                "clients": one.point.clients,
-                "model_size": one.point.size,
-                "runs": len(one.seconds),
-                "seconds_per_round": one.median_s,
-                "least_s": min(one.seconds),
-                "most_s": max(one.seconds),
-                "speed_up": line.speed_up(one),
-                "efficiency": line.efficiency(one),
-                "more_ranks_than_cores": one.crowded,
-                **one.parts,
-                "predicted_s": predicted.get((line.kind, one.point.ranks)) if own else None,
-            })
+            found.append(
+                {
+                    "kind": line.kind,
+                    "series": line.label,
+                    "ranks": one.point.ranks,
+                    "clients": one.point.clients,
+                    "model_size": one.point.size,
+                    "runs": len(one.seconds),
+                    "seconds_per_round": one.median_s,
+                    "least_s": min(one.seconds),
+                    "most_s": max(one.seconds),
+                    "speed_up": line.speed_up(one),
+                    "efficiency": line.efficiency(one),
+                    "more_ranks_than_cores": one.crowded,
+                    **one.parts,
+                    "predicted_s": predicted.get((line.kind, one.point.ranks)) if own else None,
+                }
+            )
     return found
 
 

@@ -52,9 +52,7 @@ class Study:
         self._same_as_before()
         for point in self.points:
             self._prepare(point, say)
-        left = [
-            (turn, point) for turn in range(self.repeat) for point in self.points if not self.done(point, turn)
-        ]
+        left = [(turn, point) for turn in range(self.repeat) for point in self.points if not self.done(point, turn)]
         for number, (turn, point) in enumerate(left, 1):
             say(f"{number} of {len(left)}: {point.name}, repeat {turn + 1} of {self.repeat}")
             self._run(point, turn)
@@ -76,14 +74,14 @@ class Study:
         table: dict[str, Any] = json.loads(json.dumps(self.table, default=str))
         table.pop("sweep", None)
         put_key(table, "rounds", self.rounds)
-        put_key(table, "record.every", 0)
+        put_key(table, "record.evaluate_every", 0)
         put_key(table, "record.checkpoint_every", 0)
         put_key(table, "record.transcript", 0)
         put_key(table, "stop", {})
         if point.clients is not None:
             put_key(table, "data.path", str(self._data_of(point)))
         if point.size is not None:
-            put_key(table, "objective.hidden", point.size)
+            put_key(table, "model.hidden", point.size)
         present = table.get("participation", {}).get("clients_per_round")
         if point.clients is not None and present is not None:
             own = store.open_federation(self.table["data"]["path"]).clients

@@ -14,6 +14,4 @@ def check_memory(size: int, what: str, remedy: str, error: type[MpifedError] = U
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     most = there if limit == resource.RLIM_INFINITY else min(there, limit)
     if size > most:
-        raise error(
-            f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}"
-        )
+        raise error(f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}")

@@ -63,9 +63,7 @@ class Extent:
     file that was cut off meanwhile would end the process, it just reads less.
     """
 
-    def __init__(
-        self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, files: Files | None = None
-    ) -> None:
+    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, files: Files | None = None) -> None:
         self.path, self.offset, self.shape, self.dtype = path, offset, shape, np.dtype(dtype)
         self._item_nbytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.nbytes = shape[0] * self._item_nbytes

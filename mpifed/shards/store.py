@@ -259,9 +259,7 @@ class Federation:
     def _all_columns(self) -> NDArray[np.int64]:
         return self.members("columns")
 
-    def _values(
-        self, path: Path, group: h5py.Group, shape: tuple[int, int], in_memory: bool
-    ) -> DenseRows | SparseRows:
+    def _values(self, path: Path, group: h5py.Group, shape: tuple[int, int], in_memory: bool) -> DenseRows | SparseRows:
         """The raw rows [s, p] in a client's group, or that of the test rows."""
         whose = group.name.removeprefix("/")
         if not self.sparse:

@@ -1,6 +1,6 @@
 """Write `api.json`: which of the functions and methods used here the real CuPy has, and their parameters.
 
-    python tests/device/api.py        where CuPy is installed; no device is needed
+python tests/device/api.py        where CuPy is installed; no device is needed
 """
 
 from __future__ import annotations

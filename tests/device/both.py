@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jobs_in_python import checked
 from registry import Case, table
 
 from mpifed.comm.transport import Alone
@@ -33,11 +34,11 @@ def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **chan
     """A law's job, in blocks of three clients of whom some are absent."""
     job = table(folder, case.algorithm, **{**case.tables, **changes})
     job["data"] = {"path": str(folder), "block": 3}
-    job["sum"] = {"channel": "plain", "numbers": numbers} | changes.get("sum", {})
+    job["aggregation"] = {"security": "plain", "arithmetic": numbers} | changes.get("sum", {})
     job["compute"] = {"device": device} | changes.get("compute", {})
     if not case.everybody:
         job["participation"] = {"clients_per_round": 8 if case.split == "rows" else 5}
-    return Job.check(job)
+    return checked(job)
 
 
 def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:

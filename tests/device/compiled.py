@@ -129,7 +129,7 @@ class ElementwiseKernel:
         scalars = "\n".join(line for line in lines if "[i]" not in line)
         each = "\n".join(line for line in lines if "[i]" in line)
         source = (
-            f"{_HEAD}{typed}extern \"C\" void run(long long count_, {', '.join(declared)}) {{\n{scalars}\n"
+            f'{_HEAD}{typed}extern "C" void run(long long count_, {", ".join(declared)}) {{\n{scalars}\n'
             f"for (ptrdiff_t i = 0; i < count_; ++i) {{\n{each}\n{self.operation}\n}}\n}}\n"
         )
         library(source).run(ctypes.c_longlong(int(np.prod(shape))), *passed)
@@ -157,7 +157,7 @@ class ReductionKernel:
         kind, result = TYPES[values.dtype.name], TYPES[self.output.type]
         found = np.empty(moved.shape[:-1], self.output.type)
         source = (
-            f"{_HEAD}typedef {kind} T;\nextern \"C\" void run(long long count_, long long width_, const T* in_, "
+            f'{_HEAD}typedef {kind} T;\nextern "C" void run(long long count_, long long width_, const T* in_, '
             f"{result}* out_) {{\nfor (long long i = 0; i < count_; ++i) {{\n{result} a = {first};\n"
             f"for (long long j = 0; j < width_; ++j) {{ const T& {self.input.name} = in_[i * width_ + j]; "
             f"const {result} b = {each}; a = {both}; }}\n{result}& {self.output.name} = out_[i];\n{after};\n}}\n}}\n"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from both import job_of
+from jobs_in_python import checked
 from registry import CASES, NAMES
 
 from mpifed import doctor
@@ -24,7 +25,6 @@ from mpifed.core.exchange import Field, Placed, ToServer, fields_like
 from mpifed.core.record import put, put_in_place, take
 from mpifed.maths import device
 from mpifed.maths.device import Cuda, open_device
-from mpifed.run.config import Job
 from mpifed.run.history import read_json, summary
 
 PROGRAM = Path(__file__).with_name("on_ranks.py")
@@ -42,15 +42,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_imported_without_a_driver(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "driver", lambda: False)
     assert isinstance(open_device("auto", 0, 1), Host)
-    assert isinstance(open_device("cuda", 0, 1), Cuda)  # asked for, it is looked for
+    assert isinstance(open_device("gpu", 0, 1), Cuda)  # asked for, it is looked for
 
 
 def test_the_processor_needs_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
     assert isinstance(open_device("cpu", 0, 1), Host)
     assert isinstance(open_device("auto", 0, 1), Host)
-    with pytest.raises(UsageError, match=r'device = "cuda".*install.*mpifed\[gpu\].*device = "cpu"'):
-        open_device("cuda", 0, 1)
+    with pytest.raises(UsageError, match=r'device = "gpu".*install.*mpifed\[gpu\].*device = "cpu"'):
+        open_device("gpu", 0, 1)
 
 
 def test_a_library_without_a_device(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,10 +60,10 @@ def test_a_library_without_a_device(cupy: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", none)
     assert isinstance(open_device("auto", 0, 1), Host)
     with pytest.raises(UsageError, match=r"cudaErrorNoDevice.*CUDA_VISIBLE_DEVICES"):
-        open_device("cuda", 0, 1)
+        open_device("gpu", 0, 1)
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 0)
     with pytest.raises(UsageError, match="no device is visible"):
-        open_device("cuda", 0, 1)
+        open_device("gpu", 0, 1)
 
 
 @pytest.mark.parametrize(("node_rank", "devices", "number"), [(0, 1, 0), (3, 1, 0), (1, 4, 1), (6, 4, 2)])
@@ -77,7 +77,7 @@ def test_ranks_of_a_node_take_devices_in_turn(
     assert isinstance(found, Cuda) and found.number == number and used == [number]
     free = 2**32  # of which the ranks who share a device have equal parts
     assert found.room.nbytes == int(0.8 * free / (8 / devices))
-    assert open_device("cuda", node_rank, 8, memory_gib=0.5).room.nbytes == 2**29  # type: ignore[attr-defined]
+    assert open_device("gpu", node_rank, 8, memory_gib=0.5).room.nbytes == 2**29  # type: ignore[attr-defined]
 
 
 def test_reduced_precision_is_refused(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,16 +105,16 @@ def test_a_job_that_needs_a_device_ends_with_a_remedy(
     skewed: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
 ) -> None:
     job = job_of(skewed, CASES[NAMES.index("fedavg-0")], "cpu").table()
-    job["compute"]["device"] = "cuda"
+    job["compute"]["device"] = "gpu"
     path = write_job(tmp_path / "job.toml", job)
     ended = launch(2, "run", path, "--out", tmp_path / "out", env={"CUDA_VISIBLE_DEVICES": ""})
     assert ended.code == 2
-    assert ended.text.count('[compute] device = "cuda"') == 1 and "mpifed[gpu]" in ended.text
+    assert ended.text.count('[compute] device = "gpu"') == 1 and "mpifed[gpu]" in ended.text
 
 
 def test_other_values_are_refused() -> None:
     with pytest.raises(UsageError, match="device"):
-        Job.check({"name": "x", "rounds": 1, "compute": {"device": "gpu"}})
+        checked({"name": "x", "rounds": 1, "compute": {"device": "gpu"}})
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_library_that_takes_no_device_arrays_is_refused(
     skewed: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
 ) -> None:
     job = job_of(skewed, CASES[NAMES.index("fedavg-0")], "cpu").table()
-    job["compute"] |= {"device": "cuda", "mpi": "device"}
+    job["compute"] |= {"device": "gpu", "mpi": "device"}
     path = write_job(tmp_path / "job.toml", job)
     ended = launch(2, tmp_path / "out", path, program=(str(PROGRAM),), env={"MPICH_GPU_SUPPORT_ENABLED": "0"})
     assert ended.code == 2 and ended.text.count('[compute] mpi = "device"') == 1
@@ -274,8 +274,8 @@ def test_the_same_bits_on_any_number_of_ranks(
     for name in ON_RANKS:
         case = CASES[NAMES.index(name)]
         job = job_of({"rows": skewed, "columns": sides, "cells": patches}[case.split], case, "cpu").table()
-        job |= {"rounds": 2, "record": {"every": 0, "checkpoint_every": 0}, "data": job["data"] | {"block": 2}}
-        job["compute"]["device"] = "cuda"
+        job |= {"rounds": 2, "record": {"evaluate_every": 0, "checkpoint_every": 0}, "data": job["data"] | {"block": 2}}
+        job["compute"]["device"] = "gpu"
         paths.append(write_job(tmp_path / f"{name}.toml", job))
         if name == ON_RANKS[-1]:  # once more, with sums that MPI takes from the "device"; it is told that it can
             job["compute"]["mpi"] = "device"
@@ -289,4 +289,4 @@ def test_the_same_bits_on_any_number_of_ranks(
     assert hashes[0] == hashes[1] and len(set(hashes[0])) == len(ON_RANKS)
     assert hashes[0][-1] == hashes[0][-2]
     told = read_json(tmp_path / "on-3" / paths[0].stem / "run.json")
-    assert told["device"] == "Make-believe" and told["versions"]["cuda"] == "12.9"
+    assert told["device"] == "Make-believe" and told["versions"]["gpu"] == "12.9"

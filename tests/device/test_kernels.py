@@ -191,7 +191,7 @@ OBJECTIVE_CASES = [
 @pytest.mark.parametrize("own", [False, True], ids=["one model", "each its own"])
 def test_objectives(cupy: Any, rng: Any, name: str, more: Any, dtype: str, own: bool) -> None:
     """Losses, slopes, predictions and norms of every objective, from arrays on the device as from those in memory."""
-    objective = OBJECTIVES[name](penalty=1e-2, **({"hidden": 4} if name == "network" else {}), **more)
+    objective = OBJECTIVES[name](l2=1e-2, **({"hidden": 4} if name == "mlp" else {}), **more)
     outputs = 2 if objective.check(3) else 3
     model = objective.start(6, outputs, rng, dtype)
     each = (2,) if own else ()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs_in_python import checked
 from make_believe import make_believe
 from registry import table
 
@@ -25,14 +26,18 @@ def double() -> Iterator[Any]:
 
 
 def job(folder: Path, name: str, **more: Any) -> Job:
-    algorithm = {"name": "fedavg", "batch": 5, "step": [0.1]}
+    algorithm = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
     objective = {"name": f"own_functions:{name}"}
-    return Job.check(table(folder, algorithm, objective=objective, rounds=1, compute={"device": "cuda"}, **more))
+    return checked(table(folder, algorithm, objective=objective, rounds=1, compute={"device": "gpu"}, **more))
 
 
 @pytest.mark.parametrize("name", ["Network", "OnTheDevice"])
 def test_a_right_class(name: str, digits: Path, tmp_path: Path) -> None:
-    run(job(digits, name, regularizer={"name": "own_functions:L1"}, record={"every": 0}), Alone(), tmp_path / "run")
+    run(
+        job(digits, name, regularizer={"name": "own_functions:L1"}, record={"evaluate_every": 0}),
+        Alone(),
+        tmp_path / "run",
+    )
     assert not [line for line in read_json(tmp_path / "run" / "run.json")["warnings"] if "own_" in line]
 
 
@@ -40,7 +45,7 @@ def test_sparse_rows(make_data: Any, tmp_path: Path) -> None:
     rows = tmp_path / "rows.svm"
     rows.write_text("".join(f"{i % 3} {i % 7 + 1}:{i % 5 + 1} 9:1.5\n" for i in range(60)))
     data = make_data(tmp_path / "data", "svmlight", str(rows), "--split", "rows", "--clients", "3")
-    run(job(data, "OnTheDevice", record={"every": 0}), Alone(), tmp_path / "run")
+    run(job(data, "OnTheDevice", record={"evaluate_every": 0}), Alone(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

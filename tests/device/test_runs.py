@@ -41,7 +41,7 @@ every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
 @every_algorithm
 def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path) -> None:
     certify = CASES.index(case) == [one.name for one in CASES].index(case.name)  # the first of each algorithm
-    on_device = outcome(job_of(folder, case, "cuda"), certify=certify)
+    on_device = outcome(job_of(folder, case, "gpu"), certify=certify)
     assert on_device.federation.device.name == "Make-believe"
     assert_alike(on_device, outcome(job_of(folder, case, "cpu"), certify=certify), TOLERANCE)
 
@@ -49,14 +49,14 @@ def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        *((name, "float") for name in ("ssca-horizontal-0", "ssca-vertical-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
-        *((name, "exact-blocks") for name in ("ssca-horizontal-0", "ssca-horizontal-1", "fedavg-0")),
+        *((name, "float") for name in ("ssca-0", "ssca-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
+        *((name, "exact-blocks") for name in ("ssca-0", "ssca-1", "fedavg-0")),
     ],
 )
 def test_other_sums(name: str, numbers: str, skewed: Path, sides: Path, halves: Path, patches: Path) -> None:
     case = CASES[NAMES.index(name)]
     data = {"rows": skewed, "columns": sides, "halves": halves, "cells": patches}[case.split]
-    there, here = (outcome(job_of(data, case, device, numbers), 1) for device in ("cuda", "cpu"))
+    there, here = (outcome(job_of(data, case, device, numbers), 1) for device in ("gpu", "cpu"))
     assert_alike(there, here, TOLERANCE)
 
 
@@ -80,7 +80,7 @@ class _Counted:
 
 
 ONE_COPY = [
-    "ssca-horizontal-0", "ssca-vertical-0", "ssca-vertical-1", "fedavg-1", "fedprox-0", "scaffold-0", "fedpdm-0",
+    "ssca-0", "ssca-0", "ssca-1", "fedavg-1", "fedprox-0", "scaffold-0", "fedpdm-0",
     "fedpdm-4", "vertical-sgd-0", "hybrid-fedavg-0", "bundle-0", "hyfdca-3", "hyfdca-4",
 ]  # fmt: skip
 
@@ -100,14 +100,14 @@ def test_only_the_message_crosses(
 
     monkeypatch.setattr(setup, "_federation", watched)
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]
-    outcome(job_of(folder, case, "cuda"), certify=False)
+    outcome(job_of(folder, case, "gpu"), certify=False)
     # single numbers are looked at where NumPy's memory, and no device, holds them
     assert {(copies, looks) for _, copies, looks in seen[0].found} == {(1, 0)}, seen[0].found
 
 
 def test_rows_are_sent_once(skewed: Path) -> None:
     case = CASES[NAMES.index("fedavg-1")]
-    job = job_of(skewed, case, "cuda")
+    job = job_of(skewed, case, "gpu")
     first, second = (_to_device(job, rounds) for rounds in (2, 5))
     # questions and row numbers in every round, and no rows: 11 clients in 4 blocks
     assert second - first <= 3 * 4 * 10
@@ -119,13 +119,13 @@ def _to_device(job: Any, rounds: int) -> int:
     return Copies.to_device
 
 
-@pytest.mark.parametrize("name", ["fedavg-1", "hyfdca-3", "hybrid-fedavg-0", "ssca-vertical-0"])
+@pytest.mark.parametrize("name", ["fedavg-1", "hyfdca-3", "hybrid-fedavg-0", "ssca-0"])
 def test_rows_that_do_not_fit_give_the_same_bits(name: str, skewed: Path, sides: Path, patches: Path) -> None:
     case = CASES[NAMES.index(name)]
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]
-    resident = outcome(job_of(folder, case, "cuda"))
-    little = outcome(job_of(folder, case, "cuda", compute={"device": "cuda", "memory_gib": 1e-9}))
-    some = outcome(job_of(folder, case, "cuda", compute={"device": "cuda", "memory_gib": 2e-4}))
+    resident = outcome(job_of(folder, case, "gpu"))
+    little = outcome(job_of(folder, case, "gpu", compute={"device": "gpu", "memory_gib": 1e-9}))
+    some = outcome(job_of(folder, case, "gpu", compute={"device": "gpu", "memory_gib": 2e-4}))
     assert resident.bits == little.bits == some.bits
 
 
@@ -133,10 +133,10 @@ def test_states_go_back_to_memory_where_there_is_little_room(
     skewed: Path, double: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[NAMES.index("scaffold-0")]
-    there = outcome(job_of(skewed, case, "cuda"))
+    there = outcome(job_of(skewed, case, "gpu"))
     assert type(there.federation.device.record(np.ones(1))).__module__ == "cupy"
     monkeypatch.setattr(double.cuda.runtime, "memGetInfo", lambda: (2**20, 2**40))
-    little = outcome(job_of(skewed, case, "cuda"))
+    little = outcome(job_of(skewed, case, "gpu"))
     assert little.bits == there.bits
     assert all(np.array_equal(*pair) for pair in zip(little.states, there.states, strict=True))
 
@@ -144,8 +144,8 @@ def test_states_go_back_to_memory_where_there_is_little_room(
 @pytest.mark.parametrize("name", ["fedpdm-1", "hyfdca-4", "hyfem-0"])
 def test_a_run_goes_on_from_its_checkpoint(name: str, skewed: Path, patches: Path, tmp_path: Path) -> None:
     case = CASES[NAMES.index(name)]
-    folder, record = {"rows": skewed, "cells": patches}[case.split], {"every": 0, "checkpoint_every": 2}
-    job = job_of(folder, case, "cuda", record=record)
+    folder, record = {"rows": skewed, "cells": patches}[case.split], {"evaluate_every": 0, "checkpoint_every": 2}
+    job = job_of(folder, case, "gpu", record=record)
     run(job.model_copy(update={"rounds": 2}), Alone(), tmp_path / "parts")
     run(job, Alone(), tmp_path / "parts", resume=True)
     run(job, Alone(), tmp_path / "whole")
@@ -161,15 +161,15 @@ def test_a_run_goes_on_from_its_checkpoint(name: str, skewed: Path, patches: Pat
 def test_a_masked_channel_has_the_bits_of_the_plain_one(name: str, skewed: Path, patches: Path) -> None:
     case = CASES[NAMES.index(name)]
     folder = {"rows": skewed, "cells": patches}[case.split]
-    masked = job_of(folder, case, "cuda", sum={"channel": "masked"})
-    assert outcome(masked).bits == outcome(job_of(folder, case, "cuda")).bits
+    masked = job_of(folder, case, "gpu", aggregation={"security": "masked"})
+    assert outcome(masked).bits == outcome(job_of(folder, case, "gpu")).bits
 
 
 def test_a_value_out_of_bounds_names_field_and_client(skewed: Path) -> None:
     case = CASES[NAMES.index("fedavg-0")]
     texts = []
-    for device in ("cuda", "cpu"):
-        job = job_of(skewed, case, device, sum={"bounds": {"changes.value.first": 1e-7}, "scales": {}})
+    for device in ("gpu", "cpu"):
+        job = job_of(skewed, case, device, aggregation={"bounds": {"changes.value.first": 1e-7}, "scales": {}})
         with pytest.raises(NumericalError) as error:
             outcome(job)
         texts.append(str(error.value))
@@ -179,7 +179,7 @@ def test_a_value_out_of_bounds_names_field_and_client(skewed: Path) -> None:
 
 
 def test_what_is_not_finite_names_field_and_client(skewed: Path) -> None:
-    job = job_of(skewed, Case("fedavg", {"batch": 7, "step": [1e30]}, {}), "cuda")
+    job = job_of(skewed, Case("fedavg", {"batch_size": 7, "client_optimizer": {"learning_rate": 1e30}}, {}), "gpu")
     with pytest.raises(NumericalError, match=r"changes.value.*client \d+ has"), np.errstate(all="ignore"):
         outcome(job, 4)
 

@@ -33,8 +33,12 @@ def examples(few: int) -> settings:
     """How often a test is tried: so many times, or as `make fuzz` says. The same inputs each time, unless it does."""
     slow = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
     return settings(
-        max_examples=EXAMPLES or few, derandomize=not EXAMPLES, suppress_health_check=slow, database=None,
-        deadline=None, phases=(Phase.explicit, Phase.generate),  # to make a failing input smaller takes minutes
+        max_examples=EXAMPLES or few,
+        derandomize=not EXAMPLES,
+        suppress_health_check=slow,
+        database=None,
+        deadline=None,
+        phases=(Phase.explicit, Phase.generate),  # to make a failing input smaller takes minutes
     )
 
 

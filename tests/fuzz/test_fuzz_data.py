@@ -119,9 +119,7 @@ def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> Non
     file=st.sampled_from(["x.csv", "x\n.csv", "\x1b[31m.csv", "é.csv", "x.csv.gz", "x" * 250 + ".csv"]), more=BY_TABLE,
 )  # fmt: skip
 @examples(20)
-def test_strange_tables(
-    tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str
-) -> None:
+def test_strange_tables(tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str) -> None:
     shutil.rmtree(tmp_path / "clients", ignore_errors=True)
     for name, content in TABLES.items():
         table = [line.split(",") for line in content.decode().split()]
@@ -136,9 +134,7 @@ def test_strange_tables(
     shape=st.one_of(st.none(), st.lists(st.sampled_from([0, 1, 3, 28, 2**16, 2**31, 2**32 - 1]), max_size=4)),
 )  # fmt: skip
 @examples(12)
-def test_damaged_idx(
-    tmp_path: Path, seed: int, which: str, packed: bool, good: bool, shape: list[int] | None
-) -> None:
+def test_damaged_idx(tmp_path: Path, seed: int, which: str, packed: bool, good: bool, shape: list[int] | None) -> None:
     """MNIST of a few images, whose checksums are known, one file damaged or with another header."""
     folder, known = tmp_path / "mnist", {}
     shutil.rmtree(folder, ignore_errors=True)

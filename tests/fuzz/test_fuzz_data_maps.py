@@ -48,9 +48,7 @@ CLIENTS = st.one_of(
     missing=st.sampled_from(["error", "zero"]),
 )  # fmt: skip
 @examples(20)
-def test_strange_csv_maps(
-    tmp_path: Path, entries: list[tuple[str, str, str]], ordered: bool, missing: str
-) -> None:
+def test_strange_csv_maps(tmp_path: Path, entries: list[tuple[str, str, str]], ordered: bool, missing: str) -> None:
     if ordered and entries:  # the first holds every row of some columns, so that few things are wrong
         entries[0] = "0", "all", entries[0][2]
     rows = ((str(place) if ordered else client, *held) for place, (client, *held) in enumerate(entries))

@@ -21,7 +21,7 @@ rounds = 2
 path = "{data}"
 verify = {verify}
 memory_gib = {room}
-[objective]
+[model]
 name = "{objective}"
 [algorithm]
 {algorithm}

@@ -24,7 +24,7 @@ from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 from mpifed.run.config import Job
-from mpifed.run.tables import NetworkTable
+from mpifed.run.tables import SimulatedNetworkTable
 
 _number = itertools.count()
 SPLITS = {
@@ -98,9 +98,9 @@ def _nested(depth: int) -> list[Any]:
     return found
 
 
-PARTS = {"objective": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
+PARTS = {"model": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
 MORE: dict[str, Any] = {
-    "regularizer": {"name": "l1", "weight": 1e-3}, "network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
+    "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
     "participation": {"clients_per_round": 3}, "sweep": {"seeds": 2}, "constraint": [{"name": "loss", "limit": 1.5}],
     "server": {"dedicated": True}, "masking": {"neighbours": 2}, "compute": {"dtype": "float64"}, **private(),
 }  # fmt: skip
@@ -119,8 +119,14 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
     if name == "privacy":
         return {field.name: get_type_hints(Privacy, include_extras=True)[field.name] for field in fields(Privacy)}
     if name == "sweep":
-        return {"seeds": int, "seed": list[int], "algorithm.batch": list[int], "rounds": list[int], "name": list[str]}
-    kind = {"network": NetworkTable}.get(name, Job.model_fields[name].annotation)
+        return {
+            "seeds": int,
+            "seed": list[int],
+            "algorithm.batch_size": list[int],
+            "rounds": list[int],
+            "name": list[str],
+        }
+    kind = {"network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
     return {key: field.annotation for key, field in kind.model_fields.items()}
 
 
@@ -189,10 +195,10 @@ def jobs(data: dict[str, Path]) -> st.SearchStrategy[dict[str, Any]]:
 
 def test_damaged_job_files(area: Area) -> None:
     @examples(15)
-    @given(st.sampled_from(CASES), seeds, st.sampled_from(["show", "submit"]))
+    @given(st.sampled_from(CASES), seeds, st.sampled_from(["check", "submit"]))
     def damaged(case: Case, seed: int, command: str) -> None:
         job = table(Path(area.data[case.split].name), case.algorithm, **(case.tables | {"rounds": 2}))
-        options = {"show": ["--json"], "submit": ["--dry-run"]}[command]
+        options = {"check": ["--json"], "submit": ["--dry-run"]}[command]
         check(area.call(mutated(tomli_w.dumps(job).encode(), seed), command, *options))
 
     damaged()
@@ -202,7 +208,7 @@ def test_made_up_jobs_are_shown(area: Area) -> None:
     @examples(15)
     @given(jobs(area.data))
     def shown(job: dict[str, Any]) -> None:
-        end = area.call(tomli_w.dumps(job).encode(), "show", "--json")
+        end = area.call(tomli_w.dumps(job).encode(), "check", "--json")
         check(end)
         if end.code == 0 and not end.text.startswith("Imports"):
             json.loads(end.text)
@@ -228,9 +234,7 @@ def test_made_up_jobs_are_run(area: Area) -> None:
 
 def test_made_up_jobs_are_submitted(area: Area) -> None:
     @examples(10)
-    @given(
-        jobs(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"])
-    )
+    @given(jobs(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"]))
     def submitted(job: dict[str, Any], words: list[str], option: str) -> None:
         given = [part for word in words for part in (option, word.replace("\0", ""))]
         end = area.call(tomli_w.dumps(job).encode(), "submit", "--dry-run", *given)
@@ -249,7 +253,7 @@ def test_changes_on_the_command_line(area: Area) -> None:
     @given(st.lists(st.one_of(st.lists(piece, max_size=6).map("".join), settings()), min_size=1, max_size=3))
     def changed(changes: list[str]) -> None:
         given = [part for change in changes for part in ("--set", change.replace("\0", ""))]
-        check(area.call(job, "show", "--json", *given))
+        check(area.call(job, "check", "--json", *given))
 
     changed()
 

@@ -24,7 +24,7 @@ name = "small"
 rounds = {rounds}
 [data]
 path = "{data}"
-[objective]
+[model]
 name = "softmax"
 [algorithm]
 name = "{algorithm}"
@@ -43,12 +43,18 @@ delta = 1e-5
 clip = 0.3
 """
 NETWORK = """transcript = 2
-[network]
+[simulated_network]
 name = "lte"
 """
 KINDS = {"plain": ("scaffold", NETWORK), "private": ("fedavg", PRIVATE)}
 READERS = (["show"], ["show", "--json"], ["status"], ["status", "--json"], ["plot", "--out", "f.png"])
-SWEEP_READERS = (*READERS[:4], ["show", "--select", "best"], ["show", "--select", "gra", "--json"])
+SWEEP_READERS = (
+    *READERS[2:4],
+    ["compare"],
+    ["compare", "--json"],
+    ["compare", "--select", "best"],
+    ["compare", "--select", "pareto", "--json"],
+)
 
 
 class Made:
@@ -64,7 +70,7 @@ class Made:
                 (folder / f"{name}-{rounds}.toml").write_text(text)
                 self.of(["run", f"{name}-{rounds}.toml", "--out", f"{name}-{rounds}"])
             self.models[name] = self.model(folder / f"{name}-3")
-        text = (folder / "private-2.toml").read_text() + '[sweep]\n"algorithm.batch" = [10, 20]\n'
+        text = (folder / "private-2.toml").read_text() + '[sweep]\n"algorithm.batch_size" = [10, 20]\n'
         (folder / "sweep.toml").write_text(text)
         self.of(["run", "sweep.toml", "--out", "sweep"])
         record = {"id": "12", "when": "", "command": ["submit", "x"], "script": "x", "log": "x-%j.log", "points": [0]}

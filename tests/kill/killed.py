@@ -38,9 +38,9 @@ class Task(NamedTuple):
         found: dict[str, Any] = {
             "name": "killed", "seed": 3, "rounds": rounds,
             "data": {"path": str(data)} | self.tables.get("data", {}),
-            "objective": {"name": "softmax", "penalty": 1e-3},
+            "model": {"name": "softmax", "l2": 1e-3},
             "algorithm": self.algorithm,
-            "record": {"every": 2, "checkpoint_every": 1},
+            "record": {"evaluate_every": 2, "checkpoint_every": 1},
         }  # fmt: skip
         return found | {name: table for name, table in self.tables.items() if name != "data"}
 
@@ -48,17 +48,28 @@ class Task(NamedTuple):
 SOME = {"participation": {"clients_per_round": 3}}
 TIGHT = {"data": {"state_gib": 1e-6, "memory_gib": 1e-6}}  # about one client's: the rest is out of core
 PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "level": "client"}
-PDM = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
+PDM = {
+    "name": "fedpdm",
+    "batch_size": 5,
+    "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}},
+    "rho": 2.0,
+    "local_steps": 2,
+    "start": "own",
+}
 TASKS = {
     "states out of core": Task(PDM, SOME | TIGHT),
-    "private": Task(PDM, SOME | {"privacy": PRIVATE, "record": {"every": 8, "checkpoint_every": 1}}),
-    "control variates": Task({"name": "scaffold", "batch": 5, "step": [0.3, 0.2], "local_steps": 2}, SOME),
+    "private": Task(PDM, SOME | {"privacy": PRIVATE, "record": {"evaluate_every": 8, "checkpoint_every": 1}}),
+    "control variates": Task({"name": "scaffold", "batch_size": 5,
+    "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}, "local_steps": 2}, SOME),
     "last answers": Task(
         {"name": "hyfdca", "rule": "theory"},
-        SOME | {"objective": {"name": "hinge", "penalty": 1e-3}, "sum": {"channel": "plain"}},  # no keys each time
+        SOME | {"model": {"name": "hinge", "l2": 1e-3}, "aggregation": {"security": "plain"}},  # no keys each time
     ),
-    "encrypted": Task({"name": "fedavg", "batch": 5, "step": [0.3, 0.2]}, {"sum": {"channel": "encrypted"}}),
-    "own": Task({"name": "own_algorithms:Troubled", "batch": 5, "step": [0.3, 0.2]}, {"sum": {"channel": "masked"}}),
+    "encrypted": Task({"name": "fedavg", "batch_size": 5,
+    "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}},
+    {"aggregation": {"security": "encrypted"}}),
+    "own": Task({"name": "own_algorithms:Troubled", "batch_size": 5,
+    "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}}, {"aggregation": {"security": "masked"}}),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from mpifed.maths.terms import Loss, Sampled
 
 
 @dataclass(frozen=True)
-class Network(objectives.Network):
+class MLP(objectives.MLP):
     """As mpifed's, but the user's."""
 
 
@@ -138,7 +138,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Wrong(objectives.Network):
+class Wrong(objectives.MLP):
     """What the wrong ones share: the right slope, by parts."""
 
     hidden: int = 6

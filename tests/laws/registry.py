@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-STEP = [0.5, 0.1]
-SIZES = {"batch": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-BARE = {"name": "network", "hidden": 6}
+from jobs_in_python import as_in_a_file
 
-NORM = {"objective": BARE, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1.5}]}
+STEP = {"initial": 0.5, "exponent": 0.1}
+SIZES = {"batch_size": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+BARE = {"name": "mlp", "hidden": 6}
+
+NORM = {"model": BARE, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1.5}]}
 GROUPS = {
-    "objective": BARE | {"bias": True, "penalty": 1e-3},
+    "model": BARE | {"bias": True, "l2": 1e-3},
     "constraint": [
         {"name": "loss", "classes": [0, 1, 2], "limit": 1.2, "margin": 0.1},
         {"name": "loss", "classes": [3, 4, 5], "limit": 1.0},
@@ -20,7 +22,7 @@ GROUPS = {
 }
 SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
 
-SPARSE = {"regularizer": {"name": "l1", "weight": 1e-3}, "objective": BARE | {"penalty": 1e-3, "concave": 1e-2}}
+SPARSE = {"regularizer": {"name": "l1", "weight": 1e-3}, "model": BARE | {"l2": 1e-3, "nonconvex_penalty": 1e-2}}
 
 
 def private(**settings: Any) -> dict[str, Any]:
@@ -30,16 +32,16 @@ def private(**settings: Any) -> dict[str, Any]:
 
 BY_CHANCE = private(sampling="poisson", adjacency="add-remove", accountant="rdp")
 UPLOADS = private(noise_on="upload")
-TOGETHER = private(sampling="poisson", adjacency="add-remove", accountant="rdp", model="distributed")
-PEOPLE = private(level="client", model="distributed")
+TOGETHER = private(sampling="poisson", adjacency="add-remove", accountant="rdp", trust="distributed")
+PEOPLE = private(level="client", trust="distributed")
 PEOPLE_BY_CHANCE = private(
-    level="client", model="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
+    level="client", trust="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
 )  # fmt: skip
-HINGE = {"objective": {"name": "hinge", "penalty": 1e-3}}
-LOGISTIC = {"objective": {"name": "logistic", "penalty": 1e-3}}
-CELLS = {"objective": {"name": "softmax", "penalty": 1e-3}}  # without parameters that belong to no column
-MARGIN = {"objective": {"name": "hinge", "penalty": 5e-3}}
-PDM = {"batch": 7, "step_size": STEP, "rho": 2.0}
+HINGE = {"model": {"name": "hinge", "l2": 1e-3}}
+LOGISTIC = {"model": {"name": "logistic", "l2": 1e-3}}
+CELLS = {"model": {"name": "softmax", "l2": 1e-3}}  # without parameters that belong to no column
+MARGIN = {"model": {"name": "hinge", "l2": 5e-3}}
+PDM = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "rho": 2.0}
 
 
 OF_CELLS = ("hybrid-fedavg", "hyfem", "hyfdca", "bundle")
@@ -55,7 +57,7 @@ class Case(NamedTuple):
     @property
     def algorithm(self) -> dict[str, Any]:
         """[algorithm]"""
-        return {"name": self.name, **self.hyper}
+        return {"name": self.name.removesuffix("-horizontal").removesuffix("-vertical"), **self.hyper}
 
     @property
     def split(self) -> str:
@@ -97,51 +99,70 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         (SIZES | {"slack_cost": "auto", "margins": "auto", "variance_reduction": "recursive"}, NORM),
     ],
     "fedavg": [
-        ({"batch": 7, "step": STEP}, {}),
-        ({"batch": 7, "step": STEP, "local_steps": 3}, {}),
-        ({"batch": 16, "step": STEP, "local_epochs": 2}, {}),
-        ({"batch": 7, "step": STEP, "momentum": 0.9}, {}),
-        ({"batch": 7, "step": STEP, "local_steps": 1}, TOGETHER),
-        ({"batch": 7, "step": STEP, "momentum": 0.5}, PEOPLE_BY_CHANCE),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, {}),
+        ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.9}}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 1}, TOGETHER),
+        (
+            {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
+            PEOPLE_BY_CHANCE,
+        ),
     ],
     "fedprox": [
-        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, {}),
-        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, BY_CHANCE),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, BY_CHANCE),
     ],
     "scaffold": [
-        ({"batch": 7, "step": STEP, "local_steps": 3, "server_step": 0.7}, {}),
-        ({"batch": 7, "step": STEP, "local_steps": 3}, UPLOADS),
-        ({"batch": 7, "step": STEP, "local_steps": 2}, PEOPLE),
+        (
+            {
+                "batch_size": 7,
+                "client_optimizer": {"learning_rate": STEP},
+                "local_steps": 3,
+                "server_optimizer": {"learning_rate": 0.7},
+            },
+            {},
+        ),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, UPLOADS),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 2}, PEOPLE),
     ],
     "fedpdm": [
         (PDM, {}),
         (PDM | {"local_steps": 8, "start": "own", "tolerance": 1.0}, SPARSE),
-        (PDM | {"local_steps": 3, "step": "paper"}, BY_CHANCE),
-        (PDM | {"local_steps": 3, "step": "fedpd", "start": "own", "tolerance": 0.5}, private()),
+        (PDM | {"local_steps": 3, "local_rule": "paper"}, BY_CHANCE),
+        (PDM | {"local_steps": 3, "local_rule": "fedpd", "start": "own", "tolerance": 0.5}, private()),
         (PDM | {"local_steps": 3}, UPLOADS),
         (PDM | {"local_steps": 3, "dual": "hidden"}, UPLOADS),
         (PDM | {"local_steps": 2}, PEOPLE),
     ],
     "vertical-sgd": [
-        ({"batch": 7, "step": STEP}, {}),
-        ({"batch": 7, "step": STEP, "label_holder": 2}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}, {}),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "label_holder": 2}, {}),
     ],
     "hybrid-fedavg": [
-        ({"batch": 7, "step": [0.5, 0.5, 1.0], "local_steps": 3, "combine": "feature-blocks"}, CELLS),
-        ({"batch": 16, "step": STEP, "local_epochs": 2}, CELLS),
+        (
+            {
+                "batch_size": 7,
+                "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
+                "local_steps": 3,
+                "combine": "feature-blocks",
+            },
+            CELLS,
+        ),
+        ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, CELLS),
     ],
     "hyfdca": [
         ({"rule": "paper", "returns": "mean"}, MARGIN),
         ({"rule": "damped", "primal": "clear"}, MARGIN),
         ({"rule": "theory", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
-        ({"rule": "line-search", "senders": "none"}, MARGIN | {"objective": {"name": "logistic", "penalty": 5e-3}}),
-        ({"rule": "accelerated"}, MARGIN | {"objective": {"name": "squared-hinge", "penalty": 5e-3}}),
+        ({"rule": "line-search", "senders": "none"}, MARGIN | {"model": {"name": "logistic", "l2": 5e-3}}),
+        ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "l2": 5e-3}}),
     ],
     "bundle": [
         ({"planes": 3}, MARGIN),
     ],
     "hyfem": [
-        ({"batch": 7, "step": STEP, "local_steps": 3, "mu": 0.4}, CELLS),
+        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, CELLS),
     ],
     "cocoa": [
         ({}, HINGE),
@@ -158,9 +179,9 @@ def table(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> dict[st
         "name": "law",
         "rounds": 4,
         "data": {"path": str(folder)},
-        "objective": {"name": "network", "hidden": 6, "penalty": 1e-3},
+        "model": {"name": "mlp", "hidden": 6, "l2": 1e-3},
         "algorithm": algorithm,
-        "record": {"every": 2, "checkpoint_every": 0},
+        "record": {"evaluate_every": 2, "checkpoint_every": 0},
     }
-    found = base | changes
-    return found | {"sum": {"channel": "plain"} | found.get("sum", {})}
+    found = as_in_a_file(base | changes)
+    return found | {"aggregation": {"security": "plain"} | found.get("aggregation", {})}

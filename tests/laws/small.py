@@ -48,9 +48,7 @@ def block_of(rows: Sequence[Rows], shard: type, dtype: str = "float64", first: i
     return Block(tuple(shard(first + i, X, y) for i, (X, y) in enumerate(rows)), dtype)
 
 
-def answers(
-    one: Any, block: Block, now: Round, model: Any = None, states: Any = None
-) -> tuple[Any, Any]:
+def answers(one: Any, block: Block, now: Round, model: Any = None, states: Any = None) -> tuple[Any, Any]:
     """(what the clients keep, [n, d] what each uploads, its weight taken out), for a server at `model` [d].
 
     Parameters

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from scipy.stats import binom, chisquare
 from small import share_of
 
@@ -63,9 +64,10 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[...
 def job_of(folder: Path, model: str, **privacy: Any) -> Job:
     """One step of all on all rows, under a noise with which epsilon is 0.1."""
     settings = {"model": model, "noise_on": "upload", "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
-    return Job.check({
-        "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": ROWS, "step": [0.5]}, "record": {"every": 0},
+    return checked({
+        "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": ROWS}, "client_optimizer": {"learning_rate": 0.5},
+        "record": {"evaluate_every": 0},
         "privacy": settings | privacy,
     })  # fmt: skip
 
@@ -158,7 +160,7 @@ def by_parity(stage: Stage) -> bool:
 def by_levels(stage: Stage) -> bool:
     """What the finest level of the sampler alone decides is further from uniform than at the median."""
     shared = share_of(stage.algorithm)
-    clients = stage.algorithm.problem.clients if stage.algorithm.problem.privacy.model == "distributed" else 1
+    clients = stage.algorithm.problem.clients if stage.algorithm.problem.privacy.trust == "distributed" else 1
     shift = levels_of(shared.how.sigma / np.sqrt(clients))[1].shift
     found = integers(stage)
     p = min(chisquare(np.bincount(found & 2**bits - 1, minlength=2**bits)).pvalue for bits in (1, shift))

@@ -22,7 +22,7 @@ TRIALS, SETTLE = 30_000, 8_000  # runs, and those that settle the threshold
 DELTA, DOUBT = 1e-3, 1e-7  # a rate lies beyond its bound with that chance
 THRESHOLD = 2.8  # in standard deviations: some fifty false alarms
 S, B = 8, 4  # rows of a client, and of half a shard
-AVG = {"name": "fedavg", "batch": S, "step": [0.3]}
+AVG = {"name": "fedavg", "batch_size": S, "client_optimizer": {"learning_rate": 0.3}}
 FAR = 1e9  # of a canary's features: its gradient is clipped
 
 
@@ -37,15 +37,16 @@ class Audit(NamedTuple):
 AUDITS = {
     "upload": Audit(AVG, {"noise_on": "upload", "noise_multiplier": 1.2}, 1),
     "gradients, by chance": Audit(
-        AVG | {"batch": B, "local_steps": 3},
+        AVG | {"batch_size": B, "local_steps": 3},
         {"noise_multiplier": 1.5, "adjacency": "add-remove", "sampling": "poisson"}, 1,
     ),
     "hidden duals": Audit(
-        {"name": "fedpdm", "batch": S, "step_size": [0.05], "rho": 4.0, "dual": "hidden"},
+        {"name": "fedpdm", "batch_size": S, "client_optimizer": {"learning_rate": 0.05}, "rho": 4.0, "dual": "hidden"},
         {"noise_on": "upload", "noise_multiplier": 2.0}, 3,
     ),
     "clients": Audit(
-        {"name": "scaffold", "batch": S, "step": [0.3]}, {"level": "client", "noise_multiplier": 1.8}, 2
+        {"name": "scaffold", "batch_size": S, "client_optimizer": {"learning_rate": 0.3}},
+        {"level": "client", "noise_multiplier": 1.8}, 2
     ),
 }  # fmt: skip
 

@@ -21,16 +21,16 @@ from mpifed.run.spending import Spending
 
 P, RUNS, ROUNDS, DELTA = 600, 4000, 2, 1e-3
 SURE = 1 - 1e-6  # that a bound holds: noise is secret, so that no seed makes sure of a test
-AVG = {"name": "fedavg", "batch": 1, "step": [0.3]}
+AVG = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.3}}
 Z = 1.5
 CASES: dict[str, dict[str, Any]] = {
     "gradients": {},
     "local": {"noise_on": "upload"},
-    "distributed": {"model": "distributed"},
-    "central": {"model": "central"},
+    "distributed": {"trust": "distributed"},
+    "central": {"trust": "central"},
     "clients": {"level": "client", "clip": 0.01},
-    "clients, distributed": {"level": "client", "model": "distributed", "clip": 0.01},
-    "clients, central": {"level": "client", "model": "central", "clip": 0.01},
+    "clients, distributed": {"level": "client", "trust": "distributed", "clip": 0.01},
+    "clients, central": {"level": "client", "trust": "central", "clip": 0.01},
 }
 
 
@@ -70,7 +70,7 @@ def features(one: Any, shard: type, label: int, nows: list[Round], second: bool,
     second : whether the canary pulls in the second round too
     quiet : in whose uploads of the biases there is no noise
     """
-    x, model = np.random.default_rng(4).normal(size=P) / np.sqrt(P), one.problem.privacy.model
+    x, model = np.random.default_rng(4).normal(size=P) / np.sqrt(P), one.problem.privacy.trust
     found = []
     for number, now in enumerate(nows):
         value = sent(one, label, second or number == 0, now, shard)

@@ -47,7 +47,7 @@ def test_a_job(name: str, shards: Callable[[str], Path], tmp_path: Path) -> None
     swept = points(read_table(ROOT / "jobs" / f"{name}.toml"), name)
     for point in swept[:1] + swept[1:][-1:]:
         data = shards(Path(point.job.data.path).name)
-        record = point.job.record.model_copy(update={"every": 2, "certify_every": 0, "checkpoint_every": 0})
+        record = point.job.record.model_copy(update={"evaluate_every": 2, "certify_every": 0, "checkpoint_every": 0})
         moved = point.job.data.model_copy(update={"path": str(data)})
         job = point.job.model_copy(update={"rounds": 2, "data": moved, "record": record})
         out = tmp_path / point.name

@@ -19,7 +19,7 @@ CONVEX: dict[str, dict[str, Any]] = {
     "ball": PROBLEMS["softmax, only the ball is curved"],
     "by class": PROBLEMS["convex by class"],
     "penalized": {
-        "objective": {"name": "softmax", "penalty": 0.02},
+        "model": {"name": "softmax", "l2": 0.02},
         "constraint": [{"name": "loss", "classes": [0], "limit": 0.4}, {"name": "norm", "limit": 5.0}],
     },
 }
@@ -29,7 +29,13 @@ CONVEX: dict[str, dict[str, Any]] = {
 def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, classes: Path, tmp_path: Path) -> None:
     """Convex problems by full batches; the optimum by the method of multipliers, certified by its own gap."""
     counts = open_federation(classes).counts
-    full = HORIZONTAL | {"batch": int(counts.max()), "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 1000.0}
+    full = HORIZONTAL | {
+        "batch_size": int(counts.max()),
+        "rho": [1.0],
+        "gamma": [0.5],
+        "tau": 0.5,
+        "slack_cost": 1000.0,
+    }
     assert counts.min() == counts.max()
     found = result(table(classes, full, rounds=300, compute=DOUBLE, **CONVEX[problem]), tmp_path)
     check(tmp_path)
@@ -48,7 +54,7 @@ def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, clas
 @pytest.mark.parametrize("problem", ["convex by class", "softmax"])
 def test_a_bound_is_below_the_optimum_from_the_first_row_on(problem: str, classes: Path, tmp_path: Path) -> None:
     job = table(classes, HORIZONTAL, rounds=30, compute=DOUBLE, **PROBLEMS[problem])
-    record = {"every": 1, "certify_every": 1, "checkpoint_every": 0}
+    record = {"evaluate_every": 1, "certify_every": 1, "checkpoint_every": 0}
     result(job, tmp_path, record=record)
     best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
     bounds = read_history(tmp_path)["lower_bound"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from own_terms import AFFINE, affine_of_loss
 from registry import table
 
@@ -19,11 +20,10 @@ from jobs.constraints.certify import Columns, certified, compared, last_row, mai
 from mpifed.algorithms import vertical
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
-from mpifed.run.config import Job
 from mpifed.run.loop import run
 
-SIZES = {"batch": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
-HORIZONTAL, VERTICAL = {"name": "ssca-horizontal", **SIZES}, {"name": "ssca-vertical", **SIZES}
+SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
+HORIZONTAL, VERTICAL = {"name": "ssca", **SIZES}, {"name": "ssca", **SIZES}
 DOUBLE = {"dtype": "float64"}
 OWN = {AFFINE: affine_of_loss}
 
@@ -33,7 +33,7 @@ EXACT, SINGLE = 1e-6, 1e-3
 
 def result(job: dict[str, Any], out: Path, **changes: Any) -> Columns:
     """The last row of a run, whether its limits are met or not."""
-    task = Job.check(job | {"record": {"every": 2, "checkpoint_every": 0}} | changes)
+    task = checked(job | {"record": {"evaluate_every": 2, "checkpoint_every": 0}} | changes)
     with suppress(NotCertified):
         run(task, Alone(), out)
     return last_row(out)
@@ -49,7 +49,7 @@ def check(out: Path, tolerance: float = EXACT) -> Columns:
 
 # --- all kinds of problems ------------------------------------------------------------------------------------------
 
-NETWORK = {"name": "network", "hidden": 3}
+NETWORK = {"name": "mlp", "hidden": 3}
 GROUPS = [
     {"name": "loss", "classes": [0, 2], "limit": 0.9, "margin": 0.05},
     {"name": "norm", "limit": 7.0},
@@ -58,33 +58,33 @@ GROUPS = [
 BY_CLASS = [{"name": "loss", "classes": [k], "limit": limit} for k, limit in enumerate([0.5, 0.7, 0.6])]
 BALL = [{"name": "norm", "limit": 1.0}]
 PROBLEMS: dict[str, dict[str, Any]] = {
-    "plain": {"objective": NETWORK | {"penalty": 0.01}},
-    "norm": {"objective": NETWORK, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.8}]},
-    "groups": {"objective": NETWORK | {"penalty": 0.01, "bias": True}, "constraint": GROUPS},
+    "plain": {"model": NETWORK | {"l2": 0.01}},
+    "norm": {"model": NETWORK, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.8}]},
+    "groups": {"model": NETWORK | {"l2": 0.01, "bias": True}, "constraint": GROUPS},
     "error rate": {
-        "objective": NETWORK | {"penalty": 0.01},
+        "model": NETWORK | {"l2": 0.01},
         "minimize": {"name": "error-rate", "classes": [0, 2]},
         "constraint": [{"name": "loss", "limit": 1.0, "margin": 0.1}],
     },
     "contradiction": {
-        "objective": NETWORK | {"bias": True},
+        "model": NETWORK | {"bias": True},
         "constraint": [{"name": "error-rate", "classes": [k], "limit": 0.01} for k in (0, 1, 2)],
     },
-    "softmax": {"objective": {"name": "softmax", "penalty": 0.1}, "constraint": BALL},
-    "softmax, only the ball is curved": {"objective": {"name": "softmax"}, "constraint": BALL},
-    "convex by class": {"objective": {"name": "softmax"}, "minimize": {"name": "norm"}, "constraint": BY_CLASS},
+    "softmax": {"model": {"name": "softmax", "l2": 0.1}, "constraint": BALL},
+    "softmax, only the ball is curved": {"model": {"name": "softmax"}, "constraint": BALL},
+    "convex by class": {"model": {"name": "softmax"}, "minimize": {"name": "norm"}, "constraint": BY_CLASS},
     "one against the rest": {
-        "objective": {"name": "one-vs-rest", "penalty": 0.02, "bias": True},
+        "model": {"name": "one-vs-rest", "l2": 0.02, "bias": True},
         "constraint": [{"name": "loss", "classes": [1], "limit": 1.2}, {"name": "norm", "limit": 2.0}],
     },
-    "softmax without constraints": {"objective": {"name": "softmax", "penalty": 0.05, "bias": True}},
-    "twice the same": {"objective": {"name": "softmax", "penalty": 0.1}, "constraint": 2 * [BY_CLASS[0]]},
+    "softmax without constraints": {"model": {"name": "softmax", "l2": 0.05, "bias": True}},
+    "twice the same": {"model": {"name": "softmax", "l2": 0.1}, "constraint": 2 * [BY_CLASS[0]]},
     "a limit of 0": {
-        "objective": {"name": "softmax", "penalty": 0.05},
+        "model": {"name": "softmax", "l2": 0.05},
         "constraint": [{"name": AFFINE, "classes": [0], "factor": 3.0, "offset": 0.5, "limit": 0.0}],
     },
     "an objective near 0": {
-        "objective": {"name": "softmax", "penalty": 0.01},
+        "model": {"name": "softmax", "l2": 0.01},
         "minimize": {"name": AFFINE, "offset": 1.0986},  # log 3 at zeros
         "constraint": [{"name": "norm", "limit": 0.3}],
     },
@@ -145,7 +145,7 @@ def test_two_classes(split: str, penalty: float, pairs: dict[str, Path], tmp_pat
     """Neyman and Pearson's problem."""
     algorithm = {"rows": HORIZONTAL, "columns": VERTICAL}[split]
     problem = {
-        "objective": {"name": "logistic", "penalty": penalty},
+        "model": {"name": "logistic", "l2": penalty},
         "minimize": {"name": "error-rate", "classes": [1]},
         "constraint": [{"name": "error-rate", "classes": [0], "limit": 0.2}, {"name": "norm", "limit": 20.0}],
     }
@@ -157,8 +157,8 @@ def test_two_classes(split: str, penalty: float, pairs: dict[str, Path], tmp_pat
 def test_real_targets(name: str, regression: Path, columns: Path, tmp_path: Path) -> None:
     """Least squares, penalized and within a ball, and the smallest ball for a loss."""
     folder = columns if name == "vertical" else regression
-    ball = {"objective": {"name": "least-squares", "penalty": 0.05}, "constraint": [{"name": "norm", "limit": 0.01}]}
-    loss = {"objective": {"name": "least-squares"}, "minimize": {"name": "norm"}}
+    ball = {"model": {"name": "least-squares", "l2": 0.05}, "constraint": [{"name": "norm", "limit": 0.01}]}
+    loss = {"model": {"name": "least-squares"}, "minimize": {"name": "norm"}}
     for i, problem in enumerate([ball, loss | {"constraint": [{"name": "loss", "limit": 0.3}]}]):
         out = tmp_path / str(i)
         result(table(folder, ALGORITHMS[name], rounds=5, compute=DOUBLE, **problem), out)
@@ -168,7 +168,7 @@ def test_real_targets(name: str, regression: Path, columns: Path, tmp_path: Path
 @pytest.mark.parametrize("name", ["fedavg", "vertical-sgd"])
 def test_baselines_have_the_norm_of_their_gradient(name: str, classes: Path, by_columns: Path, tmp_path: Path) -> None:
     folder = classes if name == "fedavg" else by_columns
-    algorithm = {"name": name, "batch": 10, "step": [0.2]}
+    algorithm = {"name": name, "batch_size": 10, "client_optimizer": {"learning_rate": 0.2}}
     result(table(folder, algorithm, rounds=5, compute=DOUBLE, **PROBLEMS["plain"]), tmp_path)
     found = check(tmp_path)
     assert found["kkt_residual"] == found["stationarity"]
@@ -228,12 +228,12 @@ def changed(of_objective: float, factors: tuple[float, ...], order: tuple[int, .
         for one, factor in zip(LIMITS, factors, strict=True)
     ]
     minimize = {"name": AFFINE, "classes": [0], "factor": of_objective}
-    tables = {"objective": NETWORK, "minimize": minimize, "constraint": [limits[m] for m in order]}
-    return tables | {"sum": {"numbers": "float"}}  # on no grid, which would be of one width in all units
+    tables = {"model": NETWORK, "minimize": minimize, "constraint": [limits[m] for m in order]}
+    return tables | {"aggregation": {"arithmetic": "float"}}  # on no grid, which would be of one width in all units
 
 
 CHANGES: dict[str, tuple[float, tuple[float, ...], tuple[int, ...]]] = {
-    "objective": (1000.0, (1, 1, 1), (0, 1, 2)),
+    "model": (1000.0, (1, 1, 1), (0, 1, 2)),
     "constraint": (1, (1000.0, 1, 1), (0, 1, 2)),
     "order": (1, (1, 1, 1), (2, 0, 1)),
     "all": (1e-3, (30.0, 1, 1e-3), (1, 2, 0)),

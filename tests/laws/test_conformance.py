@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from ended import of_certificate, run
+from jobs_in_python import checked
 from registry import BARE, CASES, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
@@ -44,7 +45,7 @@ def uneven(case: Case, skewed: Path, scattered: Path, halves: Path, patchwork: P
 def ready(folder: Path, case: Case, /, **changes: Any) -> tuple[Job, Ready]:
     """Everything that a run needs, its set-up played; 5 clients in a round, or all who are needed."""
     changes = {"participation": {} if case.everybody else {"clients_per_round": 5}} | case.tables | changes
-    job = Job.check(table(folder, case.algorithm, **changes))
+    job = checked(table(folder, case.algorithm, **changes))
     at = prepare(job, Alone())
     server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.federation)
     return job, at._replace(server=server, clients=clients)
@@ -219,11 +220,11 @@ def test_resumable(case: Case, uneven: Path) -> None:
 def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     """Through files, in two parts; the end of the first part is certified besides."""
     some = {} if case.everybody else {"clients_per_round": 5}
-    job = table(uneven, case.algorithm, record={"every": 1}, participation=some, **case.tables)
+    job = table(uneven, case.algorithm, record={"evaluate_every": 1}, participation=some, **case.tables)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(Job.check(job | {"rounds": 5}), Alone(), whole)
-    run(Job.check(job | {"rounds": 3}), Alone(), parts)
-    run(Job.check(job | {"rounds": 5}), Alone(), parts, resume=True)
+    run(checked(job | {"rounds": 5}), Alone(), whole)
+    run(checked(job | {"rounds": 3}), Alone(), parts)
+    run(checked(job | {"rounds": 5}), Alone(), parts, resume=True)
     names = ("model_sha256", "rounds", "exit", "objective", "kkt_residual", "constraint_values", "up_bytes")
     assert [summary(parts)[name] for name in names] == [summary(whole)[name] for name in names]
     one, other = read_history(whole), read_history(parts)
@@ -248,21 +249,19 @@ def test_states_keep_their_shapes(case: Case, even: Path) -> None:
 @every_algorithm
 def test_seed_matters(case: Case, even: Path) -> None:
     own = case.tables.get("objective", BARE)
-    objective = {"name": "softmax"} if own["name"] == "network" else own  # one that starts at zero whatever the seed
-    all_of_them = {"participation": people(even), "objective": objective}  # so the draws are seen to differ
+    objective = {"name": "softmax"} if own["name"] == "mlp" else own  # one that starts at zero whatever the seed
+    all_of_them = {"participation": people(even), "model": objective}  # so the draws are seen to differ
     seeds = [flat(model(even, case, 2, seed=seed, **all_of_them)) for seed in (1, 1, 2)]
     assert (seeds[0] == seeds[1]).all()
     assert case.drawn != np.allclose(seeds[0], seeds[2], rtol=1e-3, atol=1e-6)
-    if own["name"] == "network":
+    if own["name"] == "mlp":
         network = [flat(model(even, case, 0, seed=seed)) for seed in (1, 2)]
         assert not np.allclose(network[0], network[1])
 
 
 @every_algorithm
 @pytest.mark.parametrize("rows", [1, 1024])  # of one product: of one client after the other, and of all
-def test_fused_is_the_sum_of_the_answers(
-    rows: int, case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_is_the_sum_of_the_answers(rows: int, case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifed.core.block._ROWS", rows)
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     server, clients = rounds(job, at, 0, 2)
@@ -286,7 +285,7 @@ def test_fused_is_the_sum_of_the_answers(
 @every_algorithm
 def test_exact_and_float_sums_are_close(case: Case, uneven: Path) -> None:
     exact, floats = (
-        flat(model(uneven, case, sum={"numbers": numbers}, compute={"dtype": "float64"}))
+        flat(model(uneven, case, aggregation={"arithmetic": numbers}, compute={"dtype": "float64"}))
         for numbers in ("exact", "float")
     )
     # values are rounded to multiples of 2^-40 = 1e-12 times the heaviest client's weight, 5 clients in 4 rounds; and
@@ -294,7 +293,7 @@ def test_exact_and_float_sums_are_close(case: Case, uneven: Path) -> None:
     np.testing.assert_allclose(exact, floats, rtol=0, atol=1e-9)
     if "privacy" in case.tables:
         return  # in single precision the noise is another
-    single = flat(model(uneven, case, sum={"numbers": "float"}))
+    single = flat(model(uneven, case, aggregation={"arithmetic": "float"}))
     np.testing.assert_allclose(exact, single, rtol=0, atol=1e-4)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.cli import main
@@ -28,8 +29,9 @@ PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
 def job_of(folder: Path, /, **changes: Any) -> dict[str, Any]:
     """Three of eight clients in each round."""
     base = {
-        "rounds": ROUNDS, "seed": 5, "objective": {"name": "softmax"}, "participation": {"clients_per_round": 3},
-        "privacy": PRIVACY, "sum": {"bounds": {"noise": 64.0}}, "record": {"every": 0, "checkpoint_every": 3},
+        "rounds": ROUNDS, "seed": 5, "model": {"name": "softmax"}, "participation": {"clients_per_round": 3},
+        "privacy": PRIVACY, "aggregation": {"bounds": {"noise": 64.0}},
+        "record": {"evaluate_every": 0, "checkpoint_every": 3},
     }  # fmt: skip
     return table(folder, {"name": "private_algorithms:Noise"}, **(base | changes))
 
@@ -48,7 +50,7 @@ def folders(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     found = {}
     for kind, changes in KINDS.items():
         job, out = job_of(digits, **changes), tmp_path_factory.mktemp(kind) / "run"
-        run(Job.check(job), Alone(), out)
+        run(checked(job), Alone(), out)
         found[kind] = job, out
     return found
 
@@ -60,7 +62,7 @@ def copied(folders: dict[str, tuple[dict[str, Any], Path]], tmp_path: Path) -> C
     def copy(kind: str = "plain", **changes: Any) -> tuple[Job, Path]:
         job, out = folders[kind]
         shutil.copytree(out, tmp_path / kind)
-        return Job.check(job | changes), tmp_path / kind
+        return checked(job | changes), tmp_path / kind
 
     return copy
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import of_certificate
+from jobs_in_python import checked
 from registry import SIZES, table
 
 from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, NotCertified, UsageError
 from mpifed.run import goals
-from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_json, read_model, summary
 from mpifed.run.loop import run
 from mpifed.run.show import run_text
@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from mpifed.comm.transport import connect
 from mpifed.run.command import How, run_command
+from jobs_in_python import checked
 job, out, *changes = sys.argv[1:]
 try:
     code = run_command(Path(job), changes, Path(out), None, How(resume="--resume" in changes))
@@ -36,15 +37,15 @@ sys.exit(code)
 SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
 
 
-def convex(folder: Path, name: str = "ssca-horizontal", batch: int = 60, **changes: Any) -> dict[str, Any]:
+def convex(folder: Path, name: str = "ssca", batch: int = 60, **changes: Any) -> dict[str, Any]:
     """Full batches, a norm that binds: the residual is below 1e-4 after some 30 rounds."""
-    hyper = {"batch": batch, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
+    hyper = {"batch_size": batch, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
     base = {
         "rounds": 100,
-        "objective": {"name": "softmax"},
+        "model": {"name": "softmax"},
         "constraint": [{"name": "norm", "limit": 1.0}],
         "compute": {"dtype": "float64"},
-        "record": {"every": 5, "checkpoint_every": 0},
+        "record": {"evaluate_every": 5, "checkpoint_every": 0},
         "stop": {"kkt_residual": 1e-4},
     }
     return table(folder, {"name": name, **hyper}, **(base | changes))
@@ -55,16 +56,16 @@ def certified(request: pytest.FixtureRequest, classes: Path, by_columns: Path) -
     """A job that gets its certificate."""
     if request.param == "rows":
         return convex(classes)
-    return convex(by_columns, "ssca-vertical", 240)
+    return convex(by_columns, "ssca", 240)
 
 
 @pytest.fixture(params=["rows", "columns"])
 def by_rows_or_columns(request: pytest.FixtureRequest, classes: Path, by_columns: Path) -> dict[str, Any]:
     """A job whose limit lies below what its rounds come to."""
     limits = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}
-    hyper: dict[str, Any] = {"name": "ssca-horizontal", "batch": 10}
+    hyper: dict[str, Any] = {"name": "ssca", "batch_size": 10}
     if request.param == "columns":
-        hyper = {"name": "ssca-vertical", "batch": 40}
+        hyper = {"name": "ssca", "batch_size": 40}
     folder = classes if request.param == "rows" else by_columns
     return convex(folder, **limits) | {"algorithm": {**hyper, "rho": [0.5, 0.4], "gamma": [0.3, 0.5], "tau": 0.5}}
 
@@ -72,7 +73,7 @@ def by_rows_or_columns(request: pytest.FixtureRequest, classes: Path, by_columns
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
     """The exit code of a run in this process; Interrupted is for others."""
     try:
-        run(Job.check(job), Alone(), out, **how)
+        run(checked(job), Alone(), out, **how)
     except NotCertified as error:
         assert error.agreed
         return error.exit_code
@@ -144,22 +145,22 @@ def test_a_residual_that_is_easier_ends_a_run_that_was_not_certified(certified: 
 
 def test_the_message_says_what_to_do(certified: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(NotCertified, match=r"7 rounds.*kkt_residual = 0\.0001 \(it is 0\.\d+\).*rounds=.*--resume"):
-        run(Job.check(certified | {"rounds": 7}), Alone(), tmp_path / "run")
+        run(checked(certified | {"rounds": 7}), Alone(), tmp_path / "run")
 
 
 def test_only_the_end_can_tell_when_nothing_is_measured_before(certified: dict[str, Any], tmp_path: Path) -> None:
     """Measured at its start and its end: all rounds are played, and the certificate is there."""
-    rare = certified | {"record": {"every": 1000, "checkpoint_every": 0}}
+    rare = certified | {"record": {"evaluate_every": 1000, "checkpoint_every": 0}}
     assert ended_with(rare, tmp_path / "run") == 0
     assert with_certificate(read_history(tmp_path / "run")) == [0, 100]
     assert ended_with(rare | {"rounds": 3}, tmp_path / "short") == 5
 
 
 def test_without_measurements_the_end_is_looked_at(certified: dict[str, Any], tmp_path: Path) -> None:
-    never = certified | {"record": {"every": 0, "checkpoint_every": 0}, "rounds": 3}
+    never = certified | {"record": {"evaluate_every": 0, "checkpoint_every": 0}, "rounds": 3}
     assert ended_with(never, tmp_path / "run") == 5
     (warning,) = [w for w in read_json(tmp_path / "run" / "run.json")["warnings"] if "[stop]" in w]
-    assert "[stop] kkt_residual: with [record] every = 0 it is measured at the end" in warning
+    assert "[stop] kkt_residual: with [record] evaluate_every = 0 it is measured at the end" in warning
     assert not (tmp_path / "run" / "history.csv").exists()
     assert summary(tmp_path / "run")["kkt_residual"] > 1e-4
     assert ended_with(never | {"rounds": 100}, tmp_path / "whole") == 0
@@ -169,7 +170,7 @@ def test_without_measurements_the_end_is_looked_at(certified: dict[str, Any], tm
 
 def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path: Path) -> None:
     """Whatever [stop] says, and however little is measured: exactly at the limit is met, and a hair above is not."""
-    for record in ({"every": 5}, {"every": 0}, {"every": 5, "rows": 30}):
+    for record in ({"evaluate_every": 5}, {"evaluate_every": 0}, {"evaluate_every": 5, "evaluate_rows": 30}):
         for stop in ({}, {"kkt_residual": 0.9}, {"seconds": 1e9}):
             job = by_rows_or_columns | {"record": {**record, "checkpoint_every": 0}, "stop": stop, "rounds": 20}
             out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
@@ -178,15 +179,15 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             text = run_text(out)
             assert "NOT met" in text and "a limit is not met" in text
             limits = [{**job["constraint"][0], "limit": limit} for limit in (value, np.nextafter(value, 0))]
-            met, above = (Job.check(job | {"constraint": [one], "stop": {}}) for one in limits)
+            met, above = (checked(job | {"constraint": [one], "stop": {}}) for one in limits)
             assert list(goals.unreached(met, {"constraint_1": value})) == []
             assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
 
 
 def test_limits_are_of_all_rows_though_some_are_measured(by_rows_or_columns: Any, tmp_path: Path) -> None:
-    """[record] rows: the rounds between are measured over some, the end over all."""
+    """[record] evaluate_rows: the rounds between are measured over some, the end over all."""
     job = by_rows_or_columns | {"rounds": 4, "stop": {}}
-    every, some = ({"every": 2, "checkpoint_every": 0, **more} for more in ({}, {"rows": 30}))
+    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"rows": 30}))
     for name, record in (("all", every), ("some", some)):
         assert ended_with(job | {"record": record}, tmp_path / name) == 5
     found = [summary(tmp_path / name) for name in ("all", "some")]
@@ -207,23 +208,23 @@ def test_an_excess_that_the_job_accepts(by_rows_or_columns: Any, tmp_path: Path)
 
 
 def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path) -> None:
-    hyper = {"name": "ssca-horizontal", "batch": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
+    hyper = {"name": "ssca", "batch_size": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
     limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
-    tables = {"objective": {"name": "softmax"}, "minimize": {"name": "loss"}, "constraint": limits}
+    tables = {"model": {"name": "softmax"}, "minimize": {"name": "loss"}, "constraint": limits}
     with pytest.raises(NotCertified, match="the limits contradict each other"):
-        run(Job.check(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
+        run(checked(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
     assert "the limits contradict each other" in run_text(tmp_path / "run")
     too_far = [{"name": "loss", "limit": 0.9}]  # a limit that takes time, and no contradiction
     with pytest.raises(NotCertified) as caught:
-        run(Job.check(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Alone(), tmp_path / "time")
+        run(checked(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Alone(), tmp_path / "time")
     assert "contradict each other" not in str(caught.value)
 
 
 def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns: Path, tmp_path: Path) -> None:
-    own = {"name": "own_algorithms:VerticalLeastSquares", "batch": 7, "step": 0.1}
-    job = table(columns, own, objective={"name": "least-squares"}, stop={"kkt_residual": 1.0})
+    own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 7, "step": 0.1}
+    job = table(columns, own, model={"name": "least-squares"}, stop={"kkt_residual": 1.0})
     with pytest.raises(UsageError, match="measures no certificate"):
-        run(Job.check(job), Alone(), tmp_path / "run")
+        run(checked(job), Alone(), tmp_path / "run")
 
 
 def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
 
 def test_an_interruption_is_none_of_these(certified: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        run(Job.check(certified), Alone(), tmp_path / "run", max_hours=0)
+        run(checked(certified), Alone(), tmp_path / "run", max_hours=0)
     assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
     assert ended_with(certified, tmp_path / "run", resume=True) == 0
     assert ended_with(certified, tmp_path / "whole") == 0
@@ -284,13 +285,13 @@ def test_every_rank_ends_alike(
 @pytest.mark.parametrize(
     ("record", "rounds", "measured", "there"),
     [
-        ({"every": 2}, 6, [0, 2, 4, 6], [0, 6]),
-        ({"every": 2}, 7, [0, 2, 4, 6, 7], [0, 7]),
-        ({"every": 2, "certify_every": 4}, 9, [0, 2, 4, 6, 8, 9], [0, 4, 8, 9]),
-        ({"every": 1, "certify_every": 3}, 5, [0, 1, 2, 3, 4, 5], [0, 3, 5]),
-        ({"every": 2, "certify_every": 3}, 7, [0, 2, 4, 6, 7], [0, 6, 7]),  # where rounds are measured
-        ({"every": 3, "certify_every": 1}, 4, [0, 3, 4], [0, 3, 4]),
-        ({"every": 10}, 4, [0, 4], [0, 4]),
+        ({"evaluate_every": 2}, 6, [0, 2, 4, 6], [0, 6]),
+        ({"evaluate_every": 2}, 7, [0, 2, 4, 6, 7], [0, 7]),
+        ({"evaluate_every": 2, "certify_every": 4}, 9, [0, 2, 4, 6, 8, 9], [0, 4, 8, 9]),
+        ({"evaluate_every": 1, "certify_every": 3}, 5, [0, 1, 2, 3, 4, 5], [0, 3, 5]),
+        ({"evaluate_every": 2, "certify_every": 3}, 7, [0, 2, 4, 6, 7], [0, 6, 7]),  # where rounds are measured
+        ({"evaluate_every": 3, "certify_every": 1}, 4, [0, 3, 4], [0, 3, 4]),
+        ({"evaluate_every": 10}, 4, [0, 4], [0, 4]),
     ],
 )
 @pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical", "fedavg"])
@@ -299,7 +300,7 @@ def test_certificates_stand_in_their_rows(
     by_columns: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     folder = by_columns if name == "ssca-vertical" else classes
-    hyper = {"batch": 7, "step": [0.1]} if name == "fedavg" else SIZES
+    hyper = {"batch_size": 7, "client_optimizer": {"learning_rate": 0.1}} if name == "fedavg" else SIZES
     tables = {} if name == "fedavg" else {"constraint": [{"name": "loss", "limit": 1.0}]}
     job = table(folder, {"name": name, **hyper}, rounds=rounds, record={**record, "checkpoint_every": 0}, **tables)
     ended_with(job, tmp_path / "run")
@@ -317,8 +318,8 @@ def test_what_is_certified_does_not_depend_on_how_often(classes: Path, tmp_path:
     found = []
     for every in (0, 1):
         job = table(
-            classes, {"name": "ssca-horizontal", **SIZES}, constraint=[{"name": "loss", "limit": 1.0}],
-            record={"every": 1, "certify_every": every},
+            classes, {"name": "ssca", **SIZES}, constraint=[{"name": "loss", "limit": 1.0}],
+            record={"evaluate_every": 1, "certify_every": every},
         )  # fmt: skip
         ended_with(job, tmp_path / str(every))
         found.append((summary(tmp_path / str(every)), read_history(tmp_path / str(every))))
@@ -331,7 +332,7 @@ def test_what_is_certified_does_not_depend_on_how_often(classes: Path, tmp_path:
 def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -> None:
     """At a round whose row was written without a certificate: run.json has it then."""
     job = table(
-        classes, {"name": "ssca-horizontal", **SIZES}, rounds=50, stop={"seconds": 1e-9}, record={"every": 1},
+        classes, {"name": "ssca", **SIZES}, rounds=50, stop={"seconds": 1e-9}, record={"evaluate_every": 1},
         constraint=[{"name": "loss", "limit": 1.0}],
     )  # fmt: skip
     assert ended_with(job, tmp_path / "run") == 5
@@ -354,9 +355,9 @@ def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -
 
 def warnings(folder: Path, out: Path, **hyper: Any) -> list[str]:
     vertical = hyper.get("name") == "ssca-vertical"
-    algorithm = {"name": "ssca-horizontal", "batch": 7, **SOUND, **hyper}
+    algorithm = {"name": "ssca", "batch_size": 7, **SOUND, **hyper}
     tables = {"constraint": [{"name": "loss", "limit": 3.0}]} if not vertical else {}
-    run(Job.check(table(folder, algorithm, rounds=2, **tables)), Alone(), out)
+    run(checked(table(folder, algorithm, rounds=2, **tables)), Alone(), out)
     found: list[str] = read_json(out / "run.json")["warnings"]
     return found
 
@@ -387,8 +388,8 @@ def test_step_sizes_that_do_not_are_named_in_one_warning(
 
 @pytest.mark.launch
 def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
-    algorithm = {"name": "ssca-horizontal", **SIZES, "slack_cost": 1e-3}
-    tables = {"minimize": {"name": "norm"}, "objective": {"name": "softmax"}}
+    algorithm = {"name": "ssca", **SIZES, "slack_cost": 1e-3}
+    tables = {"minimize": {"name": "norm"}, "model": {"name": "softmax"}}
     job = table(classes, algorithm, rounds=3, constraint=[{"name": "loss", "limit": 0.2}], **tables)
     ended = launch(3, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
     assert ended.code == 5, ended.text  # a limit is not met
@@ -406,8 +407,8 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
     def remarks(cost: Any, limit: float, **hyper: Any) -> list[str]:
         out = tmp_path / f"run-{cost}-{limit}"
         job = table(
-            folder, {"name": name, "batch": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
-            minimize={"name": "norm"}, objective={"name": "softmax"},
+            folder, {"name": name, "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
+            minimize={"name": "norm"}, model={"name": "softmax"},
             constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
         )  # fmt: skip
         ended_with(job, out)
@@ -429,7 +430,7 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
 
 
 def gapped(folder: Path, **changes: Any) -> dict[str, Any]:
-    hinge = {"name": "hinge", "penalty": 5e-3}
+    hinge = {"name": "hinge", "l2": 5e-3}
     return table(folder, {"name": "hyfdca"}, objective=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
 
 
@@ -440,7 +441,7 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
     assert 0 < whole["duality_gap"] <= 0.02
     assert 4 < whole["rounds"] < 60
     with pytest.raises(NotCertified, match=r"not reached in 4 rounds: .*duality_gap = 0\.02 \(it is 0\.\d+\)"):
-        run(Job.check(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
+        run(checked(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
     assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
     assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]
 
@@ -449,9 +450,12 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
     ("algorithm", "said"),
     [
         ({"name": "hyfdca", "rule": "paper"}, 'rule "paper" leaves it large while the model is good already'),
-        ({"name": "hybrid-fedavg", "batch": 7, "step": [0.5], "local_steps": 1}, "it keeps no dual variables"),
+        (
+            {"name": "hybrid-fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 1},
+            "it keeps no dual variables",
+        ),
     ],
 )
 def test_a_gap_that_certifies_nothing_is_refused(algorithm: Any, said: str, patches: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"duality_gap.*{said}"):
-        run(Job.check(gapped(patches, algorithm=algorithm)), Alone(), tmp_path / "run")
+        run(checked(gapped(patches, algorithm=algorithm)), Alone(), tmp_path / "run")

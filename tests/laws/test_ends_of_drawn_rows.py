@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified, UsageError
-from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_json
 from mpifed.run.loop import run
 
-SIZES = {"batch": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
+SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]
 
 
@@ -31,12 +31,12 @@ class Tells(SSCAHorizontal):
 
 def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **changes: Any) -> tuple[int, Any, Any]:
     """Exit code, run.json and history."""
-    algorithm = {"name": f"ssca-{'horizontal' if split == 'rows' else 'vertical'}", **SIZES}
+    algorithm = {"name": "ssca", **SIZES}
     algorithm = changes.pop("algorithm", algorithm)
-    base = {"objective": {"name": "softmax", "penalty": 0.01}, "constraint": LIMITS, "rounds": 6}
+    base = {"model": {"name": "softmax", "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0
     try:
-        run(Job.check(table(folder, algorithm, **(base | changes))), Alone(), out, resume=resume)
+        run(checked(table(folder, algorithm, **(base | changes))), Alone(), out, resume=resume)
     except NotCertified as error:
         code = error.exit_code
     told = read_json(out / "run.json")
@@ -50,8 +50,8 @@ def test_the_last_certificate_does_not_depend_on_the_draw(
     split: str, every: int, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:
     folder = classes if split == "rows" else by_columns
-    whole = ends(folder, tmp_path / "whole", split, record={"every": 0})[1]
-    drawn = ends(folder, tmp_path / "drawn", split, record={"every": every, "rows": 7})[1]
+    whole = ends(folder, tmp_path / "whole", split, record={"evaluate_every": 0})[1]
+    drawn = ends(folder, tmp_path / "drawn", split, record={"evaluate_every": every, "evaluate_rows": 7})[1]
     for name in ("kkt_residual", "stationarity", "feasibility", "complementarity", "multiplier_1", "multiplier_2"):
         # the columns' sums are over other turns of rows
         assert drawn[name] == pytest.approx(whole[name], rel=1e-6, abs=1e-12), name
@@ -60,7 +60,7 @@ def test_the_last_certificate_does_not_depend_on_the_draw(
 def test_a_class_without_rows_in_the_draw(classes: Path, tmp_path: Path) -> None:
     """Its mean is not known; checkpoints are written all the same, and the end is decided over all rows."""
     limits = [{"name": "loss", "classes": [k], "limit": 2.0} for k in range(3)]
-    record = {"every": 2, "rows": 1, "checkpoint_every": 2}
+    record = {"evaluate_every": 2, "evaluate_rows": 1, "checkpoint_every": 2}
     code, told, history = ends(classes, tmp_path / "all", constraint=limits, record=record)
     assert np.isnan([history[f"constraint_{m}"] for m in (1, 2, 3)]).any()
     assert code == 0 and all(told[f"constraint_{m}"] <= 2.0 for m in (1, 2, 3))
@@ -81,7 +81,7 @@ def test_a_class_without_rows_in_the_draw(classes: Path, tmp_path: Path) -> None
 
 def test_drawn_rows_end_no_run_early(classes: Path, tmp_path: Path) -> None:
     """By 7 rows the first limit seems met after 2 rounds; by all it is not, and the run goes on."""
-    record, stop = {"every": 2, "rows": 7, "checkpoint_every": 0}, {"feasibility": 0.01}
+    record, stop = {"evaluate_every": 2, "evaluate_rows": 7, "checkpoint_every": 0}, {"feasibility": 0.01}
     code, told, history = ends(classes, tmp_path, record=record, stop=stop)
     assert history["constraint_1"][1] < 0.3 < told["constraint_1"]
     assert (code, told["rounds"], history["round"].tolist()) == (5, 6, [0, 2, 4, 6])
@@ -101,16 +101,18 @@ def test_limits_are_finite_numbers(limit: float, classes: Path) -> None:
     for name in ("norm", "loss"):
         said = r"\[constraint\] 1.limit = a number of 1329 bits" if limit == 10**400 else r"limit = .*finite number"
         with pytest.raises(UsageError, match=said):
-            Job.check(table(classes, {"name": "ssca-horizontal", **SIZES}, constraint=[{"name": name, "limit": limit}]))
+            checked(table(classes, {"name": "ssca", **SIZES}, constraint=[{"name": name, "limit": limit}]))
 
 
 @pytest.mark.parametrize("key", ["feasibility", "kkt_residual", "seconds"])
 def test_what_ends_a_run_is_a_finite_number(key: str, classes: Path) -> None:
     with pytest.raises(UsageError, match=rf"\[stop\] {key} = .*finite number"):
-        Job.check(table(classes, {"name": "ssca-horizontal", **SIZES}, stop={key: float("inf")}))
+        checked(table(classes, {"name": "ssca", **SIZES}, stop={key: float("inf")}))
 
 
-@pytest.mark.parametrize("record", [{"every": 2}, {"every": 0}, {"every": 2, "rows": 7}])
+@pytest.mark.parametrize(
+    "record", [{"evaluate_every": 2}, {"evaluate_every": 0}, {"evaluate_every": 2, "evaluate_rows": 7}]
+)
 def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classes: Path, tmp_path: Path) -> None:
     own = {"name": "test_ends_of_drawn_rows:Tells", **SIZES}
     code, told, _ = ends(classes, tmp_path, algorithm=own, record=record)
@@ -122,15 +124,17 @@ def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classe
 def test_where_limits_contradict_each_other_nothing_is_bounded(classes: Path, tmp_path: Path) -> None:
     """No model of a norm so small has such a loss: there is no optimal value that a bound could lie below."""
     limits = [{"name": "loss", "classes": [1], "limit": 0.1}, {"name": "norm", "limit": 0.1}]
-    code, told, _ = ends(classes, tmp_path / "none", constraint=limits, record={"every": 0}, rounds=12)
+    code, told, _ = ends(classes, tmp_path / "none", constraint=limits, record={"evaluate_every": 0}, rounds=12)
     assert (code, told["feasible_direction"], told["lower_bound"], told["duality_gap"]) == (5, 0.0, None, None)
-    code, told, _ = ends(classes, tmp_path / "one", constraint=limits[1:], record={"every": 0}, rounds=12)
+    code, told, _ = ends(classes, tmp_path / "one", constraint=limits[1:], record={"evaluate_every": 0}, rounds=12)
     assert told["lower_bound"] is not None
 
 
 def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path: Path) -> None:
-    """`[sum] allow` names exchanges, whichever rows they measure."""
+    """`[aggregation] allow` names exchanges, whichever rows they measure."""
     shown = ["gradients.statistics", "certificate-gradients", "all-losses.tally", "shares"]
-    masked = {"channel": "masked", "allow": shown}
-    code, told, _ = ends(by_columns, tmp_path / "run", "columns", sum=masked, record={"every": 2, "rows": 30})
+    masked = {"security": "masked", "allow": shown}
+    code, told, _ = ends(
+        by_columns, tmp_path / "run", "columns", aggregation=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
+    )
     assert code == 5 and told["kkt_residual"] is not None

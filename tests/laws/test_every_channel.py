@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 from channel_algorithms import progress_of
 from ended import run
+from jobs_in_python import checked
 from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
 
 if sys.version_info >= (3, 11):
@@ -36,12 +36,12 @@ GRADIENTS = ["gradients.statistics", "certificate-gradients.statistics"]
 LOSSES = ["all-losses.tally", "certificate-gradients.tally"]
 SLOPES = ["slopes.slopes", "certificate-slopes.slopes"]
 SINGLE = {
-    "ssca-vertical-0": GRADIENTS + LOSSES,
-    "ssca-vertical-1": GRADIENTS + LOSSES + SLOPES,
-    "ssca-vertical-2": GRADIENTS + LOSSES,
-    "ssca-vertical-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
-    "ssca-vertical-4": GRADIENTS + LOSSES,
-    "ssca-vertical-5": GRADIENTS + LOSSES,
+    "ssca-0": GRADIENTS + LOSSES,
+    "ssca-1": GRADIENTS + LOSSES + SLOPES,
+    "ssca-2": GRADIENTS + LOSSES,
+    "ssca-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
+    "ssca-4": GRADIENTS + LOSSES,
+    "ssca-5": GRADIENTS + LOSSES,
     "vertical-sgd-0": GRADIENTS + LOSSES,
     "vertical-sgd-1": GRADIENTS + LOSSES + SLOPES,
 }
@@ -91,10 +91,10 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
 FEW = [
-    "ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
+    "ssca-6", "ssca-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
     "cocoa-0", "hybrid-fedavg-0", "hyfem-0", "hyfdca-0", "bundle-0",
 ]  # fmt: skip
-LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
+LESS = ["ssca-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
 PROTECTED = ["masked", "encrypted"]
 PLAN: dict[int, list[One]] = {
     0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
@@ -110,7 +110,7 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
     """The job's table."""
     case, way = BY_NAME[one.name], dict(WAYS[one.way])
     data = {"path": str(folders[way.pop("data")]), "block": way.pop("block")}
-    record: dict[str, Any] = {"every": ROUNDS, "checkpoint_every": 0}
+    record: dict[str, Any] = {"evaluate_every": ROUNDS, "checkpoint_every": 0}
     if case.split in ("rows", "columns"):
         record["rows"] = 60
     # of cells, a round may have few who hold a column
@@ -118,7 +118,7 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
     if by_chance:  # whoever left, or a sum too small, would tell how many came
         way["participation"] = {"clients_per_round": 7}
     least = 1 if by_chance or "some" in one.way else 2
-    sums = {"channel": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": least}
+    sums = {"security": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": least}
     return table(Path(), case.algorithm, rounds=ROUNDS, record=record, sum=sums) | case.tables | way | {"data": data}
 
 
@@ -192,9 +192,7 @@ def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
 # --- what single clients send ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-vertical-3", "encrypted")]
-)
+@pytest.mark.parametrize(("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-3", "encrypted")])
 def test_what_single_clients_send_must_be_allowed(
     name: str, channel: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -204,7 +202,7 @@ def test_what_single_clients_send_must_be_allowed(
     def refused(allow: list[str]) -> str:
         """What is said to a job that allows these."""
         with pytest.raises(UsageError) as caught:
-            run(Job.check(given | {"sum": {"channel": channel, "allow": allow}}), Alone(), tmp_path / "refused")
+            run(checked(given | {"aggregation": {"security": channel, "allow": allow}}), Alone(), tmp_path / "refused")
         return str(caught.value)
 
     text = refused([])
@@ -214,8 +212,8 @@ def test_what_single_clients_send_must_be_allowed(
     for known in SINGLE[name]:  # no name is there for nothing
         left = refused([other for other in SINGLE[name] if other != known])
         assert all(f"{field}.".startswith(f"{known}.") for field in re.findall(r"([\w.-]+) \(1\)", left))
-    (pasted,) = re.findall(r"\[sum\] (allow = \[.*\])", text)
-    sums = {"channel": channel, **tomllib.loads(pasted)}
-    run(Job.check(given | {"sum": sums}), Alone(), tmp_path / "pasted")
-    run(Job.check(given), Alone(), tmp_path / "declared")
+    (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
+    sums = {"security": channel, **tomllib.loads(pasted)}
+    run(checked(given | {"sum": sums}), Alone(), tmp_path / "pasted")
+    run(checked(given), Alone(), tmp_path / "declared")
     assert summary(tmp_path / "pasted")["model_sha256"] == summary(tmp_path / "declared")["model_sha256"]

@@ -1,4 +1,4 @@
-"""`[sum] numbers = "exact-blocks"` beside exact sums; resumed elsewhere; what is refused.
+"""`[aggregation] arithmetic = "exact-blocks"` beside exact sums; resumed elsewhere; what is refused.
 
 That its bits are the same on any number of ranks is in test_same_bits.py.
 """
@@ -12,27 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import run
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.run.config import Job
 from mpifed.run.history import read_history, read_model, summary
 
-AVG = {"name": "fedavg", "batch": 5, "step": [0.3], "local_steps": 1}
-SSCA = {"name": "ssca-horizontal", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "start": "paper"}
+AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 1}
+SSCA = {"name": "ssca", "batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "start": "paper"}
 
 
 def made(data: Path, algorithm: dict[str, Any], numbers: str = "exact-blocks", **changes: Any) -> dict[str, Any]:
     """9 of 11 clients a round, in blocks of 3."""
-    found = table(data, algorithm, participation={"clients_per_round": 9}, **({"sum": {"numbers": numbers}} | changes))
+    found = table(
+        data, algorithm, participation={"clients_per_round": 9}, **({"aggregation": {"arithmetic": numbers}} | changes)
+    )
     return found | {"data": {"path": str(data), "block": 3}}
 
 
 @pytest.mark.parametrize("algorithm", [AVG, SSCA], ids=["fedavg", "ssca-horizontal"])
 def test_close_to_exact_sums(algorithm: dict[str, Any], skewed: Path, tmp_path: Path) -> None:
     for numbers in ("exact", "exact-blocks"):
-        run(Job.check(made(skewed, algorithm, numbers)), Alone(), tmp_path / numbers)
+        run(checked(made(skewed, algorithm, numbers)), Alone(), tmp_path / numbers)
     exact, blocks = (read_model(tmp_path / one / "model.h5") for one in ("exact", "exact-blocks"))
     for name, leaf in exact.items():
         np.testing.assert_allclose(blocks[name], leaf, rtol=1e-4, atol=1e-5)
@@ -43,7 +45,7 @@ def test_close_to_exact_sums(algorithm: dict[str, Any], skewed: Path, tmp_path: 
 
 def test_algorithms_without_sums_of_blocks_have_the_bits_of_exact_ones(skewed: Path, tmp_path: Path) -> None:
     for numbers in ("exact", "exact-blocks"):
-        run(Job.check(made(skewed, AVG | {"local_steps": 2}, numbers)), Alone(), tmp_path / numbers)
+        run(checked(made(skewed, AVG | {"local_steps": 2}, numbers)), Alone(), tmp_path / numbers)
     assert summary(tmp_path / "exact")["model_sha256"] == summary(tmp_path / "exact-blocks")["model_sha256"]
 
 
@@ -52,9 +54,9 @@ def test_killed_on_three_ranks_and_resumed_on_two(
     skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     own = {"name": "own_algorithms:TroubledSum"} | {key: value for key, value in AVG.items() if key != "name"}
-    given = made(skewed, own, rounds=8, seed=4, record={"every": 4, "checkpoint_every": 2})
+    given = made(skewed, own, rounds=8, seed=4, record={"evaluate_every": 4, "checkpoint_every": 2})
     job, out = write_job(tmp_path / "job.toml", given), tmp_path / "run"
-    run(Job.check(given), Alone(), tmp_path / "whole")
+    run(checked(given), Alone(), tmp_path / "whole")
     ended = launch(3, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGTERM"})
     assert ended.code == 75, ended.text
     ended = launch(2, "run", job, "--out", out, "--resume")
@@ -63,21 +65,23 @@ def test_killed_on_three_ranks_and_resumed_on_two(
 
 
 def test_a_sum_out_of_bounds_names_the_block(skewed: Path, tmp_path: Path) -> None:
-    sums = {"numbers": "exact-blocks", "bounds": {"changes.value": 2.0**-30}}
+    sums = {"arithmetic": "exact-blocks", "bounds": {"changes.value": 2.0**-30}}
     said = r'changes\.value\.\w+: the sum over clients [\d, ]+, a block, .*times the bound.*numbers = "exact"'
     with pytest.raises(NumericalError, match=said):
-        run(Job.check(made(skewed, AVG, sum=sums)), Alone(), tmp_path / "run")
+        run(checked(made(skewed, AVG, sum=sums)), Alone(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     "tables",
     [
-        {"sum": {"numbers": "exact-blocks", "channel": "masked"}},
-        {"sum": {"numbers": "exact-blocks", "channel": "encrypted"}},
+        {"aggregation": {"arithmetic": "exact-blocks", "security": "masked"}},
+        {"aggregation": {"arithmetic": "exact-blocks", "security": "encrypted"}},
         {"record": {"transcript": 1}},
     ],
     ids=["masked", "encrypted", "transcript"],
 )
 def test_what_takes_answers_one_by_one_is_refused(tables: dict[str, Any], skewed: Path) -> None:
-    with pytest.raises(UsageError, match=r'\[sum\] numbers = "exact-blocks": .* by itself; set numbers = "exact"'):
-        Job.check(made(skewed, AVG, **tables))
+    with pytest.raises(
+        UsageError, match=r'\[aggregation\] arithmetic = "exact-blocks": .* by itself; set arithmetic = "exact"'
+    ):
+        checked(made(skewed, AVG, **tables))

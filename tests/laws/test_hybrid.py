@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 from rounds import Seen, rounds_of
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.config import Job
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
@@ -59,11 +59,11 @@ def course(
     """12 rounds in float64 with float sums and the last w, unless the tables say otherwise."""
     last = {} if algorithm.get("name") == "bundle" else {"name": "hyfdca", "returns": "last"}
     return rounds_of(
-        Job.check({
+        checked({
             "name": "law", "rounds": 12, "seed": 5, "data": {"path": str(folder), "block": 2},
-            "algorithm": last | algorithm, "objective": {"name": loss, "penalty": PENALTY},
-            "sum": {"numbers": "float", "channel": "plain"}, "compute": {"dtype": "float64"},
-            "record": {"every": 0, "checkpoint_every": 0}, **tables,
+            "algorithm": last | algorithm, "model": {"name": loss, "l2": PENALTY},
+            "aggregation": {"arithmetic": "float", "security": "plain"}, "compute": {"dtype": "float64"},
+            "record": {"evaluate_every": 0, "checkpoint_every": 0}, **tables,
         }),
         measured,
     )  # fmt: skip
@@ -204,9 +204,9 @@ def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
         course(folder, {"rule": "damped", "returns": "best"}, **some)
     table = {
         "name": "law", "rounds": 1, "data": {"path": str(folder)}, "algorithm": {"name": "hyfdca", "rule": "damped"},
-        "objective": {"name": "hinge", "penalty": PENALTY}, "sum": {"channel": "plain"},
+        "model": {"name": "hinge", "l2": PENALTY}, "aggregation": {"security": "plain"},
     }  # fmt: skip
-    chosen = [prepare(Job.check(table | more), Alone()).algorithm for more in ({}, some)]
+    chosen = [prepare(checked(table | more), Alone()).algorithm for more in ({}, some)]
     assert [one.model_is for one in chosen] == ["best", "mean"]
 
 
@@ -240,7 +240,7 @@ def test_sparse_as_dense(shared_path: Path, rule: str) -> None:
 def test_single_precision_and_exact_sums(shared_path: Path, rule: str) -> None:
     """What jobs take by default stays near what double precision gives."""
     folder, given = few_digits(shared_path, "2x3"), {"sigma": 60.0} if rule in ("damped", "accelerated") else {}
-    rough = {"sum": {"numbers": "exact", "channel": "plain"}, "compute": {"dtype": "float32"}}
+    rough = {"aggregation": {"arithmetic": "exact", "security": "plain"}, "compute": {"dtype": "float32"}}
     one = course(folder, RULES[rule] | given, measured=12, **rough)[-1].columns
     other = course(folder, RULES[rule] | given, measured=12)[-1].columns
     assert one["dual"] == pytest.approx(other["dual"], rel=1e-3)
@@ -251,8 +251,8 @@ def test_few_rows_that_move_are_warned_of(shared_path: Path) -> None:
     folder = few_digits(shared_path, "2x3")
     for rule, primal, warned in (("paper", "sealed", 1), ("paper", "clear", 0), ("damped", "sealed", 0)):
         table = {
-            "name": "law", "rounds": 1, "data": {"path": str(folder)}, "sum": {"channel": "plain"},
+            "name": "law", "rounds": 1, "data": {"path": str(folder)}, "aggregation": {"security": "plain"},
             "algorithm": {"name": "hyfdca", "rule": rule, "primal": primal},
-            "objective": {"name": "hinge", "penalty": PENALTY},
+            "model": {"name": "hinge", "l2": PENALTY},
         }  # fmt: skip
-        assert len(prepare(Job.check(table), Alone()).algorithm.warnings()) == warned
+        assert len(prepare(checked(table), Alone()).algorithm.warnings()) == warned

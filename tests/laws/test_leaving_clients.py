@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from channel_algorithms import by_hand, saved
 from ended import of_certificate, run
+from jobs_in_python import checked
 from registry import CASES, NAMES, Case, private, table
 from small import algorithm, answers, block_of
 
@@ -32,9 +33,9 @@ CLIENTS, PER_ROUND = 11, 9  # of `skewed`
 LEAVING = {"clients_per_round": PER_ROUND, "dropout_rate": 0.2, "max_dropouts": 2}
 CHANNELS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "masked": {"sum": {"channel": "masked"}},
-    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
-    "encrypted": {"sum": {"channel": "encrypted"}},
+    "masked": {"aggregation": {"security": "masked"}},
+    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"aggregation": {"security": "encrypted"}},
 }
 
 
@@ -42,7 +43,7 @@ def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
     """Rounds of which some are void, and in which clients leave at every half."""
     base = {
         "rounds": 8, "seed": 157, "participation": LEAVING, "data": {"path": str(folder), "block": 2},
-        "record": {"every": 4, "checkpoint_every": 0},
+        "record": {"evaluate_every": 4, "checkpoint_every": 0},
     }  # fmt: skip
     return table(folder, {"name": "channel_algorithms:Gossip"}, **(base | changes))
 
@@ -56,8 +57,11 @@ def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
 )
 def test_the_same_bits_as_by_hand(channel: str, block: int, transcript: int, skewed: Path, tmp_path: Path) -> None:
     """Whether or not every message is taken down."""
-    data, record = {"path": str(skewed), "block": block}, {"every": 4, "checkpoint_every": 0, "transcript": transcript}
-    job = Job.check(gossip(skewed, data=data, record=record, **CHANNELS[channel]))
+    data, record = (
+        {"path": str(skewed), "block": block},
+        {"evaluate_every": 4, "checkpoint_every": 0, "transcript": transcript},
+    )
+    job = checked(gossip(skewed, data=data, record=record, **CHANNELS[channel]))
     expected = by_hand(job, CLIENTS)
     assert expected.ended is None and sum(expected.attempts) > job.rounds  # some rounds were void, at first
     assert all(expected.happened.values()), expected.happened  # and everything that can happen has
@@ -84,7 +88,7 @@ def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path:
         for most in (0, 2):
             part = {"clients_per_round": PER_ROUND, "max_dropouts": most}
             out = tmp_path / f"{name}-{most}"
-            run(Job.check(gossip(skewed, rounds=2, participation=part, **tables)), Alone(), out)
+            run(checked(gossip(skewed, rounds=2, participation=part, **tables)), Alone(), out)
             hashes.add(summary(out)["model_sha256"])
         assert len(hashes) == 1
 
@@ -92,7 +96,7 @@ def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path:
 # --- rounds to which some never came -----------------------------------------------------------------------------
 
 ONE_EXCHANGE = [name for name in NAMES if name in ("fedavg-1", "fedavg-3", "fedprox-0", "scaffold-0", "scaffold-1",
-    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-horizontal-0", "ssca-horizontal-3")]  # fmt: skip
+    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-0", "ssca-3")]  # fmt: skip
 
 
 def hashed(record: Any) -> str:
@@ -102,8 +106,8 @@ def hashed(record: Any) -> str:
 
 def job_of(case: Case, folder: Path, **changes: Any) -> Job:
     data = {"path": str(folder), "block": changes.pop("block", 3)}
-    record = {"every": 0, "checkpoint_every": 0}
-    return Job.check(table(folder, case.algorithm, data=data, record=record, **(case.tables | changes)))
+    record = {"evaluate_every": 0, "checkpoint_every": 0}
+    return checked(table(folder, case.algorithm, data=data, record=record, **(case.tables | changes)))
 
 
 @pytest.mark.parametrize("name", ONE_EXCHANGE)
@@ -169,7 +173,7 @@ def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> N
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Path, tmp_path: Path) -> None:
     """Two sums of the same answers but a client's would give that client's answer away."""
-    job = Job.check(gossip(skewed, seed=19, **CHANNELS[channel]))
+    job = checked(gossip(skewed, seed=19, **CHANNELS[channel]))
     expected = by_hand(job, CLIENTS)
     assert (expected.ended, expected.attempts) == (2, [1, 2, 2])  # the first sum of round 2 was opened at last
     with pytest.raises(TooFewClients, match=r"round 2: .*max_dropouts = 2.*the model of round 2 stands") as caught:
@@ -191,9 +195,9 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
 @pytest.fixture
 def hopeless(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
     """A job whose third round is void however often it is tried."""
-    part, record = LEAVING | {"dropout_rate": 0.3, "attempts": 3}, {"every": 1, "checkpoint_every": 0}
+    part, record = LEAVING | {"dropout_rate": 0.3, "attempts": 3}, {"evaluate_every": 1, "checkpoint_every": 0}
     given = gossip(skewed, participation=part, record=record, seed=7938)
-    found = by_hand(Job.check(given), CLIENTS)
+    found = by_hand(checked(given), CLIENTS)
     assert found.attempts in ([1, 2, 3], [2, 1, 3])  # of rounds 0 and 1, one does not succeed at once
     assert found.ended == 2 and found.void
     return write_job(tmp_path / "job.toml", given)
@@ -205,7 +209,7 @@ def test_a_run_ends_when_every_attempt_is_void(
     ranks: int, channel: str, hopeless: Path, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    arguments = ("run", hopeless, "--out", out, "--set", f"sum.channel={channel}")
+    arguments = ("run", hopeless, "--out", out, "--set", f"aggregation.security={channel}")
     ended = launch(ranks, *arguments, limit_s=40.0)
     assert ended.code == 1, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
@@ -242,11 +246,9 @@ def test_the_model_before_the_void_round_stands(hopeless: Path, tmp_path: Path) 
 
 def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on with the next attempt: nothing is sent, spent or counted twice."""
-    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
-    record = {"every": 1, "checkpoint_every": 0}
-    job = Job.check(
-        table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client"))
-    )
+    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
+    record = {"evaluate_every": 1, "checkpoint_every": 0}
+    job = checked(table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client")))
     run(job, Alone(), tmp_path / "whole")
     expected = read_history(tmp_path / "whole")
     plays = len(ledger(tmp_path / "whole"))
@@ -280,7 +282,7 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
 
 def drawn(**part: Any) -> Iterator[Any]:
     """Those who leave in many rounds of 4 exchanges."""
-    job = Job.check(table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part, seed=8))
+    job = checked(table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part, seed=8))
     for index in range(400):
         yield leaving(job, round_of(job, 20, index), 4).leaving
 
@@ -299,7 +301,7 @@ def test_who_leaves_is_drawn_uniformly() -> None:
 def test_another_round_another_attempt_another_draw() -> None:
     part = {"dropout_rate": 0.5, "max_dropouts": 3}
     given = table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part)
-    job = Job.check(given)
+    job = checked(given)
     seen = set()
     for seed in (1, 2):
         for index in (0, 1):
@@ -308,7 +310,7 @@ def test_another_round_another_attempt_another_draw() -> None:
                 seen.add(leaving(one, round_of(one, 20, index), 4, attempt).leaving.halves.tobytes())
     assert len(seen) == 8
     again = leaving(job, round_of(job, 20, 0), 4).leaving.halves
-    masked = Job.check(given | {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}})
+    masked = checked(given | {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}})
     assert leaving(masked, round_of(masked, 20, 0), 4).leaving.halves.tolist() == again.tolist()
 
 
@@ -328,9 +330,9 @@ def ledger(out: Path) -> list[int]:
 def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Path) -> None:
     """What was sent was sent: its noise is spent, whether or not anybody opened the sum."""
     tables = private(level="client", noise=noise)
-    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
-    base = table(skewed, avg, rounds=4, seed=3, record={"every": 1, "checkpoint_every": 1}, **tables)
-    job = Job.check(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
+    base = table(skewed, avg, rounds=4, seed=3, record={"evaluate_every": 1, "checkpoint_every": 1}, **tables)
+    job = checked(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
     attempts = []
     for index in range(job.rounds):
         tries = (leaving(job, round_of(job, CLIENTS, index), 1, attempt).at(0).void for attempt in range(10))
@@ -338,7 +340,7 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
     assert sum(attempts) > job.rounds
     run(job, Alone(), tmp_path / "run")
     assert ledger(tmp_path / "run") == [index for index, count in enumerate(attempts) for _ in range(count)]
-    longer = Job.check(base | {"rounds": sum(attempts)})
+    longer = checked(base | {"rounds": sum(attempts)})
     run(longer, Alone(), tmp_path / "longer")
     column = "epsilon" if noise == "secure" else "epsilon_if_secret"
     found, expected = (read_history(tmp_path / name)[column] for name in ("run", "longer"))
@@ -354,16 +356,16 @@ def test_void_rounds_do_not_exceed_the_epsilon_that_noise_was_computed_for(skewe
     """The run ends before; with a larger budget of its own it goes on to its end."""
     tables = private(level="client", noise_multiplier=None, epsilon=8.0)["privacy"]
     tables = {name: value for name, value in tables.items() if value is not None}
-    avg = {"name": "fedavg", "batch": 5, "step": [0.3]}
-    base = table(skewed, avg, rounds=4, seed=3, record={"every": 1, "checkpoint_every": 1}, privacy=tables)
-    job = Job.check(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
+    base = table(skewed, avg, rounds=4, seed=3, record={"evaluate_every": 1, "checkpoint_every": 1}, privacy=tables)
+    job = checked(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 8: "):
         run(job, Alone(), tmp_path / "run")
     told = summary(tmp_path / "run")
     assert (told["exit"], len(ledger(tmp_path / "run"))) == (6, job.rounds) and told["rounds"] < job.rounds
     assert 7.99 < told["epsilon_if_secret"] <= 8.0
     read_model(tmp_path / "run" / "model.h5")
-    run(Job.check(job.table() | {"stop": {"epsilon": 30.0}}), Alone(), tmp_path / "run", resume=True)
+    run(checked(job.table() | {"stop": {"epsilon": 30.0}}), Alone(), tmp_path / "run", resume=True)
     assert summary(tmp_path / "run")["exit"] == 0 and summary(tmp_path / "run")["epsilon_if_secret"] > 8.0
 
 
@@ -376,8 +378,8 @@ HEAVY = 80 / np.mean(SIZES)
 def test_distributed_noise_is_enough_when_as_many_leave_as_may(level: str, left: int, array_shard: Any) -> None:
     """Each client adds as much as if `max_dropouts` had left: with features of zeros nothing but noise moves."""
     clients, most, features, outputs = len(SIZES), 2, 100, 30
-    settings = {"level": level, "model": "distributed", "clip": 0.7, "noise_multiplier": 1.3}
-    avg = {"name": "fedavg", "batch": 5, "step": [0.2]}
+    settings = {"level": level, "trust": "distributed", "clip": 0.7, "noise_multiplier": 1.3}
+    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.2}}
     one = algorithm(avg, settings, SIZES, features, outputs, {"name": "softmax"})
     block = block_of([(np.zeros((s, features)), np.zeros(s, dtype=np.int64)) for s in SIZES], array_shard)
     everyone = np.ones(clients, dtype=bool)

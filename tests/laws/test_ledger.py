@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from ended import run
+from jobs_in_python import checked
 from registry import SIZES, table
 
 from mpifed.comm.transport import Alone
@@ -27,15 +28,15 @@ BALL = {"name": "norm", "limit": 50.0}
 GRIDS: dict[str, tuple[dict[str, Any], int, int]] = {
     "int64": ({}, 8, 4),
     "int64, float64": ({"compute": {"dtype": "float64"}}, 8, 8),
-    "float32": ({"sum": {"numbers": "float"}}, 4, 4),
-    "float64": ({"sum": {"numbers": "float"}, "compute": {"dtype": "float64"}}, 8, 8),
+    "float32": ({"aggregation": {"arithmetic": "float"}}, 4, 4),
+    "float64": ({"aggregation": {"arithmetic": "float"}, "compute": {"dtype": "float64"}}, 8, 8),
 }
 
 
 def special(names: list[str], grid: str) -> dict[str, Any]:
     """Settings of all fields of the exchanges `names`: 32 bits, or two limbs."""
     scale, bound = {"int32": (2.0**-16, 64.0), "limbs": (2.0**-40, 2.0**40)}[grid]
-    return {"sum": {"scales": dict.fromkeys(names, scale), "bounds": dict.fromkeys(names, bound)}}
+    return {"aggregation": {"scales": dict.fromkeys(names, scale), "bounds": dict.fromkeys(names, bound)}}
 
 
 class Sent(NamedTuple):
@@ -56,7 +57,7 @@ def ledger(job: Job, out: Path) -> tuple[Any, Any]:
 
 
 def check(job: dict[str, Any], out: Path, sent: Sent, up: int, model: int, setup: tuple[int, int] = (0, 0)) -> None:
-    task = Job.check(job)
+    task = checked(job)
     t = np.arange(ROUNDS + 1)
     found = ledger(task, out)
     np.testing.assert_array_equal(found[0], setup[0] + t * up * sent.up.sum())
@@ -65,7 +66,7 @@ def check(job: dict[str, Any], out: Path, sent: Sent, up: int, model: int, setup
 
 
 def job(folder: Path, algorithm: dict[str, Any], **tables: Any) -> dict[str, Any]:
-    base = {"objective": {"name": "network", "hidden": J}, "record": {"every": 1, "checkpoint_every": 0}}
+    base = {"model": {"name": "mlp", "hidden": J}, "record": {"evaluate_every": 1, "checkpoint_every": 0}}
     return table(folder, algorithm, rounds=ROUNDS, **(base | tables))
 
 
@@ -83,14 +84,14 @@ def horizontal(folder: Path, K: int = 1, constrained: bool = False, classes: boo
 @pytest.mark.parametrize("folder", ["digits", "skewed"])
 def test_rows(folder: str, grid: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data = request.getfixturevalue(folder)
-    algorithm = {"name": "ssca-horizontal", **SIZES}
+    algorithm = {"name": "ssca", **SIZES}
     tables, up, model = GRIDS.get(grid) or (special(["gradients"], grid), {"int32": 4, "limbs": 16}[grid], 4)
     check(job(data, algorithm, **tables), tmp_path / "run", horizontal(data), up, model)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ssca-horizontal"])
 def test_only_those_present_send(name: str, skewed: Path, tmp_path: Path) -> None:
-    own = {"fedavg": {"batch": B, "step": [0.1]}, "ssca-horizontal": SIZES}[name]
+    own = {"fedavg": {"batch_size": B, "client_optimizer": {"learning_rate": 0.1}}, "ssca-horizontal": SIZES}[name]
     whole = horizontal(skewed)
     some = Sent(*(numbers[:4] for numbers in whole))
     if name == "fedavg":
@@ -101,7 +102,7 @@ def test_only_those_present_send(name: str, skewed: Path, tmp_path: Path) -> Non
 
 def test_rows_with_constraints(digits: Path, tmp_path: Path) -> None:
     """What needs no samples costs nothing; shares are told where classes are counted, after a set-up."""
-    algorithm = {"name": "ssca-horizontal", **SIZES, "slack_cost": 10.0}
+    algorithm = {"name": "ssca", **SIZES, "slack_cost": 10.0}
     norm = job(digits, algorithm, minimize={"name": "norm"}, constraint=[OVERALL])
     check(norm, tmp_path / "norm", horizontal(digits, 1, True), 8, 4)
     ball = job(digits, algorithm, constraint=[BALL])
@@ -113,7 +114,7 @@ def test_rows_with_constraints(digits: Path, tmp_path: Path) -> None:
 
 def test_rows_with_variance_reduction(digits: Path, tmp_path: Path) -> None:
     """Two models down and how much is kept, the same bytes up."""
-    algorithm = {"name": "ssca-horizontal", **SIZES, "variance_reduction": "recursive"}
+    algorithm = {"name": "ssca", **SIZES, "variance_reduction": "recursive"}
     plain = horizontal(digits)
     sent = plain._replace(model=2 * plain.model, other=plain.other + 1)
     check(job(digits, algorithm), tmp_path / "run", sent, 8, 4)
@@ -132,7 +133,7 @@ def test_rows_with_local_steps(digits: Path, tmp_path: Path) -> None:
         )
         found = []
         for steps in (2, 5):
-            algorithm = {"name": "ssca-horizontal", **SIZES, "local_steps": steps, "slack_cost": 10.0}
+            algorithm = {"name": "ssca", **SIZES, "local_steps": steps, "slack_cost": 10.0}
             out = tmp_path / f"{steps}-{K}"
             check(job(digits, algorithm, constraint=constraints), out, sent, 8, 4)
             found.append(read_history(out)["up_bytes"].tolist())
@@ -200,7 +201,7 @@ def setup_bytes(about: Vertical) -> tuple[int, int]:
 @pytest.mark.parametrize("folder", ["sides", "scattered"])
 def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data, (hyper, tables, about) = request.getfixturevalue(folder), VERTICAL[case]
-    algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0, **hyper}
+    algorithm = {"name": "ssca", **SIZES, "slack_cost": 10.0, **hyper}
     sent = about.sent(widths_of(data))
     check(job(data, algorithm, **tables), tmp_path / "run", sent, 8, 4, setup_bytes(about))
 
@@ -210,7 +211,7 @@ def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_pat
 def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, tmp_path: Path) -> None:
     names = [name for name in ("scores", "slopes", "gradients") if name != "slopes" or holder is not None]
     tables, up, model = GRIDS.get(grid) or (special(names, grid), {"int32": 4, "limbs": 16}[grid], 4)
-    algorithm = {"name": "ssca-vertical", **SIZES}
+    algorithm = {"name": "ssca", **SIZES}
     if holder is not None:
         algorithm["label_holder"] = holder
     about = Vertical(holder=holder, sender=holder or 0)
@@ -220,7 +221,7 @@ def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, 
 @pytest.mark.parametrize("holder", [None, 1])
 def test_columns_of_the_baseline(holder: int | None, scattered: Path, tmp_path: Path) -> None:
     """The same messages as Algorithm 3."""
-    algorithm: dict[str, Any] = {"name": "vertical-sgd", "batch": B, "step": [0.1]}
+    algorithm: dict[str, Any] = {"name": "vertical-sgd", "batch_size": B, "server_optimizer": {"learning_rate": 0.1}}
     if holder is not None:
         algorithm["label_holder"] = holder
     about = Vertical(holder=holder, sender=holder or 0)
@@ -231,7 +232,7 @@ def test_columns_of_the_baseline(holder: int | None, scattered: Path, tmp_path: 
 def test_each_client_sends_its_own(case: str, scattered: Path) -> None:
     """By exchange and client: 1, 8, 19 and 36 columns."""
     hyper, tables, about = VERTICAL[case]
-    task = Job.check(job(scattered, {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0, **hyper}, **tables))
+    task = checked(job(scattered, {"name": "ssca", **SIZES, "slack_cost": 10.0, **hyper}, **tables))
     ready = prepare(task, Alone())
     widths = widths_of(scattered)
     assert widths.tolist() == [1, 8, 19, 36]
@@ -245,8 +246,8 @@ def test_each_client_sends_its_own(case: str, scattered: Path) -> None:
 def test_the_set_up_is_counted_once(folder: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Also when the run is interrupted right after it."""
     data = request.getfixturevalue(folder)
-    name = "ssca-vertical" if folder == "scattered" else "ssca-horizontal"
-    task = Job.check(job(data, {"name": name, **SIZES, "slack_cost": 10.0}, constraint=[CLASSES]))
+    name = "ssca"
+    task = checked(job(data, {"name": name, **SIZES, "slack_cost": 10.0}, constraint=[CLASSES]))
     whole = ledger(task, tmp_path / "whole")
     assert whole[0][0] > 0
     with pytest.raises(Interrupted):
@@ -259,9 +260,9 @@ def test_the_set_up_is_counted_once(folder: str, request: pytest.FixtureRequest,
 def test_measuring_costs_nothing(scattered: Path, tmp_path: Path) -> None:
     """Whether there are certificates, or measurements at all."""
     found = []
-    for name, record in (("none", {"every": 0}), ("all", {"every": 1, "certify_every": 1})):
-        algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 10.0}
+    for name, record in (("none", {"evaluate_every": 0}), ("all", {"evaluate_every": 1, "certify_every": 1})):
+        algorithm = {"name": "ssca", **SIZES, "slack_cost": 10.0}
         task = job(scattered, algorithm, constraint=[CLASSES], record={**record, "checkpoint_every": 0})
-        run(Job.check(task), Alone(), tmp_path / name)
+        run(checked(task), Alone(), tmp_path / name)
         found.append([summary(tmp_path / name)[column] for column in ("up_bytes", "down_bytes", "model_sha256")])
     assert found[0] == found[1]

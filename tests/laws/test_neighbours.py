@@ -15,10 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from test_released_only import JOBS, SECRET, items, private
 
 from mpifed.comm.transport import Alone
-from mpifed.run.config import Job
 from mpifed.run.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.run.history import read_history, read_model
 from mpifed.run.loop import run
@@ -87,7 +87,7 @@ def test_all_that_differs_is_noise(name: str, neighbours: Callable[..., Path], t
     folders: dict[str, list[Path]] = {}
     staying = {"participation": {}} if name in SECRET else {}  # how often too many leave is drawn anew in each run
     for who in WHO:
-        job = Job.check(private(neighbours(level, who), **JOBS[name] | staying))
+        job = checked(private(neighbours(level, who), **JOBS[name] | staying))
         job = job.model_copy(update={"data": job.data.model_copy(update={"verify": False})})
         folders[who] = [tmp_path / f"{who}-{number}" for number in range(RUNS)]
         for folder in folders[who]:
@@ -123,7 +123,7 @@ def test_measures_follow_from_the_model(name: str, digits: Path, tmp_path: Path)
     """The last line of the history, from the released model and public test rows alone."""
     from mpifed.audit.stage import dense_rows, rehearse
 
-    job = Job.check(private(digits, **JOBS[name], objective={"name": "softmax"}))
+    job = checked(private(digits, **JOBS[name], model={"name": "softmax"}))
     run(job, Alone(), tmp_path / "run")
     model, history = read_model(tmp_path / "run" / "model.h5"), read_history(tmp_path / "run")
     test = rehearse(job, 1).test

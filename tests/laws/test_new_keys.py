@@ -13,29 +13,36 @@ import numpy as np
 import pytest
 from channel_algorithms import progress_of
 from ended import of_certificate, run
+from jobs_in_python import checked
 from registry import private, table
 
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.escrow import Escrow
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.config import Job
 from mpifed.run.history import read_history, summary
 
-PDM = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
+PDM = {
+    "name": "fedpdm",
+    "batch_size": 5,
+    "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}},
+    "rho": 2.0,
+    "local_steps": 2,
+    "start": "own",
+}
 # With seed 2 rounds are void at the first attempt before the interruption and after it.
 SOME_LEAVE = {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2}
 CHANNELS: dict[str, dict[str, Any]] = {
-    "masked": {"sum": {"channel": "masked"}},
-    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
-    "encrypted": {"sum": {"channel": "encrypted"}},
+    "masked": {"aggregation": {"security": "masked"}},
+    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"aggregation": {"security": "encrypted"}},
 }
 
 
 def given(skewed: Path, **changes: Any) -> dict[str, Any]:
     """Clients with a memory, some of whom are away or leave; and the noise of a test."""
     base: dict[str, Any] = {
-        "rounds": 6, "seed": 2, "record": {"every": 3, "checkpoint_every": 0, "rows": 40},
+        "rounds": 6, "seed": 2, "record": {"evaluate_every": 3, "checkpoint_every": 0, "evaluate_rows": 40},
         "participation": SOME_LEAVE, "data": {"path": str(skewed), "block": 2},
         **private(level="client", noise_multiplier=1.0),
     }  # fmt: skip
@@ -49,7 +56,7 @@ def given(skewed: Path, **changes: Any) -> dict[str, Any]:
 def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted run, in the plain channel."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    run(Job.check(given(skewed)), Alone(), out)
+    run(checked(given(skewed)), Alone(), out)
     return out
 
 
@@ -72,13 +79,13 @@ def test_resumed_on_another_number_of_ranks(
     assert here["uploads"]["played"] == there["uploads"]["played"] > 6  # some rounds were void
     # keys were agreed on twice
     once = tmp_path / "once"
-    run(Job.check(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
+    run(checked(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
     assert here["keys"]["up_bytes"] == 2 * progress_of(once).exchanges["keys"]["up_bytes"] > 0
 
 
 def test_another_channel_is_another_job(whole: Path, skewed: Path) -> None:
     with pytest.raises(UsageError, match=r"sum\.channel: 'plain' before, 'masked' now"):
-        run(Job.check(given(skewed, rounds=7, **CHANNELS["masked"])), Alone(), whole, resume=True)
+        run(checked(given(skewed, rounds=7, **CHANNELS["masked"])), Alone(), whole, resume=True)
 
 
 # --- keys --------------------------------------------------------------------------------------------------------
@@ -156,10 +163,10 @@ def test_no_key_is_written(
         monkeypatch.setattr(Bfv, "secret", shown)
     caplog.set_level(logging.DEBUG)
     out = tmp_path / "run"
-    record = {"every": 1, "checkpoint_every": 1, "rows": 20, "transcript": transcript}
+    record = {"evaluate_every": 1, "checkpoint_every": 1, "evaluate_rows": 20, "transcript": transcript}
     for rounds in (2, 3):
         tables = given(skewed, rounds=rounds, record=record, **CHANNELS[channel])
-        run(Job.check(tables), Alone(), out, resume=rounds == 3)
+        run(checked(tables), Alone(), out, resume=rounds == 3)
     written = files(out)
     assert sum("checkpoint" in name for name in written) > 4
     assert len(set(keys)) > 2 * (11 + 1)  # twice, of 11 clients and their group
@@ -188,8 +195,8 @@ def test_two_runs_have_different_keys(keys: Keys, skewed: Path, tmp_path: Path) 
     seen: list[set[bytes]] = []
     for name, rounds in (("one", 1), ("other", 1), ("one", 2)):
         keys.clear()
-        tables = given(skewed, rounds=rounds, record={"every": 0, "checkpoint_every": 0}, **CHANNELS["masked"])
-        run(Job.check(tables), Alone(), tmp_path / name, resume=rounds == 2)
+        tables = given(skewed, rounds=rounds, record={"evaluate_every": 0, "checkpoint_every": 0}, **CHANNELS["masked"])
+        run(checked(tables), Alone(), tmp_path / name, resume=rounds == 2)
         seen.append(set(keys))
     assert all(len(some) > 12 for some in seen)
     assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])

@@ -21,8 +21,8 @@ UPLOAD = NOISY | {"noise_on": "upload"}
 CLIENT = NOISY | {"level": "client"}
 ETA = 1 / (RHO + 1 / STEP)  # of FedPDM's prox steps
 A = 1 - ETA * RHO
-PDM = {"name": "fedpdm", "batch": B, "step_size": [STEP], "rho": RHO}
-AVG = {"name": "fedavg", "batch": B, "step": [STEP]}
+PDM = {"name": "fedpdm", "batch_size": B, "client_optimizer": {"learning_rate": STEP}, "rho": RHO}
+AVG = {"name": "fedavg", "batch_size": B, "client_optimizer": {"learning_rate": STEP}}
 # 3000 numbers have a standard deviation within 1.3 %, and within 8 % but for one in 10^9
 ROUGHLY = 0.08
 
@@ -97,13 +97,13 @@ def test_hidden_duals_need_more_noise_from_round_to_round(block: Any) -> None:
 
 # how the mean moves: algorithm, [privacy], the standard deviation with everybody present
 SUMS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
-    "distributed": (AVG, NOISY | {"model": "distributed"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
-    "central": (AVG, NOISY | {"model": "central"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
-    "clients, distributed": (AVG, CLIENT | {"model": "distributed"}, Z * 2 * G / 4),
-    "clients, central": (PDM, CLIENT | {"model": "central"}, Z * 2 * G / 4),
-    "scaffold, distributed": (AVG | {"name": "scaffold"}, CLIENT | {"model": "distributed"}, Z * 2 * G / 4),
+    "distributed": (AVG, NOISY | {"trust": "distributed"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
+    "central": (AVG, NOISY | {"trust": "central"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
+    "clients, distributed": (AVG, CLIENT | {"trust": "distributed"}, Z * 2 * G / 4),
+    "clients, central": (PDM, CLIENT | {"trust": "central"}, Z * 2 * G / 4),
+    "scaffold, distributed": (AVG | {"name": "scaffold"}, CLIENT | {"trust": "distributed"}, Z * 2 * G / 4),
     "by chance": (  # divided by how many come on average
-        AVG, CLIENT | {"model": "central", "sampling": "poisson", "adjacency": "add-remove"}, Z * G / 2,
+        AVG, CLIENT | {"trust": "central", "sampling": "poisson", "adjacency": "add-remove"}, Z * G / 2,
     ),
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_noise_of_the_mean(case: Any, secure: bool, block: Any) -> None:
 
 
 def test_fewer_present_add_more_each(block: Any) -> None:
-    one, now = made(AVG, NOISY | {"model": "distributed"}), at()
+    one, now = made(AVG, NOISY | {"trust": "distributed"}), at()
     few = now._replace(present=np.array([True, False, False, True]))
     whole, half = answers(one, block, now)[1], answers(one, block, few)[1]
     np.testing.assert_allclose(half.std(axis=1), whole.std(axis=1) * np.sqrt(2), rtol=ROUGHLY)
@@ -177,17 +177,17 @@ RELEASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, Any, Any]]]
     "gradients": (AVG | {"local_steps": 3}, NOISY, (3, Z, SHARES)),
     "gradients, scaffold": (AVG | {"name": "scaffold", "local_steps": 4}, NOISY, (4, Z, SHARES)),
     "gradients, fedpdm": (PDM | {"local_steps": 2, "start": "own", "tolerance": 0.1}, NOISY, (2, Z, SHARES)),
-    "whole shards": (AVG | {"batch": 20}, NOISY, (1, Z, np.array(COUNTS) ** -1.0 * 20)),
+    "whole shards": (AVG | {"batch_size": 20}, NOISY, (1, Z, np.array(COUNTS) ** -1.0 * 20)),
     "upload": (AVG | {"local_steps": 3}, UPLOAD, (1, Z, 3 * SHARES)),
     "upload, fedpdm": (PDM | {"local_steps": 2}, UPLOAD, (1, Z, 2 * SHARES)),
     "upload, hidden": (PDM | {"local_steps": 2, "dual": "hidden"}, UPLOAD, (1, Z, 1)),
-    "distributed": (AVG, NOISY | {"model": "distributed"}, (1, Z * HEAVY, SHARES)),
-    "central": (AVG | {"local_steps": 2}, NOISY | {"model": "central"}, (1, Z * HEAVY, 2 * SHARES)),
+    "distributed": (AVG, NOISY | {"trust": "distributed"}, (1, Z * HEAVY, SHARES)),
+    "central": (AVG | {"local_steps": 2}, NOISY | {"trust": "central"}, (1, Z * HEAVY, 2 * SHARES)),
     "clients": (AVG, CLIENT, (1, Z, 1)),
-    "clients, distributed": (AVG, CLIENT | {"model": "distributed"}, (1, Z, 1)),
-    "clients, central": (AVG, CLIENT | {"model": "central"}, (1, Z, 1 / 2)),
-    "clients, fedpdm": (PDM, CLIENT | {"model": "central"}, (1, Z, 1)),  # who remembers, is in every round it was in
-    "clients, scaffold": (AVG | {"name": "scaffold"}, CLIENT | {"model": "central"}, (1, Z, 1)),
+    "clients, distributed": (AVG, CLIENT | {"trust": "distributed"}, (1, Z, 1)),
+    "clients, central": (AVG, CLIENT | {"trust": "central"}, (1, Z, 1 / 2)),
+    "clients, fedpdm": (PDM, CLIENT | {"trust": "central"}, (1, Z, 1)),  # who remembers, is in every round it was in
+    "clients, scaffold": (AVG | {"name": "scaffold"}, CLIENT | {"trust": "central"}, (1, Z, 1)),
 }
 
 
@@ -234,7 +234,7 @@ def test_a_public_dual_is_computed_from_what_was_released(level: str, block: Any
     np.testing.assert_allclose(flat(after.dual), flat(plain.dual), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("privacy", [UPLOAD, CLIENT, CLIENT | {"model": "distributed"}], ids=str)
+@pytest.mark.parametrize("privacy", [UPLOAD, CLIENT, CLIENT | {"trust": "distributed"}], ids=str)
 def test_a_public_control_is_computed_from_what_was_released(privacy: dict[str, Any], block: Any) -> None:
     """SCAFFOLD's c_i - c - upload / (Q step), c being zero."""
     one = made(AVG | {"name": "scaffold", "local_steps": 3}, privacy)

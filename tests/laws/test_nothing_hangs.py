@@ -20,7 +20,12 @@ LIMIT_S = 30.0  # a world that ends takes 2 s; one that hangs takes for ever
 
 @pytest.fixture
 def job(digits: Path, write_job: Any, tmp_path: Path) -> Path:
-    own = {"name": "own_algorithms:Troubled", "batch": 5, "step": [0.3], "at_round": 2}
+    own = {
+        "name": "own_algorithms:Troubled",
+        "batch_size": 5,
+        "client_optimizer": {"learning_rate": 0.3},
+        "at_round": 2,
+    }
     return write_job(tmp_path / "job.toml", table(digits, own))
 
 
@@ -43,10 +48,12 @@ def test_a_bad_job(launch: Callable[..., Any], job: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_a_job_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
-    ended = run(launch, ranks, job, "", "--set", "algorithm.batch=10000", "--set", "participation.clients_per_round=9")
+    ended = run(
+        launch, ranks, job, "", "--set", "algorithm.batch_size=10000", "--set", "participation.clients_per_round=9"
+    )
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
-    assert ended.text.count("[algorithm] batch = 10000: the smallest shard") == 1
+    assert ended.text.count("[algorithm] batch_size = 10000: the smallest shard") == 1
     assert ended.text.count("[participation] clients_per_round = 9") == 1
 
 
@@ -56,7 +63,7 @@ SSCA = '{name = "NAME", batch = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_a_problem_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
     changes = (
-        f"algorithm={SSCA.replace('NAME', 'ssca-vertical')}", "participation.clients_per_round=3",
+        f"algorithm={SSCA.replace('NAME', 'ssca')}", "participation.clients_per_round=3",
         'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
     )  # fmt: skip
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
@@ -84,7 +91,7 @@ def test_a_term_that_counts_no_sample(
 ) -> None:
     algorithm = SSCA.replace("NAME", name).replace("[9.0, 1.0]", "9.0")
     limit = 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]'
-    changes = (f"data.path={sides if name == 'ssca-vertical' else digits}", f"algorithm={algorithm}", limit)
+    changes = (f"data.path={sides if name == 'ssca' else digits}", f"algorithm={algorithm}", limit)
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 3, ended.text
     assert ended.text.count("none of the 1438 samples counts") == 1, ended.text
@@ -94,7 +101,7 @@ def test_a_term_that_counts_no_sample(
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_numbers_that_blow_up_on_columns(launch: Callable[..., Any], job: Path, sides: Path, ranks: int) -> None:
     """Partial scores out of their bound, at the first client who has any."""
-    algorithm = '{name = "vertical-sgd", batch = 5, step = [1e6]}'
+    algorithm = '{name = "vertical-sgd", batch_size = 5, step = [1e6]}'
     changes = (f"data.path={sides}", f"algorithm={algorithm}", "rounds=50")
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 4, ended.text
@@ -153,7 +160,7 @@ def test_numbers_that_blow_up_at_one_client(
 
 @pytest.mark.parametrize("trouble", ["nan", "inf"])
 def test_numbers_that_blow_up_in_float_sums(launch: Callable[..., Any], job: Path, trouble: str) -> None:
-    ended = run(launch, 3, job, trouble, "--set", "sum.numbers=float", "--set", "algorithm.local_steps=2")
+    ended = run(launch, 3, job, trouble, "--set", "aggregation.arithmetic=float", "--set", "algorithm.local_steps=2")
     assert ended.code == 4, ended.text
     assert ended.text.count("mpifed: error: changes.value.first") == 1, ended.text
 
@@ -260,8 +267,8 @@ def test_separate_worlds_are_told_from_one(launch: Callable[..., Any], job: Path
 def test_a_sweep_goes_on_after_a_point_that_failed_on_all_ranks(
     launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, ranks: int
 ) -> None:
-    job = table(digits, {"name": "fedavg", "batch": 5, "step": [0.3]})
-    job["sweep"] = {"algorithm.batch": [10000, 5]}
+    job = table(digits, {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}})
+    job["sweep"] = {"algorithm.batch_size": [10000, 5]}
     ended = launch(ranks, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run", limit_s=LIMIT_S)
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1

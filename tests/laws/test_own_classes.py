@@ -11,6 +11,7 @@ import numpy as np
 import own_functions
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.cli import main
@@ -23,12 +24,12 @@ from mpifed.run.launch import launch as launch_here
 from mpifed.run.loop import run
 
 ROOT = Path(__file__).resolve().parents[2]
-AVG = {"name": "fedavg", "batch": 5, "step": [0.1]}
-SSCA = {"name": "ssca-horizontal", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 9.0}
+AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
+SSCA = {"name": "ssca", "batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 9.0}
 
 
 def job(folder: Path, algorithm: dict[str, Any] = AVG, **changes: Any) -> Job:
-    return Job.check(table(folder, algorithm, **({"rounds": 1} | changes)))
+    return checked(table(folder, algorithm, **({"rounds": 1} | changes)))
 
 
 def begin(task: Job, out: Path, **how: Any) -> Any:
@@ -87,15 +88,15 @@ OBJECTIVES = {
 def test_a_wrong_objective(digits: Path, tmp_path: Path, name: str) -> None:
     said, methods = OBJECTIVES[name]
     bias = {"bias": True} if name == "WrongHeadSum" else {}
-    text = refused(job(digits, objective={"name": f"own_functions:{name}", **bias}), tmp_path / "run")
-    assert text.startswith(f'[objective] name = "own_functions:{name}": '), text
+    text = refused(job(digits, model={"name": f"own_functions:{name}", **bias}), tmp_path / "run")
+    assert text.startswith(f'[model] name = "own_functions:{name}": '), text
     assert said in text, text
     assert text.endswith(f"; correct {methods}, or run with --no-check"), text
     assert "\n" not in text
 
 
 def test_a_wrong_slope_at_kinks(regression: Path, tmp_path: Path) -> None:
-    text = refused(job(regression, objective={"name": "own_functions:KinkDoubled"}), tmp_path / "run")
+    text = refused(job(regression, model={"name": "own_functions:KinkDoubled"}), tmp_path / "run")
     assert "slope at scores[" in text
     assert "finite differences of loss give" in text
 
@@ -195,8 +196,8 @@ def test_a_right_objective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    vertical = {"name": "vertical-sgd", "batch": 5, "step": [1e-3]}
-    algorithm = vertical if data in ("sides", "columns") else AVG | {"step": [1e-3]}
+    vertical = {"name": "vertical-sgd", "batch_size": 5, "server_optimizer": {"learning_rate": 1e-3}}
+    algorithm = vertical if data in ("sides", "columns") else AVG | {"client_optimizer": {"learning_rate": 1e-3}}
     begin(job(request.getfixturevalue(data), algorithm, objective=objective), tmp_path / "run")
     assert _said(tmp_path / "run") == []
 
@@ -207,7 +208,7 @@ def test_a_right_objective(
      {"name": "own_functions:L1", "weight": 1e-3}],
 )  # fmt: skip
 def test_a_right_regularizer(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
-    begin(job(digits, objective={"name": "softmax", "bias": True}, regularizer=regularizer), tmp_path / "run")
+    begin(job(digits, model={"name": "softmax", "bias": True}, regularizer=regularizer), tmp_path / "run")
     assert _said(tmp_path / "run") == []
 
 
@@ -215,7 +216,7 @@ def test_right_terms(digits: Path, halves: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(ROOT)
     begin(job(digits, SSCA, minimize={"name": "own_functions:Rate", "classes": [1, 2]}), tmp_path / "one")
     limit = {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0], "limit": 0.3}
-    begin(job(halves, SSCA, objective={"name": "logistic"}, constraint=[limit]), tmp_path / "two")
+    begin(job(halves, SSCA, model={"name": "logistic"}, constraint=[limit]), tmp_path / "two")
     assert _said(tmp_path / "one") == _said(tmp_path / "two") == []
 
 
@@ -228,20 +229,20 @@ def _said(out: Path) -> list[str]:
 
 
 def test_without_it_a_wrong_class_runs_and_run_json_says_so(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:ZeroSlope"}, rounds=1))
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, model={"name": "own_functions:ZeroSlope"}, rounds=1))
     command = ["run", str(path), "--progress", "none", "--out"]
     ended = CliRunner().invoke(main, [*command, str(tmp_path / "checked")])
     assert ended.exit_code == 2, ended.output
-    assert ended.output.count("mpifed: error: [objective]") == 1, ended.output
+    assert ended.output.count("mpifed: error: [model]") == 1, ended.output
     ended = CliRunner().invoke(main, [*command, str(tmp_path / "run"), "--no-check"])
     assert ended.exit_code == 0, ended.output
     (said,) = _said(tmp_path / "run")
-    assert said.startswith('--no-check: [objective] name = "own_functions:ZeroSlope" was not tried')
+    assert said.startswith('--no-check: [model] name = "own_functions:ZeroSlope" was not tried')
     assert said in ended.output
 
 
 def test_a_sweep_and_python_pass_it_on(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    wrong = table(digits, AVG, objective={"name": "own_functions:ZeroSlope"}, rounds=1)
+    wrong = table(digits, AVG, model={"name": "own_functions:ZeroSlope"}, rounds=1)
     path = write_job(tmp_path / "job.toml", wrong | {"sweep": {"seeds": 2}})
     for more, code in (([], 2), (["--no-check"], 0)):
         out = str(tmp_path / f"sweep{code}")
@@ -260,7 +261,7 @@ def test_no_check_says_nothing_where_all_is_of_mpifed(digits: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("regularizer", [{}, {"regularizer": {"name": "own_functions:L1"}}])
 def test_it_changes_no_bit(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
-    task = job(digits, objective={"name": "own_functions:Network", "hidden": 6}, rounds=2, **regularizer)
+    task = job(digits, model={"name": "own_functions:Network", "hidden": 6}, rounds=2, **regularizer)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     found, drawn = [], []
@@ -294,7 +295,7 @@ def test_what_is_said_of_a_masked_run_is_of_no_record(
     from mpifed.core.block import Block
 
     monkeypatch.setattr(Block, "take", lambda *given: pytest.fail("a row is read"))
-    task = job(digits, objective={"name": "own_functions:Doubled"}, sum={"channel": "masked"})
+    task = job(digits, model={"name": "own_functions:Doubled"}, aggregation={"security": "masked"})
     assert "slope at" in refused(task, tmp_path / "run")
 
 
@@ -303,13 +304,13 @@ def test_what_is_said_of_a_masked_run_is_of_no_record(
 def test_all_ranks_end_alike(
     launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, dedicated: str
 ) -> None:
-    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:Doubled"}))
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, model={"name": "own_functions:Doubled"}))
     texts = []
     for ranks in (0, 2):
         out = tmp_path / str(ranks)
         ended = launch(ranks, "run", path, "--set", f"server.dedicated={dedicated}", "--out", out, limit_s=30.0)
         assert ended.code == 2, ended.text
-        assert ended.text.count("mpifed: error: [objective]") == 1, ended.text
+        assert ended.text.count("mpifed: error: [model]") == 1, ended.text
         assert "Traceback" not in ended.text
         texts.append(ended.err.strip().splitlines()[-1])
     assert texts[0] == texts[1]
@@ -320,7 +321,7 @@ def test_all_ranks_end_alike(
 def test_an_exception_in_the_class_stays_one(
     launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, ranks: int
 ) -> None:
-    path = write_job(tmp_path / "job.toml", table(digits, AVG, objective={"name": "own_functions:Raises"}))
+    path = write_job(tmp_path / "job.toml", table(digits, AVG, model={"name": "own_functions:Raises"}))
     ended = launch(ranks, "run", path, "--out", tmp_path / "run", limit_s=30.0)
     assert ended.code == 1, ended.text
     assert ended.text.count("RuntimeError: trouble in a loss") == 1, ended.text

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import private_algorithms
 import pytest
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.comm.transport import Alone
@@ -22,13 +23,14 @@ from mpifed.maths.privacy import accounting
 from mpifed.run import gra, ledger
 from mpifed.run.best import choose, select
 from mpifed.run.command import How, run_command
+from mpifed.run.compare import best_text, pareto_text
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary, write_json
 from mpifed.run.loop import run
 from mpifed.run.participation import round_of
 from mpifed.run.protection import SWEPT
 from mpifed.run.setup import prepare
-from mpifed.run.show import best_text, gra_text, run_text
+from mpifed.run.show import run_text
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}
@@ -39,10 +41,10 @@ def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
     """Three of eight clients in each round; noise of the test, so that runs can be compared."""
     base = {
         "rounds": 10,
-        "objective": {"name": "softmax"},
+        "model": {"name": "softmax"},
         "participation": {"clients_per_round": 3},
         "privacy": privacy(noise="test"),
-        "sum": {"bounds": {"noise": 64.0}},
+        "aggregation": {"bounds": {"noise": 64.0}},
     }
     algorithm = NOISE | changes.pop("algorithm", {})
     return table(folder, algorithm, **(base | changes))
@@ -54,7 +56,7 @@ def privacy(**changes: Any) -> dict[str, Any]:
 
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
     try:
-        run(Job.check(job), Alone(), out, **how)
+        run(checked(job), Alone(), out, **how)
     except (BudgetSpent, Interrupted) as error:
         assert error.agreed
         return error.exit_code
@@ -63,8 +65,8 @@ def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
 
 def parts(job: dict[str, Any], rounds: int) -> Any:
     """[N] in how many of the first rounds each client takes part."""
-    checked = Job.check(job)
-    return sum(round_of(checked, CLIENTS, t).present.astype(int) for t in range(rounds))
+    job_ = checked(job)
+    return sum(round_of(job_, CLIENTS, t).present.astype(int) for t in range(rounds))
 
 
 def cost(spent: Any, delta: float = DELTA, **how: Any) -> float:
@@ -111,10 +113,7 @@ def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
     history = read_history(out)
     assert history["round"].tolist() == [0, 2, 4, 6, 8, 10]
     for row, t in enumerate(history["round"]):
-        costs = {
-            count: cost({(5.0, 0.2): 2 * count}, DELTA) if count else 0.0
-            for count in range(1 + int(t))
-        }
+        costs = {count: cost({(5.0, 0.2): 2 * count}, DELTA) if count else 0.0 for count in range(1 + int(t))}
         counts = np.sort(parts(job, t)) if t else np.zeros(CLIENTS, int)
         assert history["epsilon"][row] == costs[counts[-1]]
         assert history["epsilon_median"][row] == costs[counts[4]]
@@ -137,14 +136,18 @@ def test_multipliers_and_rates_that_differ(digits: Path, tmp_path: Path) -> None
     ended_with(job, tmp_path / "run")
     found = []
     for client in range(CLIENTS):
-        there = [t for t in range(4) if round_of(Job.check(job), CLIENTS, t).present[client]]
+        there = [t for t in range(4) if round_of(checked(job), CLIENTS, t).present[client]]
         spent = {(5.0 * (1 + 0.1 * t), 0.3 / (1 + client)): 1 for t in there}
         found.append(cost(spent, DELTA) if spent else 0.0)
     assert spent_in(tmp_path / "run") == pytest.approx(max(found), rel=1e-12)
 
 
 def test_nothing_of_it_without_privacy(digits: Path, tmp_path: Path) -> None:
-    run(Job.check(table(digits, {"name": "fedavg", "batch": 7, "step": [0.1]})), Alone(), tmp_path / "run")
+    run(
+        checked(table(digits, {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.1}})),
+        Alone(),
+        tmp_path / "run",
+    )
     assert not [name for name in read_history(tmp_path / "run") if name.startswith("epsilon_")]
     assert not {ledger.LEDGER, ledger.TABLE} & {path.name for path in (tmp_path / "run").iterdir()}
     told = read_json(tmp_path / "run" / "run.json")
@@ -154,7 +157,7 @@ def test_nothing_of_it_without_privacy(digits: Path, tmp_path: Path) -> None:
 
 def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) -> None:
     """At level "client" everybody counts in every round, and neither ledger nor table says who was there."""
-    client = privacy(level="client", model="central", sampling="poisson", noise="secure", delta=1e-3)
+    client = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
     job = private(digits, privacy=client, algorithm={"rates_by_participation": True}, rounds=3)
     ended_with(job, tmp_path / "run")
     expected = cost({(5.0, 3 / 8): 3}, 1e-3, sampling="poisson")
@@ -166,8 +169,8 @@ def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) ->
 
 def test_a_key_is_drawn_where_who_takes_part_is_secret(digits: Path) -> None:
     def key(noise: str, **algorithm: bool) -> int | None:
-        client = privacy(level="client", model="central", noise=noise, delta=1e-3)
-        return prepare(Job.check(private(digits, privacy=client, algorithm=algorithm)), Alone()).key
+        client = privacy(level="client", trust="central", noise=noise, delta=1e-3)
+        return prepare(checked(private(digits, privacy=client, algorithm=algorithm)), Alone()).key
 
     drawn = [key("secure", rates_by_participation=True) for _ in range(2)]
     assert None not in drawn and drawn[0] != drawn[1] and max(one or 0 for one in drawn) >= 2**200
@@ -175,11 +178,11 @@ def test_a_key_is_drawn_where_who_takes_part_is_secret(digits: Path) -> None:
 
 
 def test_coins_and_keys(digits: Path) -> None:
-    client = privacy(level="client", model="central", sampling="poisson")
-    job = Job.check(private(digits, privacy=client, participation={"clients_per_round": 20}))
+    client = privacy(level="client", trust="central", sampling="poisson")
+    job = checked(private(digits, privacy=client, participation={"clients_per_round": 20}))
     counts = [int(round_of(job, 100, t).present.sum()) for t in range(200)]
     assert abs(np.mean(counts) - 20) < 4 * np.sqrt(100 * 0.2 * 0.8 / 200) and len(set(counts)) > 5
-    fixed = Job.check(private(digits, privacy=client | {"sampling": "fixed"}, participation={"clients_per_round": 20}))
+    fixed = checked(private(digits, privacy=client | {"sampling": "fixed"}, participation={"clients_per_round": 20}))
     for some in (job, fixed):
         by_key = [round_of(some, 100, t, key).present.tobytes() for key in (1, 2) for t in range(5)]
         assert len(set(by_key)) == 10
@@ -242,7 +245,7 @@ def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
     # the budget is in it as well
     said = r"\[privacy\] epsilon = 0.5: 0.5 is .* by the paper's formula; \[stop\] epsilon, which is rigorous"
     with pytest.raises(BudgetSpent, match=said):
-        run(Job.check(job | {"rounds": 30}), Alone(), out, resume=True)
+        run(checked(job | {"rounds": 30}), Alone(), out, resume=True)
     assert read_json(out / "run.json")["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
 
 
@@ -286,7 +289,7 @@ def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
     whole = plain(int(parts(job, 50).max()))
     said += rf".* with all 50 {np.ceil(whole * 1000) / 1000:g}.*"
     with pytest.raises(BudgetSpent, match=said + r"model of round \d+ stands in .*stop\.epsilon=.* --resume"):
-        run(Job.check(job), Alone(), tmp_path / "run")
+        run(checked(job), Alone(), tmp_path / "run")
 
 
 def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:
@@ -311,12 +314,17 @@ def test_a_choice_among_private_points_is_not_covered(
     for name, said in (("private", 1), ("other", 0)):
         job = private(digits, rounds=2, sweep={"seeds": 2})
         if not said:
-            job |= {"privacy": None, "algorithm": {"name": "fedavg", "batch": 7, "step": [0.1]}, "sum": {}}
+            job |= {
+                "privacy": None,
+                "algorithm": {"name": "fedavg", "batch_size": 7},
+                "client_optimizer": {"learning_rate": 0.1},
+                "aggregation": {},
+            }
         job = {key: value for key, value in job.items() if value is not None}
         out = tmp_path / name
         assert run_command(write_job(tmp_path / f"{name}.toml", job), (), out, None, How(progress="none")) == 0
         assert capfd.readouterr().err.count(SWEPT) == said
-        for text in (run_text(out), best_text(out, "train_loss"), gra_text(out, {"train_loss": 1.0})):
+        for text in (run_text(out), best_text(out, "train_loss"), pareto_text(out, {"train_loss": 1.0})):
             assert text.count(SWEPT) == said
         for found in (select(out, "train_loss"), gra.select(out, {"train_loss": 1.0})):
             assert found["warnings"] == [SWEPT] * said
@@ -355,7 +363,7 @@ def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Pat
     most = parts(job, 10).max()
     rounds = next(t for t in range(10, 40) if parts(job, t + 1).max() > most)
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 2: .* is spent after .* stop\.epsilon=.* --resume"):
-        run(Job.check(job | {"rounds": 40}), Alone(), out, resume=True)
+        run(checked(job | {"rounds": 40}), Alone(), out, resume=True)
     told = summary(out)
     assert (told["exit"], told["rounds"]) == (6, rounds) and 1.99 < spent_of(told) <= 2.0
     assert rounds_in(out) == list(range(rounds))
@@ -370,7 +378,7 @@ def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Pat
 @pytest.mark.parametrize(("noise", "code", "rounds"), [("secure", 6, 8), ("test", 0, 10)])
 def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits: Path, tmp_path: Path) -> None:
     """After a kill, with a checkpoint of round 8: fresh noise has nothing left to spend."""
-    record = {"every": 10, "checkpoint_every": 8}
+    record = {"evaluate_every": 10, "checkpoint_every": 8}
     job = private(digits, privacy=CALIBRATED | {"noise": noise}, participation={}, record=record)
     assert ended_with(job, tmp_path / "run") == 0
     shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-00000010")
@@ -389,7 +397,7 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
         ({}, {"rate": 0.5, "growth": 0.01}),  # more multipliers than the accountant tells apart
         ({"accountant": "rdp"}, {"rate": 0.3, "uneven": True}),
         ({"accounting": "paper", "noise_on": "upload"}, {"rate": 0.5, "growth": 0.1}),
-        ({"level": "client", "model": "central"}, {"rates_by_participation": True}),
+        ({"level": "client", "trust": "central"}, {"rates_by_participation": True}),
     ],
     ids=str,
 )
@@ -402,7 +410,7 @@ def test_all_rounds_that_the_noise_was_computed_for(
         participation = {"clients_per_round": 4}
     asked, before = [], ledger.Ledger._after
     monkeypatch.setattr(ledger.Ledger, "_after", lambda *given: (asked.append(given[1:]), before(*given))[1])
-    record = {"every": 0, "checkpoint_every": 0}
+    record = {"evaluate_every": 0, "checkpoint_every": 0}
     job = private(
         digits, rounds=40, privacy=CALIBRATED | changes, algorithm=algorithm, participation=participation, record=record
     )
@@ -425,7 +433,7 @@ def test_a_budget_far_ahead(digits: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_test_of_noise_resumes_to_the_same_bits_and_epsilons(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, record={"every": 2, "checkpoint_every": 3})
+    job = private(digits, record={"evaluate_every": 2, "checkpoint_every": 3})
     assert ended_with(job, tmp_path / "whole") == 0
     out = tmp_path / "run"
     assert ended_with(job | {"rounds": 7}, out) == 0
@@ -465,14 +473,12 @@ def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp
         (lambda path: path.write_bytes(b""), "line 1 is damaged"),
     ],
 )
-def test_a_damaged_ledger_ends_the_run(
-    damage: Callable[[Path], Any], said: str, digits: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_ledger_ends_the_run(damage: Callable[[Path], Any], said: str, digits: Path, tmp_path: Path) -> None:
     job, out = private(digits, rounds=4), tmp_path / "run"
     assert ended_with(job, out) == 0
     damage(out / ledger.LEDGER)
     with pytest.raises(DataError, match=said):
-        run(Job.check(job | {"rounds": 6}), Alone(), out, resume=True)
+        run(checked(job | {"rounds": 6}), Alone(), out, resume=True)
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -486,13 +492,13 @@ def test_another_job_does_not_reset_it(saved: bool, change: dict[str, Any], digi
             path.rmdir() if path.is_dir() else path.unlink()
     other = job | {"privacy": privacy(noise="test") | change}
     with pytest.raises(UsageError, match=rf"--resume with another job \(privacy\.{next(iter(change))}"):
-        run(Job.check(other), Alone(), out, resume=True)
+        run(checked(other), Alone(), out, resume=True)
     without = {key: value for key, value in job.items() if key != "privacy"}
     with pytest.raises(UsageError, match="--resume with another job"):
-        run(Job.check(without), Alone(), out, resume=True)
+        run(checked(without), Alone(), out, resume=True)
     (out / "job.toml").unlink()
     with pytest.raises(UsageError, match="holds a run already"):
-        run(Job.check(job), Alone(), out)
+        run(checked(job), Alone(), out)
 
 
 @pytest.mark.parametrize(("noise", "synced"), [("secure", True), ("test", False)])
@@ -518,7 +524,7 @@ def test_a_kill_takes_nothing_back(
     """Killed in round 5 with a checkpoint of round 3, or with none: with secure noise the rounds count twice."""
     job = private(
         digits, algorithm={"killed_in": 5}, participation={}, privacy=privacy(noise=noise), rounds=8,
-        record={"every": 1, "checkpoint_every": checkpoint_every},
+        record={"evaluate_every": 1, "checkpoint_every": checkpoint_every},
     )  # fmt: skip
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
     ended = launch(2, "run", path, "--out", out, env={"MPIFED_TEST_KILL": "yes"})
@@ -544,7 +550,7 @@ def test_a_kill_takes_nothing_back(
 @pytest.mark.launch
 def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
     """In secret rounds too, of which every rank must know the same: else not three clients would be counted."""
-    client = privacy(level="client", model="central", noise="secure", delta=1e-3)
+    client = privacy(level="client", trust="central", noise="secure", delta=1e-3)
     counted = {"name": "private_algorithms:Count", "rates_by_participation": True}
     job = private(digits, privacy=client, algorithm=counted, rounds=40, stop={"epsilon": 0.8})
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
@@ -575,7 +581,7 @@ def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], writ
 def test_what_is_not_private_says_so(
     changes: dict[str, Any], private_: bool, said: str | None, digits: Path, tmp_path: Path
 ) -> None:
-    job = private(digits, privacy=privacy(**changes), record={"every": 5, "released_only": True}, rounds=2)
+    job = private(digits, privacy=privacy(**changes), record={"evaluate_every": 5, "released_only": True}, rounds=2)
     ended_with(job, tmp_path / "run")
     told = read_json(tmp_path / "run" / "run.json")
     assert told["private"] is private_
@@ -595,7 +601,7 @@ def test_what_is_not_private_says_so(
 def test_only_what_is_released(digits: Path, tmp_path: Path) -> None:
     found = {}
     for only in (True, False):
-        job = private(digits, record={"every": 5, "released_only": only})
+        job = private(digits, record={"evaluate_every": 5, "released_only": only})
         ended_with(job, tmp_path / str(only))
         found[only] = read_history(tmp_path / str(only)), read_json(tmp_path / str(only) / "run.json")["warnings"]
     (history, warnings), (whole, more) = found[True], found[False]
@@ -625,16 +631,19 @@ def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path
     assert "the server and everybody else: each client adds its own noise" in text
     assert "by the formula of the FedPDM-DP paper, which is no bound" in text
     assert "NOT PRIVATE" not in text
-    central = ("privacy.model='central'", "privacy.noise='test'", "stop.epsilon=50")
+    central = ("privacy.trust='central'", "privacy.noise='test'", "stop.epsilon=50")
     text = forecast_text(forecast(tmp_path / "job.toml", central, 2))
     assert "The server is trusted" in text and "NOT PRIVATE" in text and "is enough for all rounds" in text
-    distributed = forecast(tmp_path / "job.toml", ("privacy.model='distributed'",), 2)
+    distributed = forecast(tmp_path / "job.toml", ("privacy.trust='distributed'",), 2)
     assert "the server is NOT covered" in forecast_text(distributed)
     assert [line for line in distributed["warnings"] if "each client's answer" in line]
     assert not [line for line in found["warnings"] if "each client's answer" in line]
     asked = forecast(tmp_path / "job.toml", ("privacy.noise_multiplier=1", "stop.epsilon=50"), 2)["privacy"]
     assert asked["noise_multiplier"] == 1.0 and asked["epsilon"] > told["epsilon"]
-    write_job(tmp_path / "plain.toml", table(digits, {"name": "fedavg", "batch": 7, "step": [0.1]}))
+    write_job(
+        tmp_path / "plain.toml",
+        table(digits, {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.1}}),
+    )
     calibrated = private(digits, rounds=20, privacy=CALIBRATED)
     text = forecast_text(forecast(write_job(tmp_path / "calibrated.toml", calibrated), (), 2))
     assert "[privacy] epsilon = 2 is enough for all rounds" in text

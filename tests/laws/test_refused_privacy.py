@@ -8,11 +8,11 @@ import pytest
 from small import algorithm
 
 UPLOAD = {"noise_on": "upload"}
-AVG = {"name": "fedavg", "batch": 4, "step": [0.1]}
-PDM = {"name": "fedpdm", "batch": 4, "step_size": [0.1], "rho": 2.0, "local_steps": 2}
-SUMS = {"model": "distributed"}
+AVG = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
+PDM = {"name": "fedpdm", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}, "rho": 2.0, "local_steps": 2}
+SUMS = {"trust": "distributed"}
 PLAIN = {"name": "softmax"}
-# algorithm, [privacy], [objective], what the message says
+# algorithm, [privacy], [model], what the message says
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
     "epochs": (AVG | {"local_epochs": 1}, {}, PLAIN, ["local_epochs", "give local_steps"]),
     "a record twice": (
@@ -21,12 +21,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "any number of records": (AVG | {"local_steps": 2}, UPLOAD | {"sampling": "poisson"}, PLAIN, ["local_steps = 1"]),
     "steps that tell": (PDM | {"tolerance": 0.1}, UPLOAD, PLAIN, ["tolerance = 0", 'noise_on = "gradients"']),
     "models that remember": (PDM | {"start": "own"}, UPLOAD, PLAIN, ['start = "server"']),
-    "duals in the clear": (PDM, SUMS, PLAIN, ['model = "local"', 'level = "client"']),
+    "duals in the clear": (PDM, SUMS, PLAIN, ['trust = "local"', 'level = "client"']),
     "controls in the clear": (
-        {"name": "scaffold", "batch": 4, "step": [0.1]}, SUMS, PLAIN, ['model = "local"', 'level = "client"'],
+        {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, SUMS, PLAIN,
+        ['trust = "local"', 'level = "client"'],
     ),
     "hidden and concave": (
-        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"concave": 0.1}, ['dual = "public"', "concave = 0"],
+        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}, ['dual = "public"', "concave = 0"],
     ),
 }  # fmt: skip
 
@@ -40,12 +41,12 @@ def test_what_is_refused(case: Any) -> None:
 
 
 ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "own start, gradients": (PDM | {"start": "own", "tolerance": 0.1}, {}, PLAIN | {"concave": 0.1}),
+    "own start, gradients": (PDM | {"start": "own", "tolerance": 0.1}, {}, PLAIN | {"nonconvex_penalty": 0.1}),
     "own start, clients": (PDM | {"start": "own"}, SUMS | {"level": "client"}, PLAIN),
     "by chance, gradients": (PDM | {"local_steps": 9}, {"sampling": "poisson"}, PLAIN),
     "all records once": (AVG | {"local_steps": 5}, UPLOAD, PLAIN),
     "hidden": (PDM | {"dual": "hidden"}, UPLOAD, PLAIN),
-    "public and concave": (PDM, UPLOAD, PLAIN | {"concave": 0.1}),
+    "public and concave": (PDM, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}),
     "sums": (AVG | {"local_steps": 2}, SUMS, PLAIN),
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ended import run
+from jobs_in_python import checked
 from registry import PEOPLE_BY_CHANCE, table
 
 from mpifed.comm.transport import Alone
@@ -19,12 +20,12 @@ from mpifed.run.history import read_history, read_json, summary
 from mpifed.run.participation import round_of
 
 LIMIT_S = 40.0  # a world that ends takes 3 s; one that hangs takes for ever
-AVG = {"name": "fedavg", "batch": 5, "step": [0.3]}
+AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
 
 # --- altered on the way ------------------------------------------------------------------------------------------
 
-MASKED = {"sum": {"channel": "masked"}, "participation": {"max_dropouts": 2}}
-ENCRYPTED = {"sum": {"channel": "encrypted"}}
+MASKED = {"aggregation": {"security": "masked"}, "participation": {"max_dropouts": 2}}
+ENCRYPTED = {"aggregation": {"security": "encrypted"}}
 BOUND = r"changes\.value\.first: client 6 has a value of 1e\+09 in absolute value, outside the bound"
 # what happens, in which job: the exit code, what is said, and how many rounds stand in the history
 TROUBLES: dict[str, tuple[str, dict[str, Any], int, str, int]] = {
@@ -51,8 +52,8 @@ def test_nothing_altered_is_opened(
     name: str, ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     trouble, tables, code, said, rounds = TROUBLES[name]
-    own = {"name": "tampering:Tampered", "batch": 5, "step": [0.3]}
-    record = {"every": 1, "checkpoint_every": 1, "rows": 20}
+    own = {"name": "tampering:Tampered", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
+    record = {"evaluate_every": 1, "checkpoint_every": 1, "evaluate_rows": 20}
     given = table(digits, own, rounds=3, record=record, **tables)
     job, out = write_job(tmp_path / "job.toml", given), tmp_path / "run"
     ended = launch(ranks, "run", job, "--out", out, limit_s=LIMIT_S, env={"MPIFED_TEST_TROUBLE": trouble})
@@ -65,8 +66,8 @@ def test_nothing_altered_is_opened(
         return
     assert read_history(out)["round"].max() <= rounds
     # what was there before stands, and the run goes on once all are honest, to the bits of one without trouble
-    run(Job.check(given), Alone(), out, resume=True)
-    run(Job.check(given | {"sum": {}}), Alone(), tmp_path / "honest")
+    run(checked(given), Alone(), out, resume=True)
+    run(checked(given | {"aggregation": {}}), Alone(), tmp_path / "honest")
     assert summary(out)["model_sha256"] == summary(tmp_path / "honest")["model_sha256"]
     assert read_json(out / "run.json")["rounds"] == 3
 
@@ -77,15 +78,17 @@ PROTECTED = ["masked", "encrypted"]
 
 
 def job_of(folder: Path, **changes: Any) -> Job:
-    base: dict[str, Any] = {"rounds": 3, "record": {"every": 1, "checkpoint_every": 0, "rows": 20}}
-    return Job.check(table(folder, AVG, **(base | changes)))
+    base: dict[str, Any] = {"rounds": 3, "record": {"evaluate_every": 1, "checkpoint_every": 0, "evaluate_rows": 20}}
+    return checked(table(folder, AVG, **(base | changes)))
 
 
 def by_chance(folder: Path, channel: str, wanted: Callable[[list[int]], bool], **changes: Any) -> tuple[Job, list[int]]:
     """The first job in which as many come to each round as is `wanted`: 2 of 8 on average, each by a coin."""
     part = {"clients_per_round": 2}
     for seed in range(1000):
-        job = job_of(folder, seed=seed, participation=part, sum={"channel": channel}, **PEOPLE_BY_CHANCE, **changes)
+        job = job_of(
+            folder, seed=seed, participation=part, aggregation={"security": channel}, **PEOPLE_BY_CHANCE, **changes
+        )
         counts = [int(round_of(job, 8, index).present.sum()) for index in range(job.rounds)]
         if wanted(counts):
             return job, counts
@@ -107,9 +110,9 @@ def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> Non
 def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
     """A sum of no answers shows nobody; the model stays where it is, but for the noise."""
     job, _ = by_chance(digits, channel, lambda counts: counts[1] == 0 and min(counts[0], counts[2]) > 1)
-    job = job.model_copy(update={"sum": job.sum.model_copy(update={"min_clients": 1})})
+    job = job.model_copy(update={"sum": job.aggregation.model_copy(update={"min_clients": 1})})
     run(job, Alone(), tmp_path / "run")
-    run(job.model_copy(update={"sum": type(job.sum)()}), Alone(), tmp_path / "plain")
+    run(job.model_copy(update={"sum": type(job.aggregation)()}), Alone(), tmp_path / "plain")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "plain")["model_sha256"]
 
 
@@ -117,8 +120,8 @@ def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
 def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_path: Path) -> None:
     job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
     hashes = set()
-    for sums in ({"channel": channel, "allow": ["changes"]}, {"channel": channel, "min_clients": 1}, {}):
-        one = job_of(digits, **{**job.model_dump(exclude_none=True), "sum": sums})
+    for sums in ({"security": channel, "allow": ["changes"]}, {"security": channel, "min_clients": 1}, {}):
+        one = job_of(digits, **{**job.model_dump(exclude_none=True), "aggregation": sums})
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         run(one, Alone(), out)
         hashes.add(summary(out)["model_sha256"])
@@ -128,16 +131,18 @@ def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_
 # --- jobs that cannot be -----------------------------------------------------------------------------------------
 
 ROWS, COLUMNS = "digits", "sides"
-VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch": 7, "step": [0.5]}}
+VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch_size": 7}, "server_optimizer": {"learning_rate": 0.5}}
 # the tables, the data, and what is said
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "floats, masked": (
-        {"sum": {"channel": "masked", "numbers": "float"}}, ROWS, r'\[sum\] numbers = "float": channel = "masked"',
+        {"aggregation": {"security": "masked", "arithmetic": "float"}}, ROWS,
+        r'\[aggregation\] arithmetic = "float": security = "masked"',
     ),
     "floats, encrypted": (
-        {"sum": {"channel": "encrypted", "numbers": "float"}}, ROWS, r'\[sum\] numbers = "float": .*"encrypted"',
+        {"aggregation": {"security": "encrypted", "arithmetic": "float"}}, ROWS,
+        r'\[aggregation\] arithmetic = "float": .*"encrypted"',
     ),
-    "no such channel": ({"sum": {"channel": "secret"}}, ROWS, r"\[sum\] channel"),
+    "no such channel": ({"aggregation": {"security": "secret"}}, ROWS, r"\[aggregation\] security"),
     "nobody may leave": (
         {"participation": {"dropout_rate": 0.1}}, ROWS, r"\[participation\] dropout_rate = 0\.1: .* give max_dropouts",
     ),
@@ -148,19 +153,20 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"participation": {"max_dropouts": 3, "clients_per_round": 3}}, ROWS, "max_dropouts = 3: there are 3 clients",
     ),
     "one client in a round, masked": (
-        {"sum": {"channel": "masked"}, "participation": {"clients_per_round": 1}}, ROWS,
+        {"aggregation": {"security": "masked"}, "participation": {"clients_per_round": 1}}, ROWS,
         r"min_clients = 2: there are 1 clients in a round, ",
     ),
     "one client may be left, encrypted": (
-        {"sum": {"channel": "encrypted"}, "participation": {"clients_per_round": 4, "max_dropouts": 3}}, ROWS,
+        {"aggregation": {"security": "encrypted"}, "participation": {"clients_per_round": 4, "max_dropouts": 3}}, ROWS,
         r"min_clients = 2: there are 4 clients in a round of whom 3 may leave",
     ),
     "too few for so many to leave, masked": (
-        {"sum": {"channel": "masked"}, "participation": {"clients_per_round": 7, "max_dropouts": 3}}, ROWS,
+        {"aggregation": {"security": "masked"}, "participation": {"clients_per_round": 7, "max_dropouts": 3}}, ROWS,
         r"max_dropouts = 3: there are 7 clients in a round, and masked sums need 8",
     ),
     "too few neighbours, masked": (
-        {"sum": {"channel": "masked"}, "participation": {"max_dropouts": 2}, "masking": {"neighbours": 4}}, ROWS,
+        {"aggregation": {"security": "masked"}, "participation": {"max_dropouts": 2}, "masking": {"neighbours": 4}},
+        ROWS,
         r"max_dropouts = 2: each client has 4 others .* needs 5.*neighbours",
     ),
     "no neighbours": ({"masking": {"neighbours": 0}}, ROWS, r"\[masking\] neighbours"),
@@ -169,29 +175,32 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         r'dropout_rate = 0\.1: "vertical-sgd" needs all clients',
     ),
     "no such field": (
-        {"sum": {"channel": "masked", "allow": ["changes.weights"]}}, ROWS,
-        r'\[sum\] allow: "changes\.weights": no such field; known are changes\.',
+        {"aggregation": {"security": "masked", "allow": ["changes.weights"]}}, ROWS,
+        r'\[aggregation\] allow: "changes\.weights": no such field; known are changes\.',
     ),
-    "no such field, plain": ({"sum": {"allow": ["change"]}}, ROWS, r'\[sum\] allow: "change": no such field'),
+    "no such field, plain": ({"aggregation": {"allow": ["change"]}}, ROWS,
+    r'\[aggregation\] allow: "change": no such field'),
     "more clients than there are": (
-        {"sum": {"channel": "masked", "min_clients": 9}}, ROWS, r"\[sum\] min_clients = 9: there are 8 clients",
+        {"aggregation": {"security": "masked", "min_clients": 9}}, ROWS,
+        r"\[aggregation\] min_clients = 9: there are 8 clients",
     ),
     "no such scheme": ({"encryption": {"scheme": "rsa"}}, ROWS, r"\[encryption\] scheme"),
     "a short key": ({"encryption": {"scheme": "paillier", "key_bits": 1024}}, ROWS, r"\[encryption\] key_bits"),
     "a threshold, and some are left out": (
         {
-            "sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
+            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
             "participation": {"clients_per_round": 4},
         }, ROWS, r"clients_per_round = 4: a threshold scheme .* all 8 clients",
     ),
     "a threshold, and some leave": (
         {
-            "sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
+            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
             "participation": {"max_dropouts": 1},
         }, ROWS, r"max_dropouts = 1: a threshold scheme .* all 8 clients",
     ),
     "a transcript of floats": (
-        {"sum": {"numbers": "float"}, "record": {"transcript": 1}}, ROWS, r'\[sum\] numbers = "float"',
+        {"aggregation": {"arithmetic": "float"}, "record": {"transcript": 1}}, ROWS,
+        r'\[aggregation\] arithmetic = "float"',
     ),
 }  # fmt: skip
 
@@ -202,16 +211,16 @@ def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Pa
     folder = {ROWS: digits, COLUMNS: sides}[kind]
     given = table(folder, AVG, rounds=1) | tables
     with pytest.raises(UsageError, match=said) as caught:
-        run(Job.check(given), Alone(), tmp_path / "run")
+        run(checked(given), Alone(), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run" / "history.csv").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openfhe") is not None, reason="the library is there, and others try it")
 def test_a_threshold_scheme_without_its_library(digits: Path, tmp_path: Path) -> None:
-    tables = {"sum": {"channel": "encrypted"}, "encryption": {"scheme": "threshold-bfv"}}
+    tables = {"aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"}}
     with pytest.raises(UsageError, match=r"threshold-bfv.*openfhe"):
-        run(Job.check(table(digits, AVG, rounds=1) | tables), Alone(), tmp_path / "run")
+        run(checked(table(digits, AVG, rounds=1) | tables), Alone(), tmp_path / "run")
 
 
 @pytest.mark.launch

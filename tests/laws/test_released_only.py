@@ -11,12 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.config import Job
 from mpifed.run.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.run.history import dotted, read_history, read_json
 from mpifed.run.loop import run
@@ -25,37 +25,37 @@ from mpifed.run.setup import prepare
 from mpifed.run.show import run_text
 
 CLIENTS = 8
-AVG = {"name": "fedavg", "batch": 7, "step": [0.3]}
-NETWORK = {"network": {"name": "lte"}}
+AVG = {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.3}}
+NETWORK = {"simulated_network": {"name": "lte"}}
 LEAVING = {"dropout_rate": 0.2, "max_dropouts": 2}
 
 
 def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
     """Four of eight clients in each round of a run that records only what is released."""
     privacy = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0} | changes.pop("privacy", {})
-    record = {"every": 1, "checkpoint_every": 2, "released_only": True} | changes.pop("record", {})
+    record = {"evaluate_every": 1, "checkpoint_every": 2, "released_only": True} | changes.pop("record", {})
     part = {"clients_per_round": 4} | changes.pop("participation", {})
     return table(folder, AVG, privacy=privacy, record=record, participation=part, rounds=5, **changes)
 
 
-CENTRAL = {"level": "client", "model": "central", "delta": 1e-3}
+CENTRAL = {"level": "client", "trust": "central", "delta": 1e-3}
 COINS = CENTRAL | {"sampling": "poisson"}
 JOBS: dict[str, dict[str, Any]] = {
     "gradients": {"privacy": {"sampling": "poisson"}, "record": {"transcript": 1}},
     "gradients, network": {**NETWORK, "participation": LEAVING},
     "upload": {"privacy": {"noise_on": "upload"}},
     "distributed, masked": {
-        "privacy": {"model": "distributed", "level": "client", "delta": 1e-3}, "sum": {"channel": "masked"},
+        "privacy": {"trust": "distributed", "level": "client", "delta": 1e-3}, "aggregation": {"security": "masked"},
         "participation": LEAVING | {"clients_per_round": 6}, **NETWORK,
     },
     "drawn": {"privacy": CENTRAL, "participation": LEAVING, **NETWORK},
     "drawn, masked": {
-        "privacy": CENTRAL, "participation": LEAVING | {"clients_per_round": 6}, "sum": {"channel": "masked"},
+        "privacy": CENTRAL, "participation": LEAVING | {"clients_per_round": 6}, "aggregation": {"security": "masked"},
     },
     "coins": {"privacy": COINS, "participation": {"clients_per_round": 2}, **NETWORK},
     "coins, transcript": {"privacy": COINS, "record": {"transcript": 2}},
-    "coins, masked": {"privacy": COINS, "sum": {"channel": "masked", "min_clients": 1}, **NETWORK},
-    "coins, encrypted": {"privacy": COINS, "sum": {"channel": "encrypted", "min_clients": 1}},
+    "coins, masked": {"privacy": COINS, "aggregation": {"security": "masked", "min_clients": 1}, **NETWORK},
+    "coins, encrypted": {"privacy": COINS, "aggregation": {"security": "encrypted", "min_clients": 1}},
 }  # fmt: skip
 SECRET = ("drawn", "drawn, masked", "coins", "coins, masked", "coins, encrypted")
 
@@ -108,7 +108,7 @@ def check(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) -> None:
-    job = Job.check(private(digits, **JOBS[name]))
+    job = checked(private(digits, **JOBS[name]))
     run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "run")
     check(tmp_path / "run")
     run(job, Alone(), tmp_path / "run", resume=True)
@@ -126,7 +126,7 @@ def test_unknown_things_are_of_no_kind() -> None:
 
 
 def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) -> None:
-    run(Job.check(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
+    run(checked(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
     (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
     assert "measured without noise: train_loss" in line and "test_accuracy" not in line
 
@@ -146,7 +146,7 @@ def test_an_error_tells_its_class_alone(
     ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     """Its text names a client and a value; it is on the standard error."""
-    given = private(digits, sum={"bounds": {"changes.value": 2.0**-30}})  # of what has noise already
+    given = private(digits, aggregation={"bounds": {"changes.value": 2.0**-30}})  # of what has noise already
     ended = launch(ranks, "run", write_job(tmp_path / "job.toml", given), "--out", tmp_path / "run")
     assert ended.code == 4 and "client" in ended.text
     failure = (tmp_path / "run" / "failure.txt").read_text()
@@ -170,7 +170,7 @@ def told(run_dir: Path) -> Any:
 @pytest.mark.parametrize("name", SECRET)
 def test_nothing_public_tells_who_took_part(name: str, digits: Path, tmp_path: Path) -> None:
     """Two runs of one job draw other clients, and write the same bytes, counts and times of the network."""
-    job = Job.check(private(digits, **JOBS[name] | {"participation": {}}))
+    job = checked(private(digits, **JOBS[name] | {"participation": {}}))
     for number in (1, 2):
         run(job, Alone(), tmp_path / str(number))
     first, second = (told(tmp_path / number) for number in ("1", "2"))
@@ -183,11 +183,11 @@ def test_nothing_public_tells_who_took_part(name: str, digits: Path, tmp_path: P
 @pytest.mark.parametrize("channel", ["plain", "masked"])
 def test_what_is_expected_is_what_so_many_clients_cost(channel: str, digits: Path, tmp_path: Path) -> None:
     """Of as many as are drawn by coins on average, and of those drawn before some leave."""
-    tables = {"sum": {"channel": channel, "min_clients": 1}}
-    public = {"level": "client", "model": "distributed", "delta": 1e-3}
+    tables = {"aggregation": {"security": channel, "min_clients": 1}}
+    public = {"level": "client", "trust": "distributed", "delta": 1e-3}
     costs = []
     for number, privacy in enumerate((public, CENTRAL, COINS)):
-        run(Job.check(private(digits, privacy=privacy, **tables)), Alone(), tmp_path / str(number))
+        run(checked(private(digits, privacy=privacy, **tables)), Alone(), tmp_path / str(number))
         exchanges = read_json(tmp_path / str(number) / "run.json")["exchanges"]["changes"]
         costs.append({key: value for key, value in exchanges.items() if not key.endswith("_s")})
     assert costs[0] == costs[1] == costs[2]
@@ -197,7 +197,7 @@ def test_what_is_expected_is_what_so_many_clients_cost(channel: str, digits: Pat
 def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None:
     """So bytes tell who has left as little as who took part; and each attempt has its line in the ledger."""
     part = {"clients_per_round": 4, "dropout_rate": 0.9, "max_dropouts": 2, "attempts": 2000}
-    run(Job.check(private(digits, privacy=CENTRAL, participation=part)), Alone(), tmp_path / "run")
+    run(checked(private(digits, privacy=CENTRAL, participation=part)), Alone(), tmp_path / "run")
     found = read_json(tmp_path / "run" / "run.json")["exchanges"]["changes"]
     lines = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[1:]
     assert found["played"] == len(lines) > 5 and {json.loads(line)["clients"] for line in lines} == {"all"}
@@ -208,7 +208,7 @@ def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None
 
 
 def test_who_leaves_is_drawn_under_the_secret_key(digits: Path) -> None:
-    job = Job.check(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.5}))
+    job = checked(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.5}))
 
     def halves(key: int | None, index: int = 0, attempt: int = 0) -> bytes:
         now = leaving(job, round_of(job, 40, index, key), 2, attempt, key)
@@ -233,7 +233,7 @@ def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: 
         return now
 
     monkeypatch.setattr(loop, "leaving", noted)
-    job = Job.check(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.4, "attempts": 50}))
+    job = checked(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.4, "attempts": 50}))
     for number in (1, 2):
         seen.append({})
         run(job, Alone(), tmp_path / str(number))
@@ -243,7 +243,7 @@ def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: 
 def test_those_who_stay_are_a_uniform_draw(digits: Path) -> None:
     """Given that a round counts, no client is there more often than K of N, and none more often than another."""
     part = {"clients_per_round": 4, "dropout_rate": 0.4, "max_dropouts": 2}
-    job = Job.check(private(digits, privacy=CENTRAL, participation=part))
+    job = checked(private(digits, privacy=CENTRAL, participation=part))
     counts, rounds = np.zeros(CLIENTS), 0
     for index in range(6000):
         now = leaving(job, round_of(job, CLIENTS, index, 5), 1, 0, 5)
@@ -260,15 +260,15 @@ def test_those_who_stay_are_a_uniform_draw(digits: Path) -> None:
 REFUSED = [
     ({"privacy": COINS, "participation": LEAVING}, "a round would be void depending on how many take part"),
     ({"privacy": COINS, "participation": {"max_dropouts": 1}}, "leave both out"),
-    ({"privacy": COINS, "sum": {"channel": "masked"}}, "set min_clients = 1"),
+    ({"privacy": COINS, "aggregation": {"security": "masked"}}, "set min_clients = 1"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "said"), REFUSED, ids=["leaving", "room for leaving", "small groups"])
 def test_what_would_tell_how_many_take_part(changes: dict[str, Any], said: str, digits: Path) -> None:
     with pytest.raises(UsageError, match=said):
-        prepare(Job.check(private(digits, **changes)), Alone())
+        prepare(checked(private(digits, **changes)), Alone())
     fixed = changes | {"privacy": CENTRAL}
     if "sum" in changes:
         fixed |= {"participation": {"clients_per_round": 6}}
-    prepare(Job.check(private(digits, **fixed)), Alone())
+    prepare(checked(private(digits, **fixed)), Alone())

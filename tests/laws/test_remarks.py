@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from ended import run
+from jobs_in_python import checked
 from registry import table
 from scipy.optimize import nnls
 
@@ -37,10 +38,10 @@ class End(NamedTuple):
 
 def job_of(folder: Path, hyper: dict[str, Any], rounds: int, groups: Any = TWO) -> Job:
     """min ||w||^2 under limits on the losses of groups of classes."""
-    return Job.check(table(
-        folder, {"name": "ssca-horizontal", "batch": 60, **SOUND, **hyper}, rounds=rounds,
-        objective={"name": "softmax"}, minimize={"name": "norm"}, compute={"dtype": "float64"},
-        record={"every": rounds, "checkpoint_every": 0},
+    return checked(table(
+        folder, {"name": "ssca", "batch_size": 60, **SOUND, **hyper}, rounds=rounds,
+        model={"name": "softmax"}, minimize={"name": "norm"}, compute={"dtype": "float64"},
+        record={"evaluate_every": rounds, "checkpoint_every": 0},
         constraint=[{"name": "loss", **group, "limit": limit} for group, limit in groups],
     ))  # fmt: skip
 
@@ -95,7 +96,7 @@ def test_a_cap_below_the_multiplier(classes: Path) -> None:
 
 def test_noise_reaches_a_cap_above_the_multiplier(classes: Path) -> None:
     """Small minibatches, and steps that hardly fall: the limit is met or not by chance, and the cap is not why."""
-    noisy = {"batch": 10, "rho": [0.9, 0.1], "gamma": [0.9, 0.1], "slack_cost": 20.0}
+    noisy = {"batch_size": 10, "rho": [0.9, 0.1], "gamma": [0.9, 0.1], "slack_cost": 20.0}
     end = ended(job_of(classes, noisy, 400))
     assert typical(end.server.slack_costs).max() < 0.85 * 20
     assert end.server.slack_costs.capped.max() > 0.25
@@ -107,7 +108,13 @@ def test_noise_reaches_a_cap_above_the_multiplier(classes: Path) -> None:
 
 
 def test_noise_without_any_cap(classes: Path) -> None:
-    noisy = {"batch": 2, "rho": [0.9, 0.1], "gamma": [0.9, 0.1], "slack_cost": 1e5, "variance_reduction": "recursive"}
+    noisy = {
+        "batch_size": 2,
+        "rho": [0.9, 0.1],
+        "gamma": [0.9, 0.1],
+        "slack_cost": 1e5,
+        "variance_reduction": "recursive",
+    }
     for seed in range(1, 9):
         task = job_of(classes, noisy, 60)
         end = ended(task.model_copy(update={"seed": seed}))
@@ -146,7 +153,7 @@ def test_a_run_says_so_once_and_keeps_it(classes: Path, tmp_path: Path) -> None:
 
     for every in 10, 0:
         job = job_of(classes, {"slack_cost": 1.0}, 40).model_dump(exclude_none=True)
-        task = Job.check(job | {"record": {"every": every, "checkpoint_every": 0}})
+        task = checked(job | {"record": {"evaluate_every": every, "checkpoint_every": 0}})
         run(task, Alone(), tmp_path / str(every))
         found = read_json(tmp_path / str(every) / "run.json")["warnings"]
         assert [one[:13] for one in found] == ["constraint 1:", "constraint 2:"]

@@ -21,8 +21,13 @@ pytestmark = pytest.mark.launch
 @pytest.fixture
 def job(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
     """FedAvg with partial participation, in which client 6 may have trouble in round 5."""
-    own = {"name": "own_algorithms:Troubled", "batch": 5, "step": [0.3, 0.2], "local_steps": 2}
-    record = {"every": 3, "checkpoint_every": 2}
+    own = {
+        "name": "own_algorithms:Troubled",
+        "batch_size": 5,
+        "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}},
+        "local_steps": 2,
+    }
+    record = {"evaluate_every": 3, "checkpoint_every": 2}
     return write_job(
         tmp_path / "job.toml",
         table(skewed, own, rounds=ROUNDS, record=record, participation={"clients_per_round": 9}, seed=4),
@@ -88,10 +93,18 @@ def test_clients_with_a_memory_and_noise(
     skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     """Dual variables of the absent too, and the noise of a test; on other numbers of ranks each time."""
-    own = {"name": "fedpdm", "batch": 5, "step_size": [0.3, 0.2], "rho": 2.0, "local_steps": 2, "start": "own"}
+    own = {
+        "name": "fedpdm",
+        "batch_size": 5,
+        "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}},
+        "rho": 2.0,
+        "local_steps": 2,
+        "start": "own",
+    }
     privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "level": "client"}
     task = table(
-        skewed, own, rounds=6, record={"every": 3, "checkpoint_every": 0}, participation={"clients_per_round": 4},
+        skewed, own, rounds=6, record={"evaluate_every": 3, "checkpoint_every": 0},
+        participation={"clients_per_round": 4},
         privacy=privacy, regularizer={"name": "l1", "weight": 1e-3}, data={"path": str(skewed), "block": 2},
     )  # fmt: skip
     job, out = write_job(tmp_path / "memory.toml", task), tmp_path / "run"
@@ -174,7 +187,7 @@ def test_what_never_began_is_begun(job: Path, whole: Path, launch: Callable[...,
 def test_resume_is_refused_where_it_cannot_be(job: Path, whole: Path, launch: Callable[..., Any]) -> None:
     for arguments, code, said in (
         (("--out", whole), 2, "holds a run already"),
-        (("--out", whole, "--resume", "--set", "algorithm.batch=6"), 2, "algorithm.batch: 5 before, 6 now"),
+        (("--out", whole, "--resume", "--set", "algorithm.batch_size=6"), 2, "algorithm.batch_size: 5 before, 6 now"),
         (("--out", whole, "--resume", "--set", "seed=5"), 2, "seed: 4 before, 5 now"),
         (("--out", whole, "--resume", "--set", "data.block=2"), 2, "data.block: 1 before, 2 now"),
     ):

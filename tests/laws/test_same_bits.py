@@ -18,11 +18,15 @@ RANKS = [2, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 7)
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 4
 PROGRAM = Path(__file__).with_name("sweeps.py")
-BLOCKS = {"sum": {"numbers": "exact-blocks"}}
+BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
 ALL = [  # and sums of blocks, which are rounded whole
     *CASES,
     Case("ssca-horizontal", {**SIZES, "start": "paper"}, BLOCKS),
-    Case("fedavg", {"batch": 7, "step": [0.5, 0.1], "local_steps": 1}, BLOCKS),
+    Case(
+        "fedavg",
+        {"batch_size": 7, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.1}}, "local_steps": 1},
+        BLOCKS,
+    ),
 ]
 UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
 
@@ -50,7 +54,7 @@ def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
     found = {}
     for number, cases in enumerate(alike.values()):
         even, uneven = folders[cases[0].split]
-        job = table(even, {}, rounds=ROUNDS, record={"every": ROUNDS, "checkpoint_every": 0}) | cases[0].tables
+        job = table(even, {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0}) | cases[0].tables
         some = 8 if cases[0].split == "rows" else 5
         job["participation"] = {} if cases[0].everybody else {"clients_per_round": some}
         job["sweep"] = {

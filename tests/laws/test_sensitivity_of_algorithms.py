@@ -17,10 +17,10 @@ from mpifed.core.round import Round
 
 CLIENTS, S, P, G, B = 60, 12, 4, 0.8, 3  # B rows of S in a minibatch
 STEP, MU, RHO = 0.3, 0.9, 4.0
-AVG = {"name": "fedavg", "batch": B, "step": [STEP]}
-PROX = {"name": "fedprox", "batch": B, "step": [STEP], "mu": MU}
-SCAFFOLD = {"name": "scaffold", "batch": B, "step": [STEP]}
-PDM = {"name": "fedpdm", "batch": B, "step_size": [STEP], "rho": RHO}
+AVG = {"name": "fedavg", "batch_size": B, "client_optimizer": {"learning_rate": STEP}}
+PROX = {"name": "fedprox", "batch_size": B, "client_optimizer": {"learning_rate": STEP}, "mu": MU}
+SCAFFOLD = {"name": "scaffold", "batch_size": B, "client_optimizer": {"learning_rate": STEP}}
+PDM = {"name": "fedpdm", "batch_size": B, "client_optimizer": {"learning_rate": STEP}, "rho": RHO}
 FIXED = {"noise_on": "upload", "clip": G, "distribution": "float"}  # nothing is rounded
 LEFT_OUT = FIXED | {"adjacency": "add-remove", "sampling": "poisson"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -33,8 +33,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scaffold, 2 steps": (SCAFFOLD | {"local_steps": 2}, FIXED),
     "fedpdm": (PDM, FIXED),
     "fedpdm, left out": (PDM, LEFT_OUT),
-    "fedpdm, fedpd": (PDM | {"step": "fedpd", "step_size": [1.5], "local_steps": 3}, FIXED),
-    "fedpdm, paper": (PDM | {"step": "paper", "step_size": [0.1], "local_steps": 2}, FIXED),
+    "fedpdm, fedpd": (
+        PDM | {"local_rule": "fedpd", "client_optimizer": {"learning_rate": 1.5}, "local_steps": 3},
+        FIXED,
+    ),
+    "fedpdm, paper": (
+        PDM | {"local_rule": "paper", "client_optimizer": {"learning_rate": 0.1}, "local_steps": 2},
+        FIXED,
+    ),
     "fedpdm, 4 steps": (PDM | {"local_steps": 4}, FIXED),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -96,9 +102,9 @@ def random_pair(case: Any, rng: Any, outputs: int, shard: type, dtype: str) -> A
 
 OBJECTIVES = {
     "least squares": (CONVEX, 1),
-    "softmax": ({"name": "softmax", "penalty": 0.2}, 3),
-    "concave penalty": ({"name": "one-vs-rest", "concave": 0.5}, 3),
-    "network": ({"name": "network", "hidden": 3}, 3),
+    "softmax": ({"name": "softmax", "l2": 0.2}, 3),
+    "concave penalty": ({"name": "one-vs-rest", "nonconvex_penalty": 0.5}, 3),
+    "network": ({"name": "mlp", "hidden": 3}, 3),
 }
 
 
@@ -106,7 +112,7 @@ OBJECTIVES = {
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 @every_case
 def test_no_pair_is_further_apart(case: Any, objective: Any, dtype: str, array_shard: Any) -> None:
-    if case[1].get("adjacency") == "add-remove" and objective[0]["name"] == "network":
+    if case[1].get("adjacency") == "add-remove" and objective[0]["name"] == "mlp":
         objective = OBJECTIVES["softmax"]  # whose records without features have no gradient at all
     one, rng, worst = made(case, *objective, dtype), np.random.default_rng(5), 0.0
     for index in range(8):
@@ -168,7 +174,7 @@ def test_the_worst_pair(case: Any, array_shard: Any) -> None:
 @pytest.mark.parametrize("privacy", [{}, {"adjacency": "add-remove", "sampling": "poisson"}], ids=str)
 def test_a_gradient(table: dict[str, Any], privacy: dict[str, Any], array_shard: Any) -> None:
     """Noise on the gradients: with a multiplier of 1 its standard deviation is the distance of the worst pair."""
-    table, now = table | {"batch": S}, at()  # so that the record is in it
+    table, now = table | {"batch_size": S}, at()  # so that the record is in it
     one, noisy = (made((table, privacy | {"clip": G, "noise_multiplier": z}), CONVEX) for z in (0.0, 1.0))
     still = block_of([(np.zeros((S, P)), np.zeros(S))] * CLIENTS, array_shard)
     deviation = answers(noisy, still, now)[1].std()
@@ -180,14 +186,16 @@ def test_a_gradient(table: dict[str, Any], privacy: dict[str, Any], array_shard:
     assert distances(one, pair, now).max() == pytest.approx(deviation, rel=0.2)
 
 
-@pytest.mark.parametrize("objective", [{"penalty": 0.4}, {"concave": 0.9}, {"penalty": 0.1, "concave": 4.0}], ids=str)
+@pytest.mark.parametrize(
+    "objective", [{"l2": 0.4}, {"nonconvex_penalty": 0.9}, {"l2": 0.1, "nonconvex_penalty": 4.0}], ids=str
+)
 @pytest.mark.parametrize("table", [AVG, PROX, SCAFFOLD, PDM], ids=lambda table: str(table["name"]))
 def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: dict[str, Any]) -> None:
     """The public part of a step stretches a difference by the largest slope that it has anywhere."""
     one = made((table | {"local_steps": 2}, FIXED), {"name": "softmax", **objective}, 3)
     eta = 1 / (RHO + 1 / STEP) if table is PDM else STEP
     w = np.linspace(-3, 3, 60_001)
-    pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("penalty", 0.0)
+    pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("l2", 0.0)
     moved = w - eta * (pull * w + objective.get("concave", 0.0) * 2 * w / (1 + w**2) ** 2)
     stretch = np.abs(np.diff(moved) / np.diff(w)).max()
     gain = 2 if table is PDM else 1
@@ -201,7 +209,7 @@ def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: d
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_all_of_a_client(table: dict[str, Any], adjacency: str, array_shard: Any) -> None:
     """Other rows, and other states: 2 G at the most, and G when it is left out; and just that."""
-    case = (table | {"local_steps": 3}, {"level": "client", "model": "distributed", "clip": G, "adjacency": adjacency})
+    case = (table | {"local_steps": 3}, {"level": "client", "trust": "distributed", "clip": G, "adjacency": adjacency})
     one, rng, worst = made(case, CONVEX), np.random.default_rng(2), 0.0
     for index in range(3):
         blocks = [block_of(list(zip(*records(rng, 1, (CLIENTS, S)), strict=True)), array_shard) for _ in range(2)]
@@ -215,9 +223,15 @@ def test_all_of_a_client(table: dict[str, Any], adjacency: str, array_shard: Any
 
 HIDDEN = {
     "1 step": PDM | {"dual": "hidden"},
-    "1 long step": PDM | {"dual": "hidden", "step_size": [3.0]},
+    "1 long step": PDM | {"dual": "hidden", "client_optimizer": {"learning_rate": 3.0}},
     "3 steps": PDM | {"dual": "hidden", "local_steps": 3},
-    "fedpd": PDM | {"dual": "hidden", "step": "fedpd", "step_size": [1.4, 0.2], "local_steps": 2},
+    "fedpd": PDM
+    | {
+        "dual": "hidden",
+        "local_rule": "fedpd",
+        "client_optimizer": {"learning_rate": {"initial": 1.4, "exponent": 0.2}},
+        "local_steps": 2,
+    },
 }
 
 
@@ -226,7 +240,7 @@ HIDDEN = {
 def test_hidden_duals(table: dict[str, Any], penalty: float, array_shard: Any) -> None:
     """Over rounds of which a client takes part in some, the server's models being any, and what both have sent."""
     case, rng = (table, FIXED), np.random.default_rng(4)
-    one = made(case, CONVEX | {"penalty": penalty})
+    one = made(case, CONVEX | {"l2": penalty})
     ratios = np.zeros(8)
     for _ in range(8):
         pair = random_pair(case, rng, 1, array_shard, "float64")
@@ -256,7 +270,7 @@ def test_the_worst_of_hidden_duals(array_shard: Any) -> None:
 
     The noise for a public dual, as (19) has it, would not be enough.
     """
-    table = PDM | {"dual": "hidden", "step_size": [0.05], "batch": S}
+    table = PDM | {"dual": "hidden", "client_optimizer": {"learning_rate": 0.05}, "batch_size": S}
     one, public = made((table, FIXED), CONVEX), made((table | {"dual": "public"}, FIXED), CONVEX)
     X, y = np.zeros((CLIENTS, S, P)), np.zeros((CLIENTS, S))
     X[:, 0, 0], y[:, 0] = 1e9, 1e12

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ended import run
+from jobs_in_python import checked
 from registry import CASES, SIZES, Case, table
 
 from mpifed.cli import main
@@ -18,7 +19,6 @@ from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
 from mpifed.run.history import read_model, summary
 from mpifed.run.measure import measure
 from mpifed.run.setup import prepare
@@ -33,9 +33,9 @@ def vertical(columns: Path) -> dict[str, Any]:
         "name": "vertical",
         "rounds": ROUNDS,
         "data": {"path": str(columns)},
-        "objective": {"name": "least-squares"},
-        "algorithm": {"name": "own_algorithms:VerticalLeastSquares", "batch": BATCH, "step": STEP},
-        "record": {"every": 0, "checkpoint_every": 4},
+        "model": {"name": "least-squares"},
+        "algorithm": {"name": "own_algorithms:VerticalLeastSquares", "batch_size": BATCH, "step": STEP},
+        "record": {"evaluate_every": 0, "checkpoint_every": 4},
         "compute": {"dtype": "float64"},
     }
 
@@ -60,7 +60,7 @@ def plain_loop(data: Path, present: Callable[[int], list[int]]) -> np.ndarray:
 
 
 def test_against_a_plain_loop(vertical: dict[str, Any], columns: Path, tmp_path: Path) -> None:
-    result = run(Job.check(vertical), Alone(), tmp_path / "run")
+    result = run(checked(vertical), Alone(), tmp_path / "run")
     expected = plain_loop(columns, lambda t: list(range(5)))
     assert abs(expected).max() > 0.1
     # scores and gradients are rounded to multiples of 2^-40
@@ -74,7 +74,7 @@ def test_absent_clients_neither_speak_nor_hear(vertical: dict[str, Any], columns
         chosen = Round(t, 1, np.ones(5, dtype=bool)).rng("participation").choice(5, 3, replace=False)
         return sorted(chosen.tolist())
 
-    result = run(Job.check(vertical), Alone(), tmp_path / "run")
+    result = run(checked(vertical), Alone(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first[:, 0], plain_loop(columns, present), rtol=0, atol=1e-10)
 
 
@@ -101,7 +101,7 @@ def test_same_bits_and_exact_resume_with_client_states(
 
 def test_checkpoints_hold_client_states_side_by_side(vertical: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run(Job.check(vertical), Alone(), out)
+    run(checked(vertical), Alone(), out)
     newest = sorted((out / "checkpoint").iterdir())[-1]
     assert newest.name == f"round-{ROUNDS:08d}"
     files = sorted(path.name for path in newest.glob("clients-*.h5"))
@@ -118,7 +118,9 @@ def test_checkpoints_hold_client_states_side_by_side(vertical: dict[str, Any], t
 
 
 def test_bytes_are_those_of_a_deployment(vertical: dict[str, Any], tmp_path: Path) -> None:
-    result = run(Job.check(vertical | {"record": {"every": 1, "checkpoint_every": 0}}), Alone(), tmp_path / "run")
+    result = run(
+        checked(vertical | {"record": {"evaluate_every": 1, "checkpoint_every": 0}}), Alone(), tmp_path / "run"
+    )
     up = 8 * (BATCH + 13)  # scores and gradients, an int64 each
     down = 2 * 8 + 8 * BATCH  # two questions of one float64, and the sum of the scores
     assert result.columns["up_bytes"] == ROUNDS * 5 * up
@@ -129,7 +131,7 @@ def test_the_users_own_check_is_heard(vertical: dict[str, Any], regression: Path
     from mpifed.core.errors import UsageError
 
     with pytest.raises(UsageError, match="needs data split by columns"):
-        run(Job.check(vertical | {"data": {"path": str(regression)}}), Alone(), tmp_path / "run")
+        run(checked(vertical | {"data": {"path": str(regression)}}), Alone(), tmp_path / "run")
 
 
 # --- the package's own vertical algorithms -----------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
     """Nor who holds them, nor who sends the head's gradient: in rounds, the set-up and all that is measured."""
 
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
-        job = Job.check(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
+        job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
         at = prepare(job, Alone())
         shards = [shard for block in at.federation.blocks for shard in block.shards]
         for shard in shards:
@@ -178,14 +180,14 @@ def test_data_split_by_columns_and_data_of_one_client_give_the_same(name: str, s
     made = CliRunner().invoke(main, ["data", "digits", "--split", "columns", "--clients", "1", "--out", str(whole)])
     assert made.exit_code == 0, made.output
     algorithm = {
-        "ssca": {"name": "ssca-vertical", **SIZES, "slack_cost": 20.0},
-        "sgd": {"name": "vertical-sgd", "batch": 7, "step": [0.5]},
+        "ssca": {"name": "ssca", **SIZES, "slack_cost": 20.0},
+        "sgd": {"name": "vertical-sgd", "batch_size": 7, "server_optimizer": {"learning_rate": 0.5}},
     }[name]
     tables = {"constraint": [{"name": "loss", "classes": [1, 2], "limit": 1.0}]} if name == "ssca" else {}
     found = []
     for number, folder in enumerate((whole, scattered)):
         job = table(folder, algorithm, compute={"dtype": "float64"}, **tables)
-        found.append(run(Job.check(job), Alone(), tmp_path / str(number)))
+        found.append(run(checked(job), Alone(), tmp_path / str(number)))
     for (_, one), (_, other) in zip(leaves(found[0].model), leaves(found[1].model), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
     for column in ("objective", "train_loss", "kkt_residual"):
@@ -199,7 +201,7 @@ def test_sparse_and_dense_columns_give_the_same(tmp_path: Path) -> None:
         for label in [0, 1, 2] * 20
     ]
     (tmp_path / "rows.svm").write_text("".join(rows))
-    algorithm = {"name": "ssca-vertical", **SIZES, "slack_cost": 20.0, "label_holder": 1}
+    algorithm = {"name": "ssca", **SIZES, "slack_cost": 20.0, "label_holder": 1}
     found = []
     for stored in ("sparse", "dense"):
         folder = tmp_path / stored
@@ -207,7 +209,7 @@ def test_sparse_and_dense_columns_give_the_same(tmp_path: Path) -> None:
         made = CliRunner().invoke(main, [*command, "--clients", "3", "--out", str(folder)])
         assert made.exit_code == 0, made.output
         job = table(folder, algorithm, compute={"dtype": "float64"}, constraint=[{"name": "loss", "limit": 1.0}])
-        found.append(run(Job.check(job), Alone(), tmp_path / f"run-{stored}"))
+        found.append(run(checked(job), Alone(), tmp_path / f"run-{stored}"))
     np.testing.assert_allclose(found[0].model.first, found[1].model.first, rtol=0, atol=1e-10)
     for column in ("objective", "kkt_residual"):
         assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-8)

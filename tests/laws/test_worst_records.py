@@ -14,19 +14,19 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 
 S, P, L = 12, 5, 3
-AVG = {"name": "fedavg", "batch": S, "step": [0.3]}
+AVG = {"name": "fedavg", "batch_size": S, "client_optimizer": {"learning_rate": 0.3}}
 TARGETS = {"name": "least-squares"}
 SOFTMAX, BIASED = {"name": "softmax"}, {"name": "softmax", "bias": True}
 MODELS: dict[str, dict[str, Any]] = {
     "gradients": {},
     "gradients, by chance": {"sampling": "poisson", "adjacency": "add-remove"},
     "local": {"noise_on": "upload"},
-    "distributed": {"model": "distributed"},
-    "central": {"model": "central"},
-    "central, by chance": {"model": "central", "sampling": "poisson"},
+    "distributed": {"trust": "distributed"},
+    "central": {"trust": "central"},
+    "central, by chance": {"trust": "central", "sampling": "poisson"},
     "clients": {"level": "client"},
-    "clients, distributed": {"level": "client", "model": "distributed"},
-    "clients, central": {"level": "client", "model": "central"},
+    "clients, distributed": {"level": "client", "trust": "distributed"},
+    "clients, central": {"level": "client", "trust": "central"},
 }
 BAD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 1e300, "largest": float(np.finfo("f8").max)}
 
@@ -45,7 +45,7 @@ def after(one: Any, rows: Any, shard: type) -> Any:
     return np.concatenate([leaf.ravel() for _, leaf in leaves(found)])
 
 
-@pytest.mark.parametrize("objective", [SOFTMAX, BIASED, {"name": "network", "hidden": 3}], ids=str)
+@pytest.mark.parametrize("objective", [SOFTMAX, BIASED, {"name": "mlp", "hidden": 3}], ids=str)
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -88,9 +88,9 @@ def apart(settings: dict[str, Any], pair: Any, shard: type) -> tuple[Any, Any]:
 
     All rows are drawn, in their order.
     """
-    settings = {"model": "central", "clip": 1.0, "noise_multiplier": 3.0} | settings
+    settings = {"trust": "central", "clip": 1.0, "noise_multiplier": 3.0} | settings
     rows, features = len(pair[0][1]), pair[0][0].shape[1]
-    table = {"name": "fedavg", "batch": rows, "step": [0.3]}
+    table = {"name": "fedavg", "batch_size": rows, "client_optimizer": {"learning_rate": 0.3}}
     one = algorithm(table, settings, [rows], features, 1, {"name": "least-squares"}, dtype="float32")
     (exchange,), now, sent = one.exchanges, at(), []
     for X, y in pair:
@@ -112,7 +112,7 @@ def test_sums_that_float32_would_move_apart(name: str, sparse: bool, array_shard
     """
     large = 2.0 * (1 - 2.0**-19) if name == "exchanged" else 1 - 2.0**-19
     y = np.full(ROWS, 2.0**-13 * (1 + 2.0**-10))
-    y[0], y[1 : 4097] = large / (2 if name == "exchanged" else 1), 0.5
+    y[0], y[1:4097] = large / (2 if name == "exchanged" else 1), 0.5
     y[1] = {"exchanged": 0.25, "left out": 0.0}[name]
     pair = []
     for own in (1.0, -1.0 if name == "exchanged" else 0.0):
@@ -161,8 +161,8 @@ def test_a_row_that_is_not_drawn_moves_no_other(
     features: int, hidden: int, rows: int, array_shard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where scores are nothing but rounding, a product of another size would turn every row's gradient round."""
-    table, settings = AVG | {"batch": rows}, SUMS["left out"] | {"noise_on": "upload", "clip": 1.0}
-    one = algorithm(table, settings, [rows], features, 10, {"name": "network", "hidden": hidden})
+    table, settings = AVG | {"batch_size": rows}, SUMS["left out"] | {"noise_on": "upload", "clip": 1.0}
+    one = algorithm(table, settings, [rows], features, 10, {"name": "mlp", "hidden": hidden})
     rng = np.random.default_rng(1)
     block = block_of([(cancelling(one, rows), rng.integers(0, 10, rows))], array_shard)
     model, found = one.start_server(at(1, -1)).model, []
@@ -192,7 +192,7 @@ def test_tiny_times_huge(feature: float, target: float, array_shard: Any) -> Non
 
 # --- local steps that diverge ----------------------------------------------------------------------------------------
 
-PROX = {"name": "fedprox", "batch": 1, "step": [1.0]}
+PROX = {"name": "fedprox", "batch_size": 1, "client_optimizer": {"learning_rate": 1.0}}
 
 
 @pytest.mark.parametrize(("mu", "steps"), [(12.0, 4), (3.1, 12), (2.5, 20)])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from test_transport import around_a_piece, worlds
 
 from mpifed.comm.sums import make_sum
@@ -174,9 +175,9 @@ def test_one_process_alone() -> None:
 LAWS = str(Path(__file__).parents[1] / "laws")  # holds `channel_algorithms`
 CHANNELS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "masked": {"sum": {"channel": "masked"}},
-    "masked, sparse": {"sum": {"channel": "masked"}, "masking": {"neighbours": 6}},
-    "encrypted": {"sum": {"channel": "encrypted"}},
+    "masked": {"aggregation": {"security": "masked"}},
+    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
+    "encrypted": {"aggregation": {"security": "encrypted"}},
 }
 
 
@@ -184,11 +185,11 @@ def gossip(folder: Path, **changes: Any) -> Job:
     """Sums for clients and for the server; rounds of which some are void, and clients who leave at every half."""
     base: dict[str, Any] = {
         "name": "mpi", "rounds": 8, "seed": 157, "data": {"path": str(folder), "block": 2},
-        "objective": {"name": "softmax"}, "algorithm": {"name": "channel_algorithms:Gossip"},
+        "model": {"name": "softmax"}, "algorithm": {"name": "channel_algorithms:Gossip"},
         "participation": {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2},
-        "record": {"every": 4, "checkpoint_every": 0},
+        "record": {"evaluate_every": 4, "checkpoint_every": 0},
     }  # fmt: skip
-    return Job.check(base | changes)
+    return checked(base | changes)
 
 
 @pytest.mark.parametrize("dedicated", [False, True])
@@ -265,11 +266,11 @@ def test_all_ranks_refuse_a_sum_of_one(
     monkeypatch.syspath_prepend(LAWS)
     monkeypatch.setattr(fit, "_wrong_secret", lambda job, algorithm: [])
     privacy = {
-        "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "model": "central",
+        "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "trust": "central",
         "sampling": "poisson", "adjacency": "add-remove", "accountant": "rdp",
     }  # fmt: skip
-    avg = {"name": "fedavg", "batch": 4, "step": [0.3]}
-    part, record = {"clients_per_round": 2}, {"every": 0, "checkpoint_every": 0}
+    avg = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.3}}
+    part, record = {"clients_per_round": 2}, {"evaluate_every": 0, "checkpoint_every": 0}
     tables = {"algorithm": avg, "privacy": privacy, "participation": part, "record": record, **CHANNELS[channel]}
     job = gossip(skewed, rounds=100, **tables)
     for transport in worlds():

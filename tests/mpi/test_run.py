@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from ended import run
+from jobs_in_python import checked
 from test_transport import worlds
 
 from mpifed.comm.federation import Federation
@@ -34,12 +35,13 @@ def job(folder: Path, **changes: Any) -> Job:
         "name": "mpi",
         "rounds": 5,
         "data": {"path": str(folder), "block": 2},
-        "objective": {"name": "network", "hidden": 5, "penalty": 1e-3},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.3], "local_steps": 2},
-        "record": {"every": 2, "checkpoint_every": 2},
+        "model": {"name": "mlp", "hidden": 5, "l2": 1e-3},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 2},
+        "client_optimizer": {"learning_rate": 0.3},
+        "record": {"evaluate_every": 2, "checkpoint_every": 2},
         "participation": {"clients_per_round": 6},
     }
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def sha256(result: Any) -> str:
@@ -61,13 +63,13 @@ def test_same_bits(skewed: Path, shared_tmp_path: Path, dedicated: bool, tmp_pat
 
 
 CONSTRAINED = {
-    "algorithm": {"name": "ssca-horizontal", "batch": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 20.0},
+    "algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "slack_cost": 20.0},
     "constraint": [{"name": "loss", "classes": [0, 1, 2], "limit": 1.5}, {"name": "norm", "limit": 9.0}],
 }
 
 
 def vertical(folder: Path, **changes: Any) -> Job:
-    algorithm = CONSTRAINED["algorithm"] | {"name": "ssca-vertical", "label_holder": 3}
+    algorithm = CONSTRAINED["algorithm"] | {"name": "ssca", "label_holder": 3}
     return job(folder, **({**CONSTRAINED, "algorithm": algorithm, "participation": {}} | changes))
 
 
@@ -94,7 +96,7 @@ def test_same_bits_with_constraints(
 def test_float_sums_on_columns_are_close(scattered: Path, shared_tmp_path: Path, tmp_path: Path) -> None:
     expected = run(vertical(scattered, compute={"dtype": "float64"}), Alone(), tmp_path / "alone")
     for transport in worlds():
-        floats = vertical(scattered, sum={"numbers": "float"}, compute={"dtype": "float64"})
+        floats = vertical(scattered, aggregation={"arithmetic": "float"}, compute={"dtype": "float64"})
         result = run(floats, transport, shared_tmp_path / f"on-{transport.size}")
         if result is not None:
             np.testing.assert_allclose(result.model.first, expected.model.first, rtol=0, atol=1e-9)
@@ -115,7 +117,7 @@ def test_not_certified_is_everybodys_end(skewed: Path, shared_tmp_path: Path) ->
 def test_float_sums_are_close(skewed: Path, shared_tmp_path: Path, tmp_path: Path) -> None:
     expected = run(job(skewed, compute={"dtype": "float64"}), Alone(), tmp_path / "alone")
     for transport in worlds():
-        floats = job(skewed, sum={"numbers": "float"}, compute={"dtype": "float64"})
+        floats = job(skewed, aggregation={"arithmetic": "float"}, compute={"dtype": "float64"})
         result = run(floats, transport, shared_tmp_path / f"on-{transport.size}")
         if result is not None:
             np.testing.assert_allclose(result.model.first, expected.model.first, rtol=0, atol=1e-10)
@@ -142,7 +144,7 @@ def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path
         with pytest.raises(DataError, match="no such"):
             run(job(shared_tmp_path / "nothing"), transport, out)
         with pytest.raises(UsageError, match="no such field"):
-            run(job(skewed, sum={"bounds": {"changes.nothing": 1.0}}), transport, out)
+            run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), transport, out)
 
 
 # --- the federation, with exchanges of the test's own ------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jobs_in_python import checked
 
 from mpifed.comm.nodes import NodeMap
 from mpifed.comm.placement import place
@@ -20,9 +21,10 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 def job(folder: Path, **data: object) -> Job:
-    return Job.check({
-        "name": "staged", "rounds": 2, "data": {"path": str(folder), **data}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]}, "record": {"every": 1},
+    return checked({
+        "name": "staged", "rounds": 2, "data": {"path": str(folder), **data}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 1},
     })  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jobs_in_python import checked
 from paper import model_flat
 
 from mpifed.comm.transport import Alone
@@ -41,10 +42,10 @@ def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job
     """A job in float64 without any measuring; what is summed in floats has no grid."""
     table: dict[str, Any] = {
         "name": "reference", "rounds": 4, "seed": SEED, "data": {"path": str(folder)}, "algorithm": algorithm,
-        "objective": {"name": "softmax", "bias": True, "penalty": 1e-2}, "sum": {"numbers": "float"},
-        "record": {"every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+        "model": {"name": "softmax", "bias": True, "l2": 1e-2}, "aggregation": {"arithmetic": "float"},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 # --- the product ---------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
     They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
     """
-    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch"]
+    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch_size"]
     now, privacy = Round(t - 1, task.seed, np.zeros(0, dtype=bool)), task.privacy
     one, rows = np.array([client]), np.array([size])
     if privacy is not None and privacy.sampling == "poisson" and privacy.level == "sample":
@@ -129,11 +130,11 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
 def gradient_of(task: Job, outputs: int) -> Gradient:
     """That of the job's objective; under [privacy] every sample's is clipped, and a batch counts as `batch` of them."""
-    objective = task.objective
+    objective = task.model
     slope = {
         "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
     }[objective["name"]]  # fmt: skip
-    mu, beta, private = objective.get("penalty", 0.0), objective.get("concave", 0.0), task.privacy is not None
+    mu, beta, private = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0), task.privacy is not None
     clip = np.inf if task.privacy is None else task.privacy.bound * HAIR
 
     def gradient(w: Any, X: Any, y: Any) -> Any:
@@ -144,7 +145,7 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
             down = slope(x @ W + (bias if len(bias) else 0), label)
             own = np.concatenate([np.outer(x, down).ravel(), down if len(bias) else []])
             own = own * min(1.0, clip / np.linalg.norm(own))
-            total = total + own / (task.algorithm["batch"] if private else len(y))
+            total = total + own / (task.algorithm["batch_size"] if private else len(y))
         return total
 
     return gradient

@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jobs_in_python import checked
 from loops import present
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.core.round import Round
 from mpifed.run.config import Job
 from mpifed.shards.store import open_federation
 
 PENALTY = 1e-2
-SGD = {"batch": 6, "step": [1.5, 0.5, 2.0], "local_steps": 4}
+SGD = {
+    "batch_size": 6,
+    "client_optimizer": {"learning_rate": {"initial": 1.5, "exponent": 0.5, "offset": 2.0}},
+    "local_steps": 4,
+}
 OVERLAPPING = """client,rows,columns
 0,0-29 60-79,0-19
 1,0-29 60-79,20-63
@@ -67,15 +72,15 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     """A job in float64, sums in floats, without any measuring."""
     table: dict[str, Any] = {
         "name": "rival", "rounds": 4, "seed": 11, "data": {"path": str(folder), "block": 2}, "algorithm": algorithm,
-        "objective": {"name": "hinge", "penalty": PENALTY}, "sum": {"numbers": "float"},
-        "record": {"every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+        "model": {"name": "hinge", "l2": PENALTY}, "aggregation": {"arithmetic": "float"},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
     """The rows of each local step of one client in round t = 1, 2, ..."""
-    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch"]
+    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch_size"]
     steps, epochs = job.algorithm.get("local_steps"), job.algorithm.get("local_epochs")
     count = epochs * size if epochs else steps * batch
     drawn = now.draw("minibatch", np.array([client]), np.array([size]), count)[0]
@@ -85,13 +90,12 @@ def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
 
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:
     """[p] w after one client's local steps on hinge (or logistic) loss + PENALTY ||w||^2 + mu/2 ||w - pulled||^2."""
-    a, decay, b = job.algorithm["step"]
-    step = a / (b + t**decay)
+    step = step_size(job.client_optimizer["learning_rate"], t)
     for rows in minibatches(job, t, client, len(cell.t)):
         slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
         for i in rows:
             margin = cell.t[i] * (cell.X[i] @ w)
-            if job.objective["name"] == "hinge":
+            if job.model["name"] == "hinge":
                 slope = slope - (margin < 1) * cell.t[i] * cell.X[i] / len(rows)
             else:
                 slope = slope - cell.t[i] * cell.X[i] / (1 + np.exp(margin)) / len(rows)

@@ -6,13 +6,14 @@ product only the data, the rows drawn and the starting model are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from ended import run
+from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
@@ -45,9 +46,10 @@ def all_digits(shared: Path, split: str, clients: int) -> Path:
 
 def job(folder: Path, algorithm: dict[str, Any], objective: dict[str, Any], rounds: int, **more: Any) -> Job:
     """A job in float64 that measures at its end alone; its minibatches meet constraints, miss them and are cut off."""
-    return Job.check({
-        "name": "reference", "rounds": rounds, "seed": 26, "data": {"path": str(folder)}, "objective": objective,
-        "algorithm": algorithm, "record": {"every": rounds, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
+    return checked({
+        "name": "reference", "rounds": rounds, "seed": 26, "data": {"path": str(folder)}, "model": objective,
+        "algorithm": algorithm, "record": {"evaluate_every": rounds, "checkpoint_every": 0},
+        "compute": {"dtype": "float64"},
         **more,
     })  # fmt: skip
 
@@ -59,8 +61,12 @@ def play(task: Job, out: Path) -> Result:
     return result
 
 
-def step_size(setting: Sequence[float], t: int) -> float:
+def step_size(setting: Sequence[float] | Mapping[str, float] | float, t: int) -> float:
     """a / t^alpha"""
+    if isinstance(setting, Mapping):
+        return float(setting["initial"] / (setting.get("offset", 0.0) + t ** setting["exponent"]))
+    if isinstance(setting, float):
+        return setting
     return float(setting[0] / t ** (setting[1] if len(setting) > 1 else 0.0))
 
 
@@ -94,7 +100,7 @@ Drawn = list[tuple[float, Any]]  # (weight of each row, rows) of every client th
 
 def draw(task: Job, data: Data, t: int) -> Drawn:
     """Round t's minibatches: N_i/(B N) by client, with N counted over those present; or 1/B."""
-    B, now = task.algorithm["batch"], Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
+    B, now = task.algorithm["batch_size"], Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
     if data.split == "columns":  # drawn by the server
         rows = now.draw("minibatch", np.array([0]), np.array([len(data.y)]), B)[0]
         return [(1 / B, data.rows[0][rows])]
@@ -229,7 +235,7 @@ def combine(*terms: tuple[float, Omega]) -> Omega:
 
 def unconstrained(task: Job, data: Data, start: str = "exact") -> Omega:
     """Algorithms 1 and 3 by (30), (31), (35), (36): omega after all rounds."""
-    rule, penalty = task.algorithm, task.objective["penalty"]
+    rule, penalty = task.algorithm, task.model["l2"]
     w = omega(first_model(task))
     BC = beta = combine((0.0, w))
     missing = 1.0  # prod (1 - rho_s)
@@ -448,7 +454,7 @@ def in_all_variables(
     `functions` are the objective and the constraints. The start `paper` is the one from tau ||w||^2 - limit instead
     of zero.
     """
-    rule, penalty = task.algorithm, task.objective.get("penalty", 0.0)
+    rule, penalty = task.algorithm, task.model.get("l2", 0.0)
     tau, recursive = rule["tau"], rule.get("variance_reduction") == "recursive"
     w = before = model_flat(first_model(task))
     zero, slack, level = np.zeros_like(w), [], []

@@ -20,13 +20,13 @@ from mpifed.run.config import Job
 from mpifed.run.setup import prepare
 
 PENALTY = 1e-2
-SOFTMAX = {"name": "softmax", "penalty": 1e-2}
+SOFTMAX = {"name": "softmax", "l2": 1e-2}
 
 
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
-    plain = {"numbers": "float", "channel": "plain"}
-    objective = {"name": loss, "penalty": penalty}
-    return task(folder, {"name": "bundle", **algorithm}, sum=plain, objective=objective, rounds=rounds)
+    plain = {"arithmetic": "float", "security": "plain"}
+    objective = {"name": loss, "l2": penalty}
+    return task(folder, {"name": "bundle", **algorithm}, aggregation=plain, objective=objective, rounds=rounds)
 
 
 def together(folder: Path) -> tuple[Any, Any]:
@@ -156,10 +156,11 @@ def test_refusals(shared_path: Path) -> None:
     folder = grid(shared_path, "2x3")
     with pytest.raises(UsageError, match="needs all 6 clients"):
         prepare(
-            task(folder, {"name": "bundle"}, sum={"channel": "plain"}, participation={"clients_per_round": 2}), Alone()
+            task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, participation={"clients_per_round": 2}),
+            Alone(),
         )
     with pytest.raises(UsageError, match="no dual problem"):
-        prepare(task(folder, {"name": "bundle"}, sum={"channel": "plain"}, objective=SOFTMAX), Alone())
+        prepare(task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, objective=SOFTMAX), Alone())
 
 
 # --- its pieces ------------------------------------------------------------------------------------------------------

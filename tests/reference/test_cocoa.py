@@ -54,7 +54,7 @@ def exact(loss: str, a: float, m: float, y: float, c: float) -> float:
 
 def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None = None, epochs: int = 1) -> Any:
     """(w [p], alphas) by Algorithm 1 of the paper, sample by sample."""
-    data, loss = rows_of(folder), job.objective["name"]
+    data, loss = rows_of(folder), job.model["name"]
     n, lam = sum(len(y) for _, y in data), 2 * PENALTY
     w, alphas = np.zeros(data[0][0].shape[1]), [np.zeros(len(y)) for _, y in data]
     for t in range(1, job.rounds + 1):
@@ -92,7 +92,7 @@ def kept(found: Any) -> list[Any]:
 )  # fmt: skip
 def test_the_rounds_of_the_paper(unequal: Path, objective: str, hyper: dict[str, Any], per_round: int | None) -> None:
     part = {} if per_round is None else {"clients_per_round": per_round}
-    job = task(unequal, COCOA | hyper, participation=part, objective={"name": objective, "penalty": PENALTY})
+    job = task(unequal, COCOA | hyper, participation=part, model={"name": objective, "l2": PENALTY})
     found = played(job)
     w, alphas = plain_loop(
         job, unequal, hyper.get("gamma", 1.0), hyper.get("sigma"), hyper.get("local_epochs", 1)
@@ -161,7 +161,7 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
     part = {} if per_round is None else {"clients_per_round": per_round}
     job = task(
         unequal, COCOA | hyper | {"local_epochs": 4}, participation=part, rounds=60,
-        record={"every": 1, "checkpoint_every": 0}, objective={"name": objective, "penalty": PENALTY},
+        record={"evaluate_every": 1, "checkpoint_every": 0}, model={"name": objective, "l2": PENALTY},
     )  # fmt: skip
     run(job, Alone(), tmp_path / "run")
     found = rows(tmp_path / "run")
@@ -177,8 +177,8 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": {"name": "softmax", "penalty": 0.1}}, "no dual problem"),
-        ({"objective": {"name": "hinge"}}, "penalty above 0"),
+        ({"model": {"name": "softmax", "l2": 0.1}}, "no dual problem"),
+        ({"model": {"name": "hinge"}}, "penalty above 0"),
         ({"algorithm": {"name": "cocoa", "gamma": 1.5}}, "gamma"),
     ],
 )

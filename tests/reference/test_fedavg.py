@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from loops import rows_of
-from paper import make_data
+from paper import make_data, step_size
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
@@ -18,7 +19,8 @@ from mpifed.run.loop import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 
-ROUNDS, SEED, STEP = 4, 5, (0.4, 0.25)
+ROUNDS, SEED = 4, 5
+STEP = {"initial": 0.4, "exponent": 0.25}
 
 
 def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
@@ -27,12 +29,12 @@ def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
         "rounds": ROUNDS,
         "seed": SEED,
         "data": {"path": str(folder)},
-        "objective": {"name": "network", "hidden": 5, "penalty": 1e-2},
-        "algorithm": {"name": "fedavg", "step": list(STEP), **algorithm},
-        "record": {"every": 0, "checkpoint_every": 0},
+        "model": {"name": "mlp", "hidden": 5, "l2": 1e-2},
+        "algorithm": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}, **algorithm},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
     }
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def network_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
@@ -59,13 +61,13 @@ def least_squares_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list
 def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_round: int | None = None) -> list[Any]:
     """The model's arrays after all rounds."""
     federation = open_federation(task.data.path)
-    data, batch, penalty = rows_of(federation), task.algorithm["batch"], task.objective["penalty"]
+    data, batch, penalty = rows_of(federation), task.algorithm["batch_size"], task.model["l2"]
     start = prepare(task, Alone()).server.model
     w = [start.first, *start.head]
     velocity = [np.zeros_like(v) for v in w]
     for t in range(task.rounds):
         now = Round(t, SEED, np.ones(len(data), dtype=bool))
-        step = task.algorithm["step"][0] / (t + 1) ** task.algorithm["step"][1]
+        step = step_size(task.client_optimizer["learning_rate"], t + 1)
         who = range(len(data))
         if per_round:
             who = sorted(now.rng("participation").choice(len(data), per_round, replace=False).tolist())
@@ -83,7 +85,10 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
                 local, at = [v - step * g for v, g in zip(local, down, strict=True)], end
             changes = [c + len(y) * (v - u) for c, v, u in zip(changes, local, w, strict=True)]
             total += len(y)
-        velocity = [task.algorithm.get("momentum", 0) * v + c / total for v, c in zip(velocity, changes, strict=True)]
+        velocity = [
+            (task.server_optimizer or {}).get("momentum", 0) * v + c / total
+            for v, c in zip(velocity, changes, strict=True)
+        ]
         w = [u + v for u, v in zip(w, velocity, strict=True)]
     return w
 
@@ -102,7 +107,7 @@ def close(model: Any, expected: list[Any], atol: float = 1e-10) -> None:
 def test_local_steps(skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int) -> None:
     participation = {} if per_round is None else {"clients_per_round": per_round}
     task = job(
-        skewed, {"batch": 4, "local_steps": steps}, participation=participation,
+        skewed, {"batch_size": 4, "local_steps": steps}, participation=participation,
         data={"path": str(skewed), "block": block},
     )  # fmt: skip
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
@@ -112,14 +117,14 @@ def test_local_steps(skewed: Path, tmp_path: Path, steps: int, per_round: int | 
 @pytest.mark.parametrize("batch", [16, 1000])
 def test_local_epochs(skewed: Path, tmp_path: Path, epochs: int, batch: int) -> None:
     """Shards of different sizes, so that the last minibatch of a pass is smaller; or a whole shard at once."""
-    task = job(skewed, {"batch": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
+    task = job(skewed, {"batch_size": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 1, epochs))
 
 
 def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
     """The rows begin anew when the shard is used up."""
     smallest = int(open_federation(skewed).counts.min())
-    task = job(skewed, {"batch": smallest // 2 + 1, "local_steps": 5}, rounds=2)
+    task = job(skewed, {"batch_size": smallest // 2 + 1, "local_steps": 5}, rounds=2)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 5))
 
 
@@ -127,14 +132,14 @@ def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("work", [{"local_steps": 1}, {"local_steps": 3}, {"local_epochs": 1}], ids=str)
 def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round: int | None) -> None:
     participation = {} if per_round is None else {"clients_per_round": per_round}
-    task = job(skewed, {"batch": 4, "momentum": 0.8, **work}, participation=participation)
+    task = job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": 0.8}, **work}, participation=participation)
     steps, epochs = work.get("local_steps", 1), work.get("local_epochs", 0)
     expected = plain_loop(task, network_gradient, steps, epochs, per_round)
     close(run(task, Alone(), tmp_path / "run").model, expected)
 
 
 def test_momentum_goes_on_from_a_checkpoint(skewed: Path, tmp_path: Path) -> None:
-    algorithm = {"batch": 4, "local_steps": 2, "momentum": 0.8}
+    algorithm = {"batch_size": 4, "local_steps": 2, "server_optimizer": {"momentum": 0.8}}
     whole = run(job(skewed, algorithm), Alone(), tmp_path / "whole").model
     run(job(skewed, algorithm, rounds=2), Alone(), tmp_path / "run")
     again = run(job(skewed, algorithm), Alone(), tmp_path / "run", resume=True).model
@@ -142,10 +147,19 @@ def test_momentum_goes_on_from_a_checkpoint(skewed: Path, tmp_path: Path) -> Non
     assert (again.head.second == whole.head.second).all()
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"momentum": 0.0}, {"momentum": 0}, {"momentum": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {},
+        {"server_optimizer": {"momentum": 0.0}},
+        {"server_optimizer": {"momentum": 0}},
+        {"server_optimizer": {"momentum": 0.5}},
+    ],
+    ids=str,
+)
 def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm: dict[str, float]) -> None:
     """Without, a round adds the mean change to the model, and to nothing else."""
-    ready = prepare(job(skewed, {"batch": 4, **algorithm}, compute={"dtype": "float32"}), Alone())
+    ready = prepare(job(skewed, {"batch_size": 4, **algorithm}, compute={"dtype": "float32"}), Alone())
     now, everybody = Round(0, SEED, np.ones(11, dtype=bool)), ready.federation
     (exchange,) = ready.algorithm.exchanges
     _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
@@ -200,25 +214,30 @@ def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path:
 
 
 def heavy_ball_job(folder: Path, step: list[float], rounds: int) -> Job:
-    objective = {"name": "least-squares", "penalty": 1e-2}
-    return job(folder, {"batch": 60, "step": step, "momentum": 0.7}, objective=objective, rounds=rounds)
+    objective = {"name": "least-squares", "l2": 1e-2}
+    return job(
+        folder,
+        {"batch_size": 60, "client_optimizer": {"learning_rate": step}, "server_optimizer": {"momentum": 0.7}},
+        objective=objective,
+        rounds=rounds,
+    )
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5])
 def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
     with pytest.raises(UsageError, match=r"\[algorithm\] momentum"):
-        job(skewed, {"batch": 4, "momentum": momentum})
+        job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": momentum}})
 
 
 def test_least_squares(regression: Path, tmp_path: Path) -> None:
-    objective = {"name": "least-squares", "penalty": 1e-2}
-    task = job(regression, {"batch": 3, "local_steps": 4}, objective=objective)
+    objective = {"name": "least-squares", "l2": 1e-2}
+    task = job(regression, {"batch_size": 3, "local_steps": 4}, objective=objective)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
 
 
 def test_one_step_is_the_default(skewed: Path, tmp_path: Path) -> None:
-    one = run(job(skewed, {"batch": 4}), Alone(), tmp_path / "default").model
-    two = run(job(skewed, {"batch": 4, "local_steps": 1}), Alone(), tmp_path / "one").model
+    one = run(job(skewed, {"batch_size": 4}), Alone(), tmp_path / "default").model
+    two = run(job(skewed, {"batch_size": 4, "local_steps": 1}), Alone(), tmp_path / "one").model
     assert (one.first == two.first).all()
     assert (one.head.second == two.head.second).all()
 
@@ -233,24 +252,24 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     data = rows_of(federation)
     if "local_steps" in algorithm:
         counts = federation.counts
-        algorithm = {**algorithm, "batch": int(counts.min())}
-        task = job(skewed, algorithm, rounds=1, sum={"numbers": numbers})
+        algorithm = {**algorithm, "batch_size": int(counts.min())}
+        task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
         now = Round(0, SEED, np.ones(len(data), dtype=bool))
         drawn = [
-            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch"])[0]
+            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch_size"])[0]
             for i, (_, y) in enumerate(data)
         ]
     else:
-        algorithm = {**algorithm, "batch": int(federation.counts.max())}
-        task = job(skewed, algorithm, rounds=1, sum={"numbers": numbers})
+        algorithm = {**algorithm, "batch_size": int(federation.counts.max())}
+        task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
         drawn = [np.arange(len(y)) for _, y in data]
     start = prepare(task, Alone()).server.model
     w = [start.first, *start.head]
     total, expected = federation.counts.sum(), [np.zeros_like(v) for v in w]
     for (X, y), rows in zip(data, drawn, strict=True):
-        part = network_gradient(w, X[rows], y[rows], task.objective["penalty"])
+        part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(run(task, Alone(), tmp_path / "run").model, [v - STEP[0] * g for v, g in zip(w, expected, strict=True)])
+    close(run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)])
 
 
 def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:
@@ -259,8 +278,9 @@ def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) ->
     X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
     best = np.linalg.lstsq(X, y, rcond=None)[0]
     task = job(
-        regression, {"batch": 1000, "local_epochs": 1, "step": [0.6]}, rounds=100, objective={"name": "least-squares"},
-        record={"every": 100, "checkpoint_every": 0},
+        regression, {"batch_size": 1000, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.6}}, rounds=100,
+        model={"name": "least-squares"},
+        record={"evaluate_every": 100, "checkpoint_every": 0},
     )  # fmt: skip
     result = run(task, Alone(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first[:, 0], best, rtol=0, atol=1e-8)
@@ -278,8 +298,9 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regressio
         left += len(y) * moved
         right += len(y) * moved @ np.linalg.pinv(X) @ y
     task = job(
-        regression, {"batch": 1000, "local_epochs": epochs, "step": [step]}, rounds=120,
-        objective={"name": "least-squares"},
+        regression, {"batch_size": 1000, "local_epochs": epochs, "client_optimizer": {"learning_rate": step}},
+        rounds=120,
+        model={"name": "least-squares"},
     )  # fmt: skip
     result = run(task, Alone(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first[:, 0], np.linalg.solve(left, right), rtol=0, atol=1e-8)
@@ -289,7 +310,7 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     """Loss and accuracy as scikit-learn counts them, on all training and test rows."""
     from sklearn.metrics import accuracy_score, log_loss
 
-    task = job(digits, {"batch": 8, "local_steps": 2}, record={"every": 4, "checkpoint_every": 0})
+    task = job(digits, {"batch_size": 8, "local_steps": 2}, record={"evaluate_every": 4, "checkpoint_every": 0})
     result = run(task, Alone(), tmp_path / "run")
     first, second = result.model.first, result.model.head.second
 
@@ -322,9 +343,11 @@ def test_full_batches_with_l1_find_the_lasso(tmp_path: Path, name: str, momentum
     data = rows_of(folder)
     X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
     best = Lasso(0.3, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
-    algorithm = {"name": name, "batch": 24, "step": [0.2]} | ({"momentum": momentum} if name == "fedavg" else {})
+    algorithm = {"name": name, "batch_size": 24, "client_optimizer": {"learning_rate": 0.2}} | (
+        {"server_optimizer": {"momentum": momentum}} if name == "fedavg" else {}
+    )
     task = job(
-        folder, algorithm, objective={"name": "least-squares"}, regularizer={"name": "l1", "weight": 0.3}, rounds=400
+        folder, algorithm, model={"name": "least-squares"}, regularizer={"name": "l1", "weight": 0.3}, rounds=400
     )
     result = run(task, Alone(), tmp_path / "run")
     assert result is not None

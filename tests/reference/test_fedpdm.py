@@ -23,7 +23,11 @@ from mpifed.run.measure import measure
 from mpifed.run.setup import prepare
 
 RHO = 2.0
-RULES: dict[str, list[float]] = {"prox": [0.8, 0.5], "fedpd": [0.9, 0.3], "paper": [0.4, 0.3]}  # [eta, decay]
+RULES: dict[str, dict[str, float]] = {
+    "prox": {"initial": 0.8, "exponent": 0.5},
+    "fedpd": {"initial": 0.9, "exponent": 0.3},
+    "paper": {"initial": 0.4, "exponent": 0.3},
+}
 CLASSES = 10
 L1 = {"name": "l1", "weight": 0.02}
 # sums over some hundred rows in float64
@@ -31,8 +35,14 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def fedpdm(**changes: Any) -> dict[str, Any]:
-    rule = changes.get("step", "prox")
-    return {"name": "fedpdm", "batch": 4, "step_size": RULES[rule], "rho": RHO, **changes}
+    rule = changes.get("local_rule", "prox")
+    return {
+        "name": "fedpdm",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": RULES[rule]},
+        "rho": RHO,
+        **changes,
+    }
 
 
 class Course(NamedTuple):
@@ -55,8 +65,8 @@ def plain_loop(task: Job, outputs: int = CLASSES) -> Course:
     x_0 = start_of(task)
     x, lam, steps = np.tile(x_0, (len(data), 1)), np.zeros((len(data), len(x_0))), []
     for t in range(1, task.rounds + 1):
-        eta = step_size(rule["step_size"], t)
-        eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("step", "prox")]
+        eta = step_size(task.client_optimizer["learning_rate"], t)
+        eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule.get("local_rule", "prox")]
         total, rows = np.zeros_like(x_0), 0
         for i in present(task, len(data), t):
             X, y = data[i]
@@ -93,14 +103,19 @@ def same(task: Job, outputs: int = CLASSES, atol: float = 1e-12) -> Course:
 def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: int | None) -> None:
     """Shards of different sizes; whoever is absent keeps x_i and lambda_i."""
     participation = {} if per_round is None else {"clients_per_round": per_round}
-    same(local_job(skewed, fedpdm(step=rule, local_steps=steps, start=start), participation=participation))
+    same(local_job(skewed, fedpdm(local_rule=rule, local_steps=steps, start=start), participation=participation))
 
 
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("start", ["server", "own"])
 def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:
     """(11), at which clients end after different numbers of steps, those of one block too."""
-    algorithm = fedpdm(local_steps=12, start=start, step_size=[2.0, 0.1], tolerance=3.0)
+    algorithm = fedpdm(
+        local_steps=12,
+        start=start,
+        client_optimizer={"learning_rate": {"initial": 2.0, "exponent": 0.1}},
+        tolerance=3.0,
+    )
     task = local_job(skewed, algorithm, data={"path": str(skewed), "block": block}, rounds=3)
     steps = same(task).steps
     assert {1, 12} < set(steps)
@@ -111,14 +126,14 @@ def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:
     "tables",
     [
         {"regularizer": L1},
-        {"objective": {"name": "softmax", "penalty": 0.0}},
-        {"objective": {"name": "softmax", "penalty": 0.05, "concave": 0.1}},
-        {"objective": {"name": "true-class-logistic", "concave": 0.1}, "regularizer": L1},
+        {"model": {"name": "softmax", "l2": 0.0}},
+        {"model": {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}},
+        {"model": {"name": "true-class-logistic", "nonconvex_penalty": 0.1}, "regularizer": L1},
     ],
     ids=["l1", "no penalty", "concave penalty", "the paper's function"],
 )
 def test_other_functions(skewed: Path, tables: dict[str, Any]) -> None:
-    algorithm, some = fedpdm(local_steps=3, batch=5), {"participation": {"clients_per_round": 4}}
+    algorithm, some = fedpdm(local_steps=3, batch_size=5), {"participation": {"clients_per_round": 4}}
     x_0 = same(local_job(skewed, algorithm, **some, **tables)).x_0
     assert ((x_0 == 0).sum() > 200) == ("regularizer" in tables)  # dead pixels have 90
 
@@ -127,25 +142,25 @@ def test_other_functions(skewed: Path, tables: dict[str, Any]) -> None:
 @pytest.mark.parametrize("algorithm", [{}, {"dual": "hidden"}], ids=str)
 def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]) -> None:
     """Each record's gradient by itself, and the penalties not at all; without noise the two duals are one."""
-    objective = {"name": "softmax", "bias": True, "penalty": 0.05}
+    objective = {"name": "softmax", "bias": True, "l2": 0.05}
     same(local_job(skewed, fedpdm(local_steps=3, **algorithm), objective=objective, **tables))
 
 
 def test_exact_sums(skewed: Path) -> None:
     """Uploads are rounded to multiples of 2^-38 = 4e-12, once a client and round."""
-    same(local_job(skewed, fedpdm(local_steps=2), sum={"numbers": "exact"}), atol=1e-10)
+    same(local_job(skewed, fedpdm(local_steps=2), aggregation={"arithmetic": "exact"}), atol=1e-10)
 
 
 def test_least_squares(regression: Path) -> None:
-    objective = {"name": "least-squares", "penalty": 1e-2}
-    same(local_job(regression, fedpdm(local_steps=4, batch=3), objective=objective, regularizer=L1), outputs=1)
+    objective = {"name": "least-squares", "l2": 1e-2}
+    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), objective=objective, regularizer=L1), outputs=1)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, rule: str) -> None:
     """With S = sum a^(Q-1-r) g_r: y = x_0 - 2 eta S + (1 - 2a^Q) lambda/rho, lambda+ = a^Q lambda + rho eta S."""
-    task = local_job(skewed, fedpdm(step=rule, local_steps=steps), objective={"name": "softmax"})
+    task = local_job(skewed, fedpdm(local_rule=rule, local_steps=steps), model={"name": "softmax"})
     at, (X, y) = prepare(task, Alone()), rows_of(skewed)[0]
     rng, now = np.random.default_rng(1), Round(2, task.seed, np.ones(11, dtype=bool))
     x_0, lam = rng.normal(size=(2, 640)) / 4
@@ -176,8 +191,10 @@ def test_one_step_of_half_the_way_is_fedavg(
 ) -> None:
     """eta = 1 / (2 rho): the dual leaves no trace in the upload, which is a gradient step of 1 / rho."""
     folder, (rule, eta) = request.getfixturevalue(data), settings
-    one = local_job(folder, fedpdm(step=rule, step_size=[eta]), rounds=8, **tables)
-    other = local_job(folder, {"name": "fedavg", "batch": 4, "step": [1 / RHO]}, rounds=8, **tables)
+    one = local_job(folder, fedpdm(local_rule=rule, client_optimizer={"learning_rate": eta}), rounds=8, **tables)
+    other = local_job(
+        folder, {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1 / RHO}}, rounds=8, **tables
+    )
     np.testing.assert_allclose(played(one).model, played(other).model, **EXACT)
 
 
@@ -192,8 +209,14 @@ def equal(tmp_path_factory: Any) -> Path:
 
 
 def to_the_end(folder: Path, out: Path, rounds: int, batch: int, **tables: Any) -> Any:
-    record = {"every": rounds // 2, "certify_every": rounds // 2, "checkpoint_every": 0}
-    algorithm = {"name": "fedpdm", "batch": batch, "step_size": [0.3], "rho": 3.0, "local_steps": 6}
+    record = {"evaluate_every": rounds // 2, "certify_every": rounds // 2, "checkpoint_every": 0}
+    algorithm = {
+        "name": "fedpdm",
+        "batch_size": batch,
+        "client_optimizer": {"learning_rate": 0.3},
+        "rho": 3.0,
+        "local_steps": 6,
+    }
     return run(local_job(folder, algorithm, rounds=rounds, record=record, **tables), Alone(), out)
 
 
@@ -208,7 +231,7 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
     if gamma:
         best = Lasso(gamma, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
     tables = {"regularizer": {"name": "l1", "weight": gamma}} if gamma else {}
-    result = to_the_end(equal, tmp_path / "run", 300, 24, objective={"name": "least-squares"}, **tables)
+    result = to_the_end(equal, tmp_path / "run", 300, 24, model={"name": "least-squares"}, **tables)
     assert result.columns["optimality"] < 1e-20  # a square
     assert result.columns["kkt_residual"] < 1e-10
     found = result.model.first[:, 0]
@@ -219,8 +242,8 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
 
 def test_full_batches_find_a_stationary_point_of_a_function_that_is_not_convex(classes: Path, tmp_path: Path) -> None:
     """One-vs-rest with the penalty of (25), beta = 0.05, and l1: the model ends with real zeros."""
-    objective = {"name": "one-vs-rest", "concave": 0.05}
-    tables = {"objective": objective, "regularizer": {"name": "l1", "weight": 0.02}}
+    objective = {"name": "one-vs-rest", "nonconvex_penalty": 0.05}
+    tables = {"model": objective, "regularizer": {"name": "l1", "weight": 0.02}}
     result = to_the_end(classes, tmp_path / "run", 600, 60, **tables)
     assert result.columns["optimality"] < 1e-10
     zeros = result.model.first == 0
@@ -235,7 +258,7 @@ def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
 @pytest.mark.parametrize("tables", [{}, {"regularizer": L1}], ids=["smooth", "l1"])
 def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
-    objective = {"name": "softmax", "penalty": 0.05, "concave": 0.1}
+    objective = {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}
     task = local_job(skewed, fedpdm(local_steps=3), objective=objective, **tables)
     found = played(task)
     at, federation = found.ready, found.ready.federation
@@ -262,11 +285,23 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("rule", "most"), [("paper", 1.0), ("fedpd", 2.0)])  # eta rho < 2, and eta < 2
 def test_steps_that_diverge_are_refused(skewed: Path, rule: str, most: float) -> None:
-    prepare(local_job(skewed, fedpdm(step=rule, step_size=[0.99 * most]), objective={"name": "softmax"}), Alone())
+    prepare(
+        local_job(
+            skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": 0.99 * most}), model={"name": "softmax"}
+        ),
+        Alone(),
+    )
     with pytest.raises(UsageError, match=r"a local step multiplies x - x_0 by -1"):
-        prepare(local_job(skewed, fedpdm(step=rule, step_size=[most]), objective={"name": "softmax"}), Alone())
+        prepare(
+            local_job(
+                skewed, fedpdm(local_rule=rule, client_optimizer={"learning_rate": most}), model={"name": "softmax"}
+            ),
+            Alone(),
+        )
 
 
 def test_prox_steps_are_stable_whatever_their_size(skewed: Path) -> None:
-    model = played(local_job(skewed, fedpdm(step_size=[1e9], local_steps=3, rho=20.0), rounds=20)).model
+    model = played(
+        local_job(skewed, fedpdm(client_optimizer={"learning_rate": 1e9}, local_steps=3, rho=20.0), rounds=20)
+    ).model
     assert np.abs(model).max() < 10

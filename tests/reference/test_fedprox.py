@@ -16,12 +16,12 @@ from paper import make_data, step_size
 
 from mpifed.run.config import Job
 
-STEP = [0.4, 0.3]
+STEP = {"initial": 0.4, "exponent": 0.3}
 SOME = {"participation": {"clients_per_round": 3}}
 
 
 def fedprox(mu: float, **changes: Any) -> dict[str, Any]:
-    return {"name": "fedprox", "batch": 4, "step": STEP, "mu": mu, **changes}
+    return {"name": "fedprox", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}, "mu": mu, **changes}
 
 
 def plain_loop(task: Job, outputs: int = 10) -> Any:
@@ -29,7 +29,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Any:
     rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
     w = start_of(task)
     for t in range(1, task.rounds + 1):
-        step, total, rows = step_size(rule["step"], t), np.zeros_like(w), 0
+        step, total, rows = step_size(task.client_optimizer["learning_rate"], t), np.zeros_like(w), 0
         for k in present(task, len(data), t):
             X, y = data[k]
             v = w
@@ -52,7 +52,7 @@ def test_the_loop(skewed: Path, mu: float, steps: int, tables: dict[str, Any]) -
 
 
 def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {"objective": {"name": "softmax", "concave": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    tables = {"model": {"name": "softmax", "nonconvex_penalty": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
     task = local_job(skewed, fedprox(0.7, local_steps=3), **tables)
     expected = plain_loop(task)
     np.testing.assert_allclose(played(task).model, expected, rtol=0, atol=1e-12)
@@ -68,12 +68,14 @@ def test_clipped(skewed: Path, mu: float, tables: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("numbers", ["exact", "float"])
-@pytest.mark.parametrize("work", [{}, {"local_steps": 3}, {"local_epochs": 2}, {"momentum": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "work", [{}, {"local_steps": 3}, {"local_epochs": 2}, {"server_optimizer": {"momentum": 0.5}}], ids=str
+)
 def test_without_mu_it_is_fedavg(skewed: Path, work: dict[str, Any], numbers: str) -> None:
     """Bit for bit."""
-    tables: dict[str, Any] = {"compute": {"dtype": "float32"}, "sum": {"numbers": numbers}, **SOME}
+    tables: dict[str, Any] = {"compute": {"dtype": "float32"}, "aggregation": {"arithmetic": numbers}, **SOME}
     one = played(local_job(skewed, fedprox(0.0, **work), **tables)).model
-    plain = {"name": "fedavg", "batch": 4, "step": STEP, **work}
+    plain = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}, **work}
     other = played(local_job(skewed, plain, **tables)).model
     assert (one == other).all()
     apart = np.abs(one - played(local_job(skewed, fedprox(0.5, **work), **tables)).model).max()
@@ -92,6 +94,12 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(tmp_path_
         A, bent = X.T @ X / len(y), X.T @ X / len(y) + mu * np.eye(5)
         pull = (np.eye(5) - np.linalg.matrix_power(np.eye(5) - h * bent, E)) @ np.linalg.solve(bent, A)
         left, right = left + pull, right + pull @ np.linalg.solve(A, X.T @ y / len(y))
-    algorithm = {"name": "fedprox", "batch": 20, "step": [h], "mu": mu, "local_steps": E}
-    found = played(local_job(folder, algorithm, rounds=150, objective={"name": "least-squares"})).model
+    algorithm = {
+        "name": "fedprox",
+        "batch_size": 20,
+        "client_optimizer": {"learning_rate": h},
+        "mu": mu,
+        "local_steps": E,
+    }
+    found = played(local_job(folder, algorithm, rounds=150, model={"name": "least-squares"})).model
     np.testing.assert_allclose(found, np.linalg.solve(left, right), rtol=0, atol=1e-10)

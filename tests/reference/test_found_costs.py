@@ -31,8 +31,8 @@ from mpifed.maths.terms import Loss
 from mpifed.run.config import Job
 
 ROUNDS = 30
-RULE: dict[str, Any] = {"batch": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}
-NETWORK = {"name": "network", "hidden": 4}
+RULE: dict[str, Any] = {"batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}
+NETWORK = {"name": "mlp", "hidden": 4}
 
 
 def window(t: int) -> float:
@@ -72,7 +72,7 @@ def found_by_a_loop(task: Job, data: Any, limit: float, margins: bool) -> tuple[
 @pytest.mark.parametrize("split", ["rows", "columns"])
 def test_against_a_loop(split: str, margins: str, skewed: Path, shared_path: Path, tmp_path: Path) -> None:
     folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
-    name = "ssca-horizontal" if split == "rows" else "ssca-vertical"
+    name = "ssca"
     task = job(
         folder, {**RULE, "name": name, "margins": margins}, NETWORK, ROUNDS, minimize={"name": "norm"},
         constraint=[{"name": "loss", "limit": 2.2}],
@@ -122,7 +122,7 @@ def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path,
     assert nu.min() > 1
     task = job(
         classes,
-        {"name": "ssca-horizontal", "batch": batch, "rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1},
+        {"name": "ssca", "batch_size": batch, "rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1},
         {"name": "softmax"}, 600, minimize={"name": "norm"},
         constraint=[{"name": "loss", "classes": list(group), "limit": limit} for group, limit in limits.items()],
     )  # fmt: skip
@@ -164,9 +164,14 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
             groups = [({"classes": [0]}, 0.7), ({"classes": [1, 2]}, 0.6)]
             tables = {"constraint": [term | group | {"limit": factor * limit} for group, limit in groups]}
             tables["minimize"] = {"name": "norm"}
-        rule = {"name": "ssca-horizontal", "batch": 10, "rho": [0.9, 0.4], "gamma": [0.9, 0.45], "margins": "auto"}
+        rule = {"name": "ssca", "batch_size": 10, "rho": [0.9, 0.4], "gamma": [0.9, 0.45], "margins": "auto"}
         task = job(
-            classes, {**rule, "tau": 0.1 * factor}, {"name": "softmax"}, 80, sum={"numbers": "float"}, **tables
+            classes,
+            {**rule, "tau": 0.1 * factor},
+            {"name": "softmax"},
+            80,
+            aggregation={"arithmetic": "float"},
+            **tables,
         )
         return play(task, tmp_path / f"run-{factor}")
 
@@ -184,7 +189,7 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
 
 def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp_path: Path) -> None:
     task = job(
-        classes, {"name": "ssca-horizontal", "batch": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},
+        classes, {"name": "ssca", "batch_size": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},
         {"name": "softmax"}, 1000, minimize={"name": "norm"},
         constraint=[{"name": "loss", "classes": [k], "limit": 0.01} for k in range(3)],
     )  # fmt: skip
@@ -198,7 +203,7 @@ def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
     from mpifed.comm.transport import Alone
     from mpifed.run.setup import prepare
 
-    rule = {**RULE, "name": "ssca-horizontal", "local_steps": 2, "margins": "auto"}
+    rule = {**RULE, "name": "ssca", "local_steps": 2, "margins": "auto"}
     task = job(classes, rule, {"name": "softmax"}, 2, constraint=[{"name": "norm", "limit": 1.0}])
     with pytest.raises(UsageError, match=r'margins = "auto" needs .* set local_steps = 1'):
         prepare(task, Alone())

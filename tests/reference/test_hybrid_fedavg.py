@@ -54,7 +54,7 @@ def test_overlapping_rectangles(
     """Some columns are held by none of those present, and stay."""
     folder = overlapping(shared_path)
     part = {} if per_round is None else {"clients_per_round": per_round}
-    job = task(folder, algorithm, participation=part, objective={"name": objective, "penalty": PENALTY})
+    job = task(folder, algorithm, participation=part, model={"name": objective, "l2": PENALTY})
     close(played(job).model, plain_loop(job, folder))
 
 
@@ -68,9 +68,14 @@ def test_feature_blocks_are_the_holders_of_a_sample(shared_path: Path) -> None:
 
 @pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1}], ids=str)
 def test_with_whole_rows_it_is_fedavg(skewed: Path, work: dict[str, int]) -> None:
-    algorithm = {"name": "fedavg", "batch": 7, "step": [0.5, 0.5], **work}
+    algorithm = {
+        "name": "fedavg",
+        "batch_size": 7,
+        "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5}},
+        **work,
+    }
     changes: dict[str, Any] = {
-        "objective": {"name": "softmax", "penalty": 1e-3}, "participation": {"clients_per_round": 5},
+        "model": {"name": "softmax", "l2": 1e-3}, "participation": {"clients_per_round": 5},
     }  # fmt: skip
     expected = played(task(skewed, algorithm, **changes)).model
     for combine in ("overlaps", "feature-blocks"):
@@ -89,7 +94,9 @@ def test_sparse_rows_give_what_dense_ones_give(tmp_path: Path, name: str) -> Non
     ]
     lines = [f"{i % 2} {line.split(' ', 1)[1]}" for i, line in enumerate(lines)]
     (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    algorithm = {"name": name, "batch": 2, "step": [0.5], "local_steps": 3} | ({"mu": 0.3} if name == "hyfem" else {})
+    algorithm = {"name": name, "batch_size": 2, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 3} | (
+        {"mu": 0.3} if name == "hyfem" else {}
+    )
     models = []
     for kind in ("dense", "sparse"):
         folder = make_data(
@@ -107,7 +114,7 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
     for combine in ("overlaps", "feature-blocks"):
         job = task(
             folder, FEDAVG | {"local_steps": 20, "combine": combine}, rounds=30,
-            record={"every": 30, "checkpoint_every": 0},
+            record={"evaluate_every": 30, "checkpoint_every": 0},
         )  # fmt: skip
         result = run(job, Alone(), tmp_path / combine)
         assert result is not None
@@ -125,9 +132,9 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("algorithm", "objective", "message"),
     [
-        ({"batch": 1000}, {}, r"\[algorithm\] batch = 1000: the smallest shard"),
-        ({}, {"name": "network"}, r"\[objective\] name: Network has parameters that belong to no column"),
-        ({}, {"name": "softmax", "bias": True}, r"\[objective\] name: Softmax has parameters that belong to no column"),
+        ({"batch_size": 1000}, {}, r"\[algorithm\] batch_size = 1000: the smallest shard"),
+        ({}, {"name": "mlp"}, r"\[model\] name: Network has parameters that belong to no column"),
+        ({}, {"name": "softmax", "bias": True}, r"\[model\] name: Softmax has parameters that belong to no column"),
         ({"local_epochs": 2}, {}, r"\[algorithm\] local_steps and local_epochs"),
     ],
 )
@@ -135,6 +142,6 @@ def test_what_does_not_fit(
     shared_path: Path, name: str, algorithm: dict[str, Any], objective: dict[str, Any], message: str
 ) -> None:
     own = {"name": name, **SGD, **({"mu": 1.0} if name == "hyfem" else {}), **algorithm}
-    job = task(grid(shared_path, "2x3"), own, objective={"name": "hinge", "penalty": PENALTY} | objective)
+    job = task(grid(shared_path, "2x3"), own, model={"name": "hinge", "l2": PENALTY} | objective)
     with pytest.raises(UsageError, match=message):
         prepare(job, Alone())

@@ -26,10 +26,10 @@ CLOSE = {"rtol": 0, "atol": 1e-11}  # sums over some hundred rows in float64
 
 
 def job_of(folder: Path, **algorithm: Any) -> Job:
-    more = {key: algorithm.pop(key) for key in ("objective", "participation", "rounds", "sum") if key in algorithm}
-    plain = {"numbers": "float", "channel": "plain"}
-    return task(folder, {"name": "hyfdca", **algorithm}, **{"sum": plain, "objective": {
-        "name": "hinge", "penalty": PENALTY}, **more})  # fmt: skip
+    more = {key: algorithm.pop(key) for key in ("model", "participation", "rounds", "aggregation") if key in algorithm}
+    plain = {"arithmetic": "float", "security": "plain"}
+    return task(folder, {"name": "hyfdca", **algorithm}, **{"aggregation": plain, "model": {
+        "name": "hinge", "l2": PENALTY}, **more})  # fmt: skip
 
 
 class Data:
@@ -215,7 +215,7 @@ def test_line_search(shared_path: Path, loss: str) -> None:
     folder = overlapping(shared_path)
     data, lam = Data(folder), 2 * PENALTY
     N = data.N
-    job = job_of(folder, rule="line-search", rounds=6, objective={"name": loss, "penalty": PENALTY})
+    job = job_of(folder, rule="line-search", rounds=6, model={"name": loss, "l2": PENALTY})
     alpha = np.zeros(N)
     for one in rounds_of(job, measured=0):
         m = data.X @ (data.X.T @ alpha) / (lam * N)
@@ -276,8 +276,7 @@ def test_the_mean_of_the_course(shared_path: Path) -> None:
     """Weights (t + 1) ... (t + 7): those of w_t grow as t^8."""
     folder = grid(shared_path, "2x3")
     plain, mean = (
-        rounds_of(job_of(folder, rounds=7, **RULES["paper"], returns=which), measured=0)
-        for which in ("last", "mean")
+        rounds_of(job_of(folder, rounds=7, **RULES["paper"], returns=which), measured=0) for which in ("last", "mean")
     )
     expected = np.zeros(64)
     for t, one in enumerate(plain, 1):
@@ -311,7 +310,7 @@ def optimum(loss: str, data: Data) -> float:
 def test_the_optimum(shared_path: Path, loss: str) -> None:
     """Found by the accelerated rule, and certified by its gap."""
     folder = grid(shared_path, "2x3")
-    objective = {"name": loss, "penalty": PENALTY}
+    objective = {"name": loss, "l2": PENALTY}
     rounds = 400 if loss == "hinge" else 120
     job = job_of(folder, rule="accelerated", rounds=rounds, objective=objective)
     found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, Data(folder))
@@ -332,15 +331,15 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
         ({"rule": "paper", "senders": "none"}, {"participation": {"clients_per_round": 2}}, "know the same steps"),
         ({"rule": "accelerated"}, {"participation": {"clients_per_round": 2}}, "needs all 6 clients"),
         ({"rule": "paper"}, {"stop": {"duality_gap": 1e-3}}, "stays large|leaves it large"),
-        ({}, {"objective": {"name": "softmax", "penalty": 1e-3}}, "no dual problem"),
-        ({}, {"objective": {"name": "hinge", "penalty": 0.0}}, "needs a penalty"),
+        ({}, {"model": {"name": "softmax", "l2": 1e-3}}, "no dual problem"),
+        ({}, {"model": {"name": "hinge", "l2": 0.0}}, "needs a penalty"),
         ({}, {"regularizer": {"name": "l1", "weight": 0.1}}, "no prox"),
         ({}, {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}, "constraint"),
-        ({}, {"record": {"rows": 20}}, "all rows"),
+        ({}, {"record": {"evaluate_rows": 20}}, "all rows"),
     ],
 )  # fmt: skip
 def test_refusals(shared_path: Path, algorithm: Any, tables: Any, message: str) -> None:
     folder = grid(shared_path, "2x3")
-    table = {"sum": {"channel": "plain"}, "objective": {"name": "hinge", "penalty": PENALTY}, **tables}
+    table = {"aggregation": {"security": "plain"}, "model": {"name": "hinge", "l2": PENALTY}, **tables}
     with pytest.raises(UsageError, match=message):
         prepare(task(folder, {"name": "hyfdca", **algorithm}, **table), Alone())

@@ -59,7 +59,7 @@ def test_overlapping_rectangles(shared_path: Path, algorithm: dict[str, Any], pe
 @pytest.mark.parametrize("size", ["1x1", "3x1", "1x4", "2x3"])
 def test_grids(shared_path: Path, size: str) -> None:
     folder = grid(shared_path, size)
-    job = task(folder, HYFEM, objective={"name": "logistic", "penalty": PENALTY})
+    job = task(folder, HYFEM, model={"name": "logistic", "l2": PENALTY})
     close(played(job).model, plain_loop(job, folder)[0])
 
 
@@ -84,7 +84,8 @@ def test_without_mu_nobody_knows_of_the_others(shared_path: Path) -> None:
 
 def test_it_learns(shared_path: Path, tmp_path: Path) -> None:
     job = task(
-        grid(shared_path, "2x3"), HYFEM | {"local_steps": 20}, rounds=20, record={"every": 10, "checkpoint_every": 0},
+        grid(shared_path, "2x3"), HYFEM | {"local_steps": 20}, rounds=20,
+        record={"evaluate_every": 10, "checkpoint_every": 0},
         participation={"clients_per_round": 3},
     )  # fmt: skip
     result = run(job, Alone(), tmp_path / "run")

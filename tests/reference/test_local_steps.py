@@ -39,9 +39,9 @@ from mpifed.run.setup import prepare
 
 ROUNDS, TAU, HIDDEN = 5, 0.3, 3
 RULE: dict[str, Any] = {
-    "name": "ssca-horizontal", "batch": 3, "rho": [0.7, 0.3], "gamma": [0.5, 0.35], "tau": TAU, "local_steps": 3,
+    "name": "ssca", "batch_size": 3, "rho": [0.7, 0.3], "gamma": [0.5, 0.35], "tau": TAU, "local_steps": 3,
 }  # fmt: skip
-NETWORK = {"name": "network", "hidden": HIDDEN}
+NETWORK = {"name": "mlp", "hidden": HIDDEN}
 MARGIN = 0.125
 # surrogates and changes are rounded to multiples of 2^-40 = 1e-12, once a client and round; constraints magnify that
 EXACT = 1e-9
@@ -61,7 +61,7 @@ class Present(NamedTuple):
 
 def present(task: Job, data: Data, t: int) -> list[Present]:
     """Who takes part in round t, and all their minibatches, drawn at once."""
-    E, B = task.algorithm["local_steps"], task.algorithm["batch"]
+    E, B = task.algorithm["local_steps"], task.algorithm["batch_size"]
     now = Round(t - 1, task.seed, np.ones(len(data.rows), dtype=bool))
     clients, some = list(range(len(data.rows))), task.participation.clients_per_round
     if some is not None:
@@ -119,7 +119,7 @@ def local_steps(task: Job, data: Data, part: Part, functions: list[Function]) ->
     of F-bar_k at w_t plus what its own f_k has at u and not at w_t. It sends its model and the quadratics of its own
     f_k at the same points. Nobody moves while F-bar is nothing.
     """
-    rule, penalty, start = task.algorithm, task.objective.get("penalty", 0.0), task.algorithm.get("start", "exact")
+    rule, penalty, start = task.algorithm, task.model.get("l2", 0.0), task.algorithm.get("start", "exact")
     costs = rule.get("slack_cost", 1e5)
     costs = costs if isinstance(costs, list) else [costs]
     tracked = [k for k, function in enumerate(functions) if function.term != "norm"]
@@ -218,9 +218,10 @@ def test_without_constraints(
     counts = [len(rows) for rows in read(uneven).rows]
     assert max(counts) > 4 * min(counts)
     compare(
-        uneven, tmp_path / "run", [Function("loss")], {**NETWORK, "penalty": 2e-2}, network(HIDDEN, 4),
-        {"start": start, "local_steps": steps, "batch": 3 if steps < 5 else min(counts) // 2},
-        sum={"numbers": numbers}, participation={} if per_round is None else {"clients_per_round": per_round},
+        uneven, tmp_path / "run", [Function("loss")], {**NETWORK, "l2": 2e-2}, network(HIDDEN, 4),
+        {"start": start, "local_steps": steps, "batch_size": 3 if steps < 5 else min(counts) // 2},
+        aggregation={"arithmetic": numbers},
+        participation={} if per_round is None else {"clients_per_round": per_round},
         data={"path": str(uneven), "block": 1 if numbers == "exact" else 4},
     )  # fmt: skip
 
@@ -254,7 +255,7 @@ PAIRS = {
 def test_a_loss_under_a_constraint(uneven: Path, tmp_path: Path, start: str, pair: str) -> None:
     """Clients without a sample of the counted classes too."""
     expected = compare(
-        uneven, tmp_path / "run", PAIRS[pair], {"name": "softmax", "penalty": 5e-3}, softmax,
+        uneven, tmp_path / "run", PAIRS[pair], {"name": "softmax", "l2": 5e-3}, softmax,
         {"start": start, "tau": 0.8, "slack_cost": 300.0}, seed=38,  # its minibatches meet, and cut off
     )  # fmt: skip
     assert ((expected.nu > 0) & (expected.nu < 300)).sum() >= 2
@@ -265,8 +266,8 @@ def test_two_constraints(uneven: Path, tmp_path: Path, start: str) -> None:
     """Every step solved by SLSQP."""
     groups = [Function("loss"), Function("loss", (0,), 0.9), Function("loss", (1, 2), 1.0)]
     compare(
-        uneven, tmp_path / "run", groups, {"name": "softmax", "penalty": 1e-2}, softmax,
-        {"start": start, "batch": 5, "local_steps": 2, "slack_cost": 20.0}, SLSQP, 3,
+        uneven, tmp_path / "run", groups, {"name": "softmax", "l2": 1e-2}, softmax,
+        {"start": start, "batch_size": 5, "local_steps": 2, "slack_cost": 20.0}, SLSQP, 3,
         participation={"clients_per_round": 3},
     )  # fmt: skip
 
@@ -358,7 +359,7 @@ def away(w: Any, best: Optimum) -> float:
     return float(np.linalg.norm(w - best.w) / np.linalg.norm(best.w))
 
 
-STEEP: dict[str, Any] = {"name": "ssca-horizontal", "tau": 0.1, "local_steps": 4}
+STEEP: dict[str, Any] = {"name": "ssca", "tau": 0.1, "local_steps": 4}
 SIZES = {"constant": {"rho": [0.9], "gamma": [0.3]}, "decaying": {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}}
 
 
@@ -370,8 +371,8 @@ def reached(
     more: dict[str, Any] = {"constraint": [as_table(one) | {"limit": one.limit} for one in functions[1:]]}
     if rule["name"] != "fedavg":
         more["minimize"] = as_table(functions[0])
-    batch = {"batch": min(len(rows) for rows in data.rows)}
-    result = play(job(folder, batch | rule, {"name": "softmax", "penalty": penalty}, rounds, **more), out)
+    batch = {"batch_size": min(len(rows) for rows in data.rows)}
+    result = play(job(folder, batch | rule, {"name": "softmax", "l2": penalty}, rounds, **more), out)
     return model_flat(result.model), result.columns
 
 
@@ -392,20 +393,27 @@ def test_averaging_of_models_ends_elsewhere(sorted_rows: Path, tmp_path: Path) -
     penalty, loss = 1e-2, [Function("loss")]
     best = optimum(read(sorted_rows), loss, penalty)
     for step, rounds in (1.5, 50), (0.5, 80):
-        rule = {"name": "fedavg", "step": [step], "local_steps": 4}
+        rule = {"name": "fedavg", "client_optimizer": {"learning_rate": step}, "local_steps": 4}
         w, _ = reached(sorted_rows, tmp_path / f"{step}", rule, rounds, loss, penalty)
         assert away(w, best) > 0.05
-    w, _ = reached(sorted_rows, tmp_path / "one", rule | {"step": [1.5], "local_steps": 1}, 100, loss, penalty)
+    w, _ = reached(
+        sorted_rows,
+        tmp_path / "one",
+        rule | {"client_optimizer": {"learning_rate": 1.5}, "local_steps": 1},
+        100,
+        loss,
+        penalty,
+    )
     assert away(w, best) < 1e-5
 
 
 def test_shards_of_different_sizes(copies: Path, tmp_path: Path) -> None:
     penalty, loss = 1e-2, [Function("loss")]
     best = optimum(read(copies), loss, penalty)
-    rule = STEEP | {"rho": [0.9], "gamma": [0.6], "batch": 2}
+    rule = STEEP | {"rho": [0.9], "gamma": [0.6], "batch_size": 2}
     w, _ = reached(copies, tmp_path / "run", rule, 50, loss, penalty)
     assert away(w, best) < 1e-5
-    averaged = {"name": "fedavg", "step": [2.0], "local_steps": 4, "batch": 2}
+    averaged = {"name": "fedavg", "client_optimizer": {"learning_rate": 2.0}, "local_steps": 4, "batch_size": 2}
     w, _ = reached(copies, tmp_path / "averaged", averaged, 50, loss, penalty)
     assert away(w, best) > 0.05
 
@@ -448,7 +456,7 @@ def test_at_an_optimum_with_exact_surrogates_nothing_moves(
     data = read(sorted_rows)
     best, large = optimum(data, functions, penalty), {"rho": [0.9], "gamma": [1.0], "local_steps": 7, "slack_cost": 1e5}
     task = job(
-        sorted_rows, STEEP | large | {"batch": batch, "start": start}, {"name": "softmax", "penalty": penalty}, 4,
+        sorted_rows, STEEP | large | {"batch_size": batch, "start": start}, {"name": "softmax", "l2": penalty}, 4,
         minimize=as_table(functions[0]),
         constraint=[as_table(one) | {"limit": one.limit} for one in functions[1:]],
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from launching import ROOT
 from scipy.optimize import minimize, nnls
 
@@ -17,7 +18,6 @@ from jobs.constraints.rows import Floats, Model, Rows, first_iterate, read_rows
 from mpifed.algorithms.horizontal import start_model
 from mpifed.core.record import leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.run.config import Job
 from mpifed.run.setup import problem_of
 from mpifed.shards.store import open_federation
 
@@ -68,13 +68,13 @@ def test_sparse_rows(tmp_path: Path, make_data: Any) -> None:
 
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
-    "network": {"hidden": 4, "penalty": 0.03, "bias": True},
-    "softmax": {"penalty": 0.02, "bias": True, "concave": 0.1},
-    "one-vs-rest": {"bias": False, "concave": 0.3},
+    "mlp": {"hidden": 4, "l2": 0.03, "bias": True},
+    "softmax": {"l2": 0.02, "bias": True, "nonconvex_penalty": 0.1},
+    "one-vs-rest": {"bias": False, "nonconvex_penalty": 0.3},
     "true-class-logistic": {"bias": True},
-    "logistic": {"penalty": 0.1},
-    "least-squares": {"penalty": 0.2},
-    "hinge": {"penalty": 0.1},
+    "logistic": {"l2": 0.1},
+    "least-squares": {"l2": 0.2},
+    "hinge": {"l2": 0.1},
     "squared-hinge": {},
 }
 
@@ -87,7 +87,7 @@ def problem(name: str) -> tuple[dict[str, Any], Rows, Model]:
     some = {} if outputs == 1 else {"classes": [1]}
     terms = [{"name": "loss", **some}, {"name": "norm"}, {"name": "error-rate"}][: 2 if outputs == 1 else 3]
     job = {
-        "objective": {"name": name, **OBJECTIVES[name]}, "compute": {"dtype": "float64"}, "seed": 3,
+        "model": {"name": name, **OBJECTIVES[name]}, "compute": {"dtype": "float64"}, "seed": 3,
         "minimize": {"name": "loss"}, "constraint": [term | {"limit": 0.5} for term in terms],
     }  # fmt: skip
     rows = Rows(X, y, np.array(2.0), rng.standard_normal(5), outputs)
@@ -129,29 +129,33 @@ def test_values_are_means_and_their_standard_errors() -> None:
 def test_which_problems_are_convex() -> None:
     def job(objective: dict[str, Any], minimize: str, *constraints: str) -> dict[str, Any]:
         tables = [{"name": name} for name in constraints]
-        return {"objective": objective, "minimize": {"name": minimize}, "constraint": tables}
+        return {"model": objective, "minimize": {"name": minimize}, "constraint": tables}
 
-    softmax, network = {"name": "softmax", "penalty": 0.25}, {"name": "network", "penalty": 0.25}
+    softmax, network = {"name": "softmax", "l2": 0.25}, {"name": "mlp", "l2": 0.25}
     assert convex(job(softmax, "loss", "loss", "norm"))
     assert curvatures(job(softmax, "loss", "loss", "norm")).tolist() == [0.5, 0.0, 2.0]
     assert curvatures(job(softmax, "norm", "loss")).tolist() == [2.0, 0.0]
     assert not convex(job(network, "norm", "loss"))
     assert not convex(job(softmax, "norm", "error-rate"))
-    assert not convex(job(softmax | {"concave": 0.1}, "loss"))
+    assert not convex(job(softmax | {"nonconvex_penalty": 0.1}, "loss"))
     assert curvatures(job(network, "loss", "norm")).tolist() == [0.0, 2.0]
     assert curvatures(job(softmax, "error-rate", "norm")).tolist() == [0.0, 2.0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["network", "softmax", "logistic"])
+@pytest.mark.parametrize("name", ["mlp", "softmax", "logistic"])
 def test_the_first_iterate(name: str, dtype: str, classes: Path, halves: Path) -> None:
     folder = halves if name == "logistic" else classes
-    objective = {"name": name, **{"network": {"hidden": 7, "bias": True}, "softmax": {"bias": True}}.get(name, {})}
+    objective = {
+        "name": name,
+        **{"mlp": {"hidden": 7, "bias": True}, "softmax": {"bias": True}}.get(name, {}),
+    }
     table = {
-        "name": "w0", "rounds": 1, "seed": 2**62 + 5, "data": {"path": str(folder)}, "objective": objective,
-        "compute": {"dtype": dtype}, "algorithm": {"name": "fedavg", "batch": 4, "step": [0.3]},
+        "name": "w0", "rounds": 1, "seed": 2**62 + 5, "data": {"path": str(folder)}, "model": objective,
+        "compute": {"dtype": dtype}, "algorithm": {"name": "fedavg", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.3},
     }  # fmt: skip
-    job = Job.check(table)
+    job = checked(table)
     task = problem_of(job, open_federation(folder))
     model = start_model(task, Round(SETUP, job.seed, np.ones(task.clients, dtype=bool)))
     found = first_iterate(table, task.features, task.outputs)

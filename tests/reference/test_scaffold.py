@@ -16,12 +16,18 @@ from paper import make_data, model_flat, step_size
 
 from mpifed.run.config import Job
 
-STEP = [0.4, 0.3]
+STEP = {"initial": 0.4, "exponent": 0.3}
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def scaffold(**changes: Any) -> dict[str, Any]:
-    return {"name": "scaffold", "batch": 4, "step": STEP, "local_steps": 3, **changes}
+    return {
+        "name": "scaffold",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": STEP},
+        "local_steps": 3,
+        **changes,
+    }
 
 
 class Course(NamedTuple):
@@ -38,7 +44,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
     x = start_of(task)
     K, N, c, own = rule["local_steps"], sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
     for t in range(1, task.rounds + 1):
-        step, who = step_size(rule["step"], t), present(task, len(data), t)
+        step, who = step_size(task.client_optimizer["learning_rate"], t), present(task, len(data), t)
         dx, dc = np.zeros_like(x), np.zeros_like(x)
         for i in who:
             X, label = data[i]
@@ -48,9 +54,11 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
             new = own[i] - c + (x - y) / (K * step)
             dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
             own[i] = new
-        x = x + rule.get("server_step", 1.0) * dx / sum(len(data[i][1]) for i in who)
+        x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
         if task.regularizer is not None:
-            threshold = task.regularizer["weight"] * rule.get("server_step", 1.0) * K * step
+            threshold = (
+                task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
+            )
             x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
         c = c + dc / N
     return Course(x, c, own)
@@ -70,13 +78,13 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
     """Model, c and every c_i, those of absent clients too."""
     folder = request.getfixturevalue(data)
     participation = {} if per_round is None else {"clients_per_round": per_round}
-    algorithm = scaffold(local_steps=steps, server_step=server_step)
+    algorithm = scaffold(local_steps=steps, server_optimizer={"learning_rate": server_step})
     task = local_job(folder, algorithm, participation=participation, data={"path": str(folder), "block": 3})
     same(played(task), plain_loop(task))
 
 
 def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {"objective": {"name": "softmax", "concave": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
+    tables = {"model": {"name": "softmax", "nonconvex_penalty": 0.2}, "regularizer": {"name": "l1", "weight": 0.01}}
     task = local_job(skewed, scaffold(), **tables)
     expected = plain_loop(task)
     same(played(task), expected)
@@ -100,8 +108,8 @@ def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
 
 def test_the_first_round_is_fedavgs(skewed: Path) -> None:
     """As all control variates are zero; the second is not."""
-    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "sum": {"numbers": "exact"}}
-    plain = {"name": "fedavg", "batch": 4, "step": STEP, "local_steps": 3}
+    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "aggregation": {"arithmetic": "exact"}}
+    plain = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
     for rounds in (1, 2):
         one, other = (played(local_job(skewed, rule, rounds=rounds, **tables)).model for rule in (scaffold(), plain))
         assert (np.abs(one - other).max() < 1e-14) == (rounds == 1)
@@ -115,8 +123,8 @@ def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:
     )  # fmt: skip
     data = rows_of(folder)
     best = np.linalg.lstsq(np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data]), rcond=None)[0]
-    tables: dict[str, Any] = {"objective": {"name": "least-squares"}, "rounds": 300}
-    algorithm = {"batch": 20, "step": [0.05], "local_steps": 8}
+    tables: dict[str, Any] = {"model": {"name": "least-squares"}, "rounds": 300}
+    algorithm = {"batch_size": 20, "client_optimizer": {"learning_rate": 0.05}, "local_steps": 8}
     found, plain = (played(local_job(folder, {"name": name, **algorithm}, **tables)) for name in ("scaffold", "fedavg"))
     np.testing.assert_allclose(found.model, best, rtol=0, atol=1e-10)
     assert np.abs(plain.model - best).max() > 1e-3

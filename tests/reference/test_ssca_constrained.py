@@ -46,7 +46,7 @@ from paper import (
 from mpifed.run.config import Job
 
 ROUNDS, B, TAU, HIDDEN = 7, 3, 0.15, 4
-RULE = {"name": "ssca-horizontal", "batch": B, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": TAU}
+RULE = {"name": "ssca", "batch_size": B, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": TAU}
 NORM, LOSS = {"name": "norm"}, {"name": "loss"}
 # SLSQP ends within 1e-8 or so of the solution of each round's problem, as with Lemma 1 below
 SLSQP = 1e-7
@@ -59,9 +59,10 @@ def norm_job(
     """(37); `numbers` = "float" computes three clients at once, and their sum from one product."""
     return job(
         folder, {**RULE, "slack_cost": c, **rule},
-        {"name": "network", "hidden": HIDDEN, **({"bias": True} if bias else {})}, rounds,
+        {"name": "mlp", "hidden": HIDDEN, **({"bias": True} if bias else {})}, rounds,
         minimize=NORM, constraint=[{**LOSS, "limit": limit, "margin": margin}],
-        participation={} if per_round is None else {"clients_per_round": per_round}, sum={"numbers": numbers},
+        participation={} if per_round is None else {"clients_per_round": per_round},
+        aggregation={"arithmetic": numbers},
         data={"path": str(folder), "block": 1 if numbers == "exact" else 3},
     )  # fmt: skip
 
@@ -129,7 +130,7 @@ def test_lemma_1_solves_38(skewed: Path, start: str, limit: float, c: float) -> 
 
 def norm_job_without_product(folder: Path) -> Job:
     """A job that gives data, draws and start alone."""
-    return job(folder, RULE, {"name": "network", "hidden": HIDDEN}, ROUNDS)
+    return job(folder, RULE, {"name": "mlp", "hidden": HIDDEN}, ROUNDS)
 
 
 # --- Algorithm 2 for (37), horizontally --------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def two_classes(shared_path: Path) -> Path:
     )  # fmt: skip
 
 
-GENTLE = {"name": "ssca-horizontal", "batch": 12, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.4}
+GENTLE = {"name": "ssca", "batch_size": 12, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.4}
 
 
 def as_table(function: Function) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def compare(
         if one.term != "norm":
             counts = np.isin(data.y, one.classes) if one.classes else np.ones(len(data.y), bool)
             each = part(expected.w, one, data.X[counts], data.y[counts])[0]
-        penalty = 0.0 if m else objective.get("penalty", 0.0) * expected.w @ expected.w
+        penalty = 0.0 if m else objective.get("l2", 0.0) * expected.w @ expected.w
         assert result.columns[column] == pytest.approx(each.mean() + penalty, abs=10 * SLSQP)
         if m:
             margin = 1.96 * each.std() / np.sqrt(len(each))
@@ -294,7 +295,7 @@ THREE = [Function("loss"), Function("loss", (0,), 1.0), Function("loss", (1, 3),
 def test_three_groups_of_classes(
     uneven_classes: Path, tmp_path: Path, start: str, per_round: int | None, c: float
 ) -> None:
-    objective = {"name": "softmax", "penalty": 0.02}
+    objective = {"name": "softmax", "l2": 0.02}
     where = compare(uneven_classes, tmp_path / "run", THREE, objective, softmax, c, start, per_round)
     assert set(where.ravel()) == {-1, 0, 1}
     assert len({tuple(row) for row in where}) > 3
@@ -302,7 +303,7 @@ def test_three_groups_of_classes(
 
 def test_three_groups_of_classes_and_a_network(uneven_classes: Path, tmp_path: Path) -> None:
     groups = [Function("loss", (0,), 1.4), Function("loss", (1, 3), 1.4), Function("norm", None, 3.0)]
-    objective = {"name": "network", "hidden": 3, "penalty": 0.01}
+    objective = {"name": "mlp", "hidden": 3, "l2": 0.01}
     where = compare(uneven_classes, tmp_path / "run", [Function("loss"), *groups], objective, network(3, 4), 1e3)
     assert set(where.ravel()) == {-1, 0, 1}
 
@@ -311,7 +312,7 @@ def test_three_groups_of_classes_and_a_network(uneven_classes: Path, tmp_path: P
 def test_neyman_and_pearson(two_classes: Path, tmp_path: Path, start: str) -> None:
     """The loss on class 0 is minimized while class 1 is misclassified with probability 0.35 at most."""
     functions = [Function("loss", (0,)), Function("error-rate", (1,), 0.35)]
-    objective = {"name": "softmax", "penalty": 0.01}
+    objective = {"name": "softmax", "l2": 0.01}
     where = compare(two_classes, tmp_path / "run", functions, objective, softmax, 50.0, start)
     assert set(where.ravel()) == {-1, 0, 1}
 
@@ -344,7 +345,7 @@ def test_the_surrogate_is_a_weighted_sum(skewed: Path, tmp_path: Path, start: st
     if constrains:
         task = norm_job(skewed, limit, 1e5, start=start)
     else:
-        task = job(skewed, {**RULE, "start": start}, {"name": "network", "hidden": HIDDEN, "penalty": penalty}, ROUNDS)
+        task = job(skewed, {**RULE, "start": start}, {"name": "mlp", "hidden": HIDDEN, "l2": penalty}, ROUNDS)
     data, w = read(skewed), omega(first_model(task))
     shapes, kept = [part.shape for part in w], []
     for t in range(1, ROUNDS + 1):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from sklearn.datasets import load_digits
 
 from mpifed.comm.transport import Alone
@@ -66,14 +67,14 @@ def job(folder: Path, **changes: Any) -> Job:
         "rounds": ROUNDS,
         "seed": 11,
         "data": {"path": str(folder)},
-        "objective": {"name": "network", "hidden": HIDDEN, "penalty": LAMBDA},
-        "algorithm": {"name": "ssca-horizontal", "batch": B, "rho": list(RHO), "gamma": list(GAMMA), "tau": TAU},
-        "record": {"every": 0, "checkpoint_every": 0},
+        "model": {"name": "mlp", "hidden": HIDDEN, "l2": LAMBDA},
+        "algorithm": {"name": "ssca", "batch_size": B, "rho": list(RHO), "gamma": list(GAMMA), "tau": TAU},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0},
         "compute": {"dtype": "float64"},
     }
     for key, value in changes.items():
         table[key] = {**table.get(key, {}), **value} if isinstance(value, dict) else value
-    return Job.check(table)
+    return checked(table)
 
 
 def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
@@ -139,7 +140,7 @@ def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
     rho, gamma, tau = (1.0, 0.3), (0.7, 0.35), 0.6
     task = job(
         digits,
-        objective={"penalty": 0.0},
+        model={"l2": 0.0},
         algorithm={"start": start, "rho": list(rho), "gamma": list(gamma), "tau": tau},
     )
     model = run(task, Alone(), tmp_path / "run").model
@@ -208,12 +209,12 @@ def test_full_batches_find_the_optimum_of_a_convex_problem(classes: Path, tmp_pa
 
     best = minimize(objective, np.zeros(federation.features * 3), jac=True, tol=1e-12)
     table = {
-        "objective": {"penalty": penalty, "name": "softmax"},
-        "algorithm": {"name": "ssca-horizontal", "batch": size, "rho": rho, "gamma": [1.0], "tau": 0.8},
+        "model": {"l2": penalty, "name": "softmax"},
+        "algorithm": {"name": "ssca", "batch_size": size, "rho": rho, "gamma": [1.0], "tau": 0.8},
     }
-    task = Job.check({
+    task = checked({
         "name": "convex", "rounds": 400, "data": {"path": str(classes)}, "compute": {"dtype": "float64"},
-        "record": {"every": 400, "checkpoint_every": 0}, **table,
+        "record": {"evaluate_every": 400, "checkpoint_every": 0}, **table,
     })  # fmt: skip
     result = run(task, Alone(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first.reshape(-1), best.x, rtol=0, atol=1e-6)

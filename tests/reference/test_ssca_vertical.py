@@ -31,9 +31,9 @@ from paper import (
 )
 
 ROUNDS, HIDDEN = 6, 4
-RULE: dict[str, Any] = {"batch": 16, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15}
-VERTICAL, HORIZONTAL = {"name": "ssca-vertical", **RULE}, {"name": "ssca-horizontal", **RULE}
-NETWORK = {"name": "network", "hidden": HIDDEN, "penalty": 2e-3}
+RULE: dict[str, Any] = {"batch_size": 16, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15}
+VERTICAL, HORIZONTAL = {"name": "ssca", **RULE}, {"name": "ssca", **RULE}
+NETWORK = {"name": "mlp", "hidden": HIDDEN, "l2": 2e-3}
 BIAS: dict[bool, dict[str, bool]] = {False: {}, True: {"bias": True}}
 HOLDERS: list[dict[str, int]] = [{}, {"label_holder": 3}, {"label_holder": 0, "head_client": 0}, {"head_client": 2}]
 
@@ -67,7 +67,7 @@ def test_algorithm_4(
     shared_path: Path, tmp_path: Path, start: str, limit: float, c: float, holder: dict[str, int], bias: bool
 ) -> None:
     folder = all_digits(shared_path, "columns", 5)
-    objective = {"name": "network", "hidden": HIDDEN, **BIAS[bias]}
+    objective = {"name": "mlp", "hidden": HIDDEN, **BIAS[bias]}
     rule = {**VERTICAL, "start": start, "slack_cost": c, **holder}
     task = job(folder, rule, objective, ROUNDS, **norm_under(limit))
     expected = constrained(task, read(folder), limit, lambda t: c, start)
@@ -84,8 +84,8 @@ def test_several_constraints(shared_path: Path, tmp_path: Path) -> None:
     folder = all_digits(shared_path, "columns", 7)
     groups = [Function("loss", (0, 1, 2), 1.9), Function("loss", (5, 8), 2.0), Function("norm", None, 1.0)]
     task = job(
-        folder, {**VERTICAL, "tau": 0.5, "batch": 60, "slack_cost": 30.0, "label_holder": 2},
-        {"name": "softmax", "penalty": 1e-3}, 5,
+        folder, {**VERTICAL, "tau": 0.5, "batch_size": 60, "slack_cost": 30.0, "label_holder": 2},
+        {"name": "softmax", "l2": 1e-3}, 5,
         constraint=[
             {"name": "loss", "classes": [0, 1, 2], "limit": 1.9},
             {"name": "loss", "classes": [5, 8], "limit": 2.0},
@@ -111,9 +111,9 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(
     """Full batch, and minibatches too: both draw for client 0 of N rows."""
     rows, columns = all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", clients)
     more = norm_under(2.1) if constrains else {}
-    objective = {"name": "network", "hidden": HIDDEN, "bias": True} if constrains else NETWORK
-    one = play(job(rows, {**HORIZONTAL, "batch": batch}, objective, 5, **more), tmp_path / "rows")
-    two = play(job(columns, {**VERTICAL, "batch": batch}, objective, 5, **more), tmp_path / "columns")
+    objective = {"name": "mlp", "hidden": HIDDEN, "bias": True} if constrains else NETWORK
+    one = play(job(rows, {**HORIZONTAL, "batch_size": batch}, objective, 5, **more), tmp_path / "rows")
+    two = play(job(columns, {**VERTICAL, "batch_size": batch}, objective, 5, **more), tmp_path / "columns")
     close(two.model, omega(one.model))
     assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-8)
     assert two.columns["objective"] == pytest.approx(one.columns["objective"], rel=1e-8)
@@ -127,8 +127,8 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(
 def test_the_labels_may_be_with_anybody(shared_path: Path, tmp_path: Path, numbers: str, block: int) -> None:
     """However sums are made, and clients computed together."""
     folder = all_digits(shared_path, "columns", 5)
-    more = {"sum": {"numbers": numbers}, "data": {"path": str(folder), "block": block}, **norm_under(2.1)}
-    objective = {"name": "network", "hidden": HIDDEN}
+    more = {"aggregation": {"arithmetic": numbers}, "data": {"path": str(folder), "block": block}, **norm_under(2.1)}
+    objective = {"name": "mlp", "hidden": HIDDEN}
     one, *others = (
         play(job(folder, {**VERTICAL, **holder}, objective, 3, **more), tmp_path / str(n)).model
         for n, holder in enumerate(HOLDERS)
@@ -151,8 +151,8 @@ def test_it_is_heavy_ball_sgd(skewed: Path, shared_path: Path, tmp_path: Path, s
     """
     folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
     tau, penalty = 0.6, 4e-3
-    rule = {**(HORIZONTAL if split == "rows" else VERTICAL), "tau": tau, "start": start, "batch": 4}
-    task, data = job(folder, rule, {**NETWORK, "penalty": penalty}, 7), read(folder)
+    rule = {**(HORIZONTAL if split == "rows" else VERTICAL), "tau": tau, "start": start, "batch_size": 4}
+    task, data = job(folder, rule, {**NETWORK, "l2": penalty}, 7), read(folder)
     w = before = omega(first_model(task))
     Q = 0.0
     for t in range(1, task.rounds + 1):
@@ -180,7 +180,7 @@ def test_columns_that_do_not_lie_side_by_side(
     scattered: Path, tmp_path: Path, holder: dict[str, int], more: dict[str, Any]
 ) -> None:
     """Clients with 1, 8, 19 and 36 columns."""
-    objective = {"name": "network", "hidden": HIDDEN, "bias": True} if more else NETWORK
+    objective = {"name": "mlp", "hidden": HIDDEN, "bias": True} if more else NETWORK
     task, data = job(scattered, {**VERTICAL, **holder, "slack_cost": 1e5}, objective, ROUNDS, **more), read(scattered)
     assert any((np.diff(columns) > 1).any() for columns in data.columns)
     expected = constrained(task, data, 2.1, lambda t: 1e5).w if more else unconstrained(task, data)

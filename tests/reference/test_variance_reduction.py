@@ -34,9 +34,9 @@ from mpifed.run.config import Job
 
 ROUNDS = 7
 RULE: dict[str, Any] = {
-    "batch": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.3, "variance_reduction": "recursive",
+    "batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.3, "variance_reduction": "recursive",
 }  # fmt: skip
-NETWORK = {"name": "network", "hidden": 4}
+NETWORK = {"name": "mlp", "hidden": 4}
 
 
 @pytest.fixture(scope="session", params=["rows", "columns"])
@@ -48,7 +48,7 @@ def split_digits(request: Any, shared_path: Path, skewed: Path) -> Path:
 
 
 def rule(data: Data, **more: Any) -> dict[str, Any]:
-    return {"name": f"ssca-{'horizontal' if data.split == 'rows' else 'vertical'}", **RULE, **more}
+    return {"name": "ssca", **RULE, **more}
 
 
 def recursive(
@@ -60,7 +60,7 @@ def recursive(
 
     A. Cutkosky, F. Orabona: "Momentum-Based Variance Reduction in Non-Convex SGD" (NeurIPS 2019).
     """
-    penalty, tau = task.objective.get("penalty", 0.0), task.algorithm["tau"]
+    penalty, tau = task.model.get("l2", 0.0), task.algorithm["tau"]
     w = before = omega(first_model(task))
     multipliers = []
     for now in range(1, task.rounds + 1):
@@ -88,7 +88,7 @@ def recursive(
 @pytest.mark.parametrize("bias", [False, True])
 def test_without_constraints(split_digits: Path, tmp_path: Path, bias: bool) -> None:
     data = read(split_digits)
-    task = job(split_digits, rule(data), {**NETWORK, "penalty": 2e-3, **({"bias": True} if bias else {})}, ROUNDS)
+    task = job(split_digits, rule(data), {**NETWORK, "l2": 2e-3, **({"bias": True} if bias else {})}, ROUNDS)
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
 
 
@@ -121,7 +121,7 @@ def test_a_penalty_sequence_begins_again(split_digits: Path, tmp_path: Path) -> 
 def test_one_holder_of_the_labels(shared_path: Path, tmp_path: Path) -> None:
     folder = all_digits(shared_path, "columns", 5)
     data = read(folder)
-    task = job(folder, rule(data, label_holder=2), {**NETWORK, "penalty": 2e-3}, ROUNDS)
+    task = job(folder, rule(data, label_holder=2), {**NETWORK, "l2": 2e-3}, ROUNDS)
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
 
 
@@ -130,8 +130,8 @@ def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> Non
     """Those present take both gradients, weighted over them; float sums come from one product."""
     data = read(skewed)
     task = job(
-        skewed, rule(data), {**NETWORK, "penalty": 2e-3}, ROUNDS, participation={"clients_per_round": 4},
-        sum={"numbers": numbers}, data={"path": str(skewed), "block": 3},
+        skewed, rule(data), {**NETWORK, "l2": 2e-3}, ROUNDS, participation={"clients_per_round": 4},
+        aggregation={"arithmetic": numbers}, data={"path": str(skewed), "block": 3},
     )  # fmt: skip
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
 
@@ -141,8 +141,8 @@ def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
     data = read(split_digits)
     groups = [Function("loss", (0, 1), 1.9), Function("loss", (5, 8, 9), 2.0), Function("norm", None, 0.3)]
     task = job(
-        split_digits, rule(data, batch=10 if data.split == "rows" else 60, tau=0.8, slack_cost=20.0),
-        {"name": "softmax", "penalty": 1e-3}, 5,
+        split_digits, rule(data, batch_size=10 if data.split == "rows" else 60, tau=0.8, slack_cost=20.0),
+        {"name": "softmax", "l2": 1e-3}, 5,
         constraint=[
             {"name": "loss", "classes": [0, 1], "limit": 1.9},
             {"name": "loss", "classes": [5, 8, 9], "limit": 2.0},
@@ -157,7 +157,7 @@ def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
 
 def test_without_memory_it_is_the_plain_algorithm(split_digits: Path, tmp_path: Path) -> None:
     """rho = 1"""
-    data, objective = read(split_digits), {**NETWORK, "penalty": 2e-3}
+    data, objective = read(split_digits), {**NETWORK, "l2": 2e-3}
     reduced = job(split_digits, rule(data, rho=[1.0]), objective, 3)
     plain = job(split_digits, rule(data, rho=[1.0], variance_reduction="none"), objective, 3)
     expected = unconstrained(plain, data)

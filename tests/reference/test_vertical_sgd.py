@@ -21,8 +21,8 @@ from paper import (
 )
 
 ROUNDS, PENALTY = 6, 3e-3
-STEP = [0.4, 0.25]
-NETWORK = {"name": "network", "hidden": 4, "penalty": PENALTY}
+STEP = {"initial": 0.4, "exponent": 0.25}
+NETWORK = {"name": "mlp", "hidden": 4, "l2": PENALTY}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -30,7 +30,7 @@ NETWORK = {"name": "network", "hidden": 4, "penalty": PENALTY}
 def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dict[str, int]) -> None:
     """w - step (mean gradient of the rows drawn + 2 penalty w)."""
     folder = all_digits(shared_path, "columns", 5)
-    rule = {"name": "vertical-sgd", "batch": 16, "step": STEP, **holder}
+    rule = {"name": "vertical-sgd", "batch_size": 16, "server_optimizer": {"learning_rate": STEP}, **holder}
     task, data = job(folder, rule, {**NETWORK, **({"bias": True} if bias else {})}, ROUNDS), read(folder)
     w = omega(first_model(task))
     for t in range(1, ROUNDS + 1):
@@ -43,15 +43,26 @@ def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dic
 def test_any_split_of_the_columns_is_one_client_with_all_rows(shared_path: Path, tmp_path: Path, clients: int) -> None:
     """FedSGD on all rows."""
     rows, columns = all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", clients)
-    one = play(job(rows, {"name": "fedavg", "batch": 1797, "step": STEP}, NETWORK, 4), tmp_path / "rows")
-    two = play(job(columns, {"name": "vertical-sgd", "batch": 1797, "step": STEP}, NETWORK, 4), tmp_path / "columns")
+    one = play(
+        job(rows, {"name": "fedavg", "batch_size": 1797, "client_optimizer": {"learning_rate": STEP}}, NETWORK, 4),
+        tmp_path / "rows",
+    )
+    two = play(
+        job(
+            columns,
+            {"name": "vertical-sgd", "batch_size": 1797, "server_optimizer": {"learning_rate": STEP}},
+            NETWORK,
+            4,
+        ),
+        tmp_path / "columns",
+    )
     close(two.model, omega(one.model))
     assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-9)
 
 
 def test_least_squares(columns: Path, tmp_path: Path) -> None:
-    rule = {"name": "vertical-sgd", "batch": 11, "step": [0.1]}
-    task, data = job(columns, rule, {"name": "least-squares", "penalty": PENALTY}, ROUNDS), read(columns)
+    rule = {"name": "vertical-sgd", "batch_size": 11, "server_optimizer": {"learning_rate": 0.1}}
+    task, data = job(columns, rule, {"name": "least-squares", "l2": PENALTY}, ROUNDS), read(columns)
     w = first_model(task).first[:, 0]
     for t in range(1, ROUNDS + 1):
         ((weight, rows),) = draw(task, data, t)
@@ -69,7 +80,13 @@ def test_momentum_with_one_step_is_heavy_ball(
     skewed: Path, tmp_path: Path, per_round: int | None, momentum: float
 ) -> None:
     """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1})"""
-    rule = {"name": "fedavg", "batch": 4, "step": STEP, "momentum": momentum, "local_steps": 1}
+    rule = {
+        "name": "fedavg",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": STEP},
+        "server_optimizer": {"momentum": momentum},
+        "local_steps": 1,
+    }
     participation = {} if per_round is None else {"clients_per_round": per_round}
     task, data = job(skewed, rule, NETWORK, ROUNDS, participation=participation), read(skewed)
     w = before = omega(first_model(task))

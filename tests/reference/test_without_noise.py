@@ -12,13 +12,13 @@ from loops import Played, local_job, played
 from mpifed.core.block import Block
 from mpifed.core.record import leaves
 
-STEP = [0.4, 0.3]
+STEP = {"initial": 0.4, "exponent": 0.3}
 PLAIN: dict[str, dict[str, Any]] = {
-    "fedavg": {"name": "fedavg", "step": STEP},
-    "fedprox": {"name": "fedprox", "step": STEP, "mu": 0.3},
-    "scaffold": {"name": "scaffold", "step": STEP},
-    "fedpdm": {"name": "fedpdm", "step_size": STEP, "rho": 2.0},
-    "fedpdm, hidden": {"name": "fedpdm", "step_size": STEP, "rho": 2.0, "dual": "hidden"},
+    "fedavg": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}},
+    "fedprox": {"name": "fedprox", "client_optimizer": {"learning_rate": STEP}, "mu": 0.3},
+    "scaffold": {"name": "scaffold", "client_optimizer": {"learning_rate": STEP}},
+    "fedpdm": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
+    "fedpdm, hidden": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0, "dual": "hidden"},
 }
 every_algorithm = pytest.mark.parametrize("algorithm", PLAIN.values(), ids=PLAIN)
 
@@ -29,9 +29,9 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None, steps: int) -> Played:
     """In double precision, as gradients are clipped, summed exactly."""
-    tables: dict[str, Any] = {"sum": {"numbers": "exact"}, "compute": {"dtype": "float64"}}
+    tables: dict[str, Any] = {"aggregation": {"arithmetic": "exact"}, "compute": {"dtype": "float64"}}
     tables |= {"participation": {"clients_per_round": 3}} | ({} if privacy is None else {"privacy": privacy})
-    return played(local_job(folder, {"batch": 4, "local_steps": steps, **algorithm}, **tables))
+    return played(local_job(folder, {"batch_size": 4, "local_steps": steps, **algorithm}, **tables))
 
 
 def bits(found: Played) -> list[Any]:
@@ -59,7 +59,7 @@ def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -
 def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
     for name in ("fedavg", "fedprox"):
         plain = run(skewed, PLAIN[name], None, steps)
-        assert alike(run(skewed, PLAIN[name], settings(model=model), steps), plain)
+        assert alike(run(skewed, PLAIN[name], settings(trust=model), steps), plain)
 
 
 @pytest.mark.parametrize("model", ["local", "central", "distributed"])
@@ -68,8 +68,8 @@ def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
 def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: str) -> None:
     """At level "client" all count alike: so shards are equal, and the bits are the same."""
     plain = run(classes, algorithm, None, steps)
-    assert bits(run(classes, algorithm, settings(level="client", model=model), steps)) == bits(plain)
-    assert bits(run(classes, algorithm, settings(level="client", model=model, clip=0.01), steps)) != bits(plain)
+    assert bits(run(classes, algorithm, settings(level="client", trust=model), steps)) == bits(plain)
+    assert bits(run(classes, algorithm, settings(level="client", trust=model, clip=0.01), steps)) != bits(plain)
 
 
 @every_algorithm

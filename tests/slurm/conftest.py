@@ -20,9 +20,9 @@ JOB: dict[str, Any] = {
     "name": "unhurried",
     "seed": 1,
     "rounds": 60,
-    "objective": {"name": "softmax", "penalty": 1e-4},
-    "algorithm": {"name": "unhurried:Unhurried", "batch": 10, "step": [0.1], "local_steps": 1, "pause_s": 0.0},
-    "record": {"every": 5, "checkpoint_every": 5},
+    "model": {"name": "softmax", "l2": 1e-4},
+    "algorithm": {"name": "unhurried:Unhurried", "batch_size": 10, "step": [0.1], "local_steps": 1, "pause_s": 0.0},
+    "record": {"evaluate_every": 5, "checkpoint_every": 5},
 }
 
 

@@ -39,5 +39,5 @@ def test_a_message_steers_no_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(job, "forecast", fails)
     (tmp_path / "job.toml").write_text("")
-    end = CliRunner().invoke(main, ["show", str(tmp_path / "job.toml")])
+    end = CliRunner().invoke(main, ["check", str(tmp_path / "job.toml")])
     assert (end.exit_code, end.stderr) == (3, "mpifed: error: a\\x1b[2Jb.h5: damaged\n")

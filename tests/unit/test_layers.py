@@ -24,7 +24,7 @@ MAY = {
     "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
     "forecast": ["core", "maths", "shards", "algorithms", "comm", "run", "forecast"],
-    "batch": ["core", "shards", "comm", "run", "forecast", "batch"],
+    "batch_size": ["core", "shards", "comm", "run", "forecast", "batch"],
     "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "scaling": ["core", "shards", "run", "forecast", "batch.plugin", "plots", "scaling"],
     "plots.py": ["core", "run.best", "run.history"],
@@ -131,7 +131,14 @@ def loaded(*arguments: object) -> tuple[set[str], bool]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], *([name, "--help"] for name in ("run", "data", "show", "submit", "status", "doctor"))],
+    [
+        ["--help"],
+        ["--version"],
+        *(
+            [name, "--help"]
+            for name in ("run", "data", "check", "show", "compare", "explain", "submit", "status", "doctor")
+        ),
+    ],
 )
 def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
     modules, started = loaded(*arguments)
@@ -143,8 +150,9 @@ def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
-        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 2, "step": [0.1]}, "record": {"every": 1},
+        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 1},
     })  # fmt: skip
     commands = [
         ["data", "digits", "--split", "rows", "--clients", "2", "--out", data],
@@ -152,7 +160,7 @@ def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) 
         ["show", out],
         ["show", out, "--json"],
         ["plot", out, "--out", tmp_path / "figure.png"],
-        ["show", job],
+        ["check", job],
     ]
     for command in commands:
         modules, started = loaded(*command)

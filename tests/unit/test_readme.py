@@ -57,12 +57,27 @@ def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_
 def test_the_channels_have_the_bits_of_the_plain_one(
     job: str, data: str, launch: Callable[..., Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    changes = ["--set", f"data.path={request.getfixturevalue(data)}", "--set", "rounds=6", "--set", "record.every=2"]
+    changes = [
+        "--set",
+        f"data.path={request.getfixturevalue(data)}",
+        "--set",
+        "rounds=6",
+        "--set",
+        "record.evaluate_every=2",
+    ]
     found = []
     for ranks, channel in ((3, job), (0, "plain")):
         out = tmp_path / channel
         ended = launch(
-            ranks, "run", EXAMPLES / f"{job}.toml", *changes, "--set", f"sum.channel={channel}", "--out", out, cwd=ROOT
+            ranks,
+            "run",
+            EXAMPLES / f"{job}.toml",
+            *changes,
+            "--set",
+            f"aggregation.security={channel}",
+            "--out",
+            out,
+            cwd=ROOT,
         )
         assert ended.code == 0, ended.text
         found.append(summary(out))
@@ -89,6 +104,6 @@ def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any],
 
 def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path) -> None:
     """Run an example on 2 ranks from the top folder, as its header says."""
-    changes = ["--set", f"data.path={data}", "--set", "algorithm.batch=10"]
+    changes = ["--set", f"data.path={data}", "--set", "algorithm.batch_size=10"]
     ended = launch(2, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
     assert ended.code == 0, ended.text

@@ -99,7 +99,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
     names = (*SSCA, *TUNED, *TRADEOFFS)
     jobs = {name: points(read_table(JOBS / f"{name}.toml"), name)[0].job for name in names}
     assert all(job.name == f"ssca-{name}" and job.seed == 1 for name, job in jobs.items())
-    assert {job.algorithm["batch"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
+    assert {job.algorithm["batch_size"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
 
 
 @pytest.mark.long
@@ -113,7 +113,7 @@ def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     only = ("alg2-b1$", "fedsgd-b1$", "alg4-limit")
     grid = ((0.1, 0.0), (0.1, 0.5))
-    plan = Plan(tmp_path / "out", 40, 2, tmp_path, ("objective.hidden=8",), only=only, grid=grid)
+    plan = Plan(tmp_path / "out", 40, 2, tmp_path, ("model.hidden=8",), only=only, grid=grid)
     table, pictures = finish(plan)
     assert (tmp_path / "out" / "table.md").read_text(encoding="utf-8") == table
     assert "**Reduced**" in table and "| alg2-b1 | 2 | 40 |" in table and "| fedsgd-b1-held | 2 | 10 |" in table

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 
 from mpifed.core.errors import DataError
-from mpifed.run.config import Job, read_table
+from mpifed.run.config import read_table
 from mpifed.run.history import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,13 +126,20 @@ def test_every_setting_is_a_change_of_a_job() -> None:
                 *plan.setting_changes(setting, method),
                 *_assigned(tuned.get(label(tuned_in(setting, method), method), {})),
             ]
-            job = Job.check(read_table(JOBS / f"{job_of(setting.data, method)}.toml", changes))
-            assert (job.seed, job.rounds, job.sum.channel, job.network.name) == (1, 300, "plain", "lte")
+            job = checked(read_table(JOBS / f"{job_of(setting.data, method)}.toml", changes))
+            assert (job.seed, job.rounds, job.aggregation.security, job.simulated_network.name) == (
+                1,
+                300,
+                "plain",
+                "lte",
+            )
             assert job.participation.clients_per_round == setting.present
-            assert job.objective == {"name": "hinge", "penalty": lambdas[setting.data] / 2}
-            assert job.network.encryption == ("none" if method in ("fedavg", "fedavg-blocks", "hyfem") else "published")
-            if job.network.encryption == "published":
-                assert job.network.ciphertext_values == 8192
+            assert job.model == {"name": "hinge", "l2": lambdas[setting.data] / 2}
+            assert job.simulated_network.encryption == (
+                "none" if method in ("fedavg", "fedavg-blocks", "hyfem") else "published"
+            )
+            if job.simulated_network.encryption == "published":
+                assert job.simulated_network.ciphertext_values == 8192
             assert job.data.path.endswith(f"hyfdca-{setting.data}-{setting.grid}")
 
 
@@ -142,9 +150,12 @@ def test_ciphertexts_are_those_of_bfv() -> None:
     scheme = Bfv()
     for data in DATA:
         for method in OWN:
-            job = Job.check(read_table(JOBS / f"{job_of(data, method)}.toml", ()))
-            assert job.network is not None
-            assert (job.network.ciphertext_bytes, job.network.ciphertext_values) == (scheme.nbytes, scheme.slots)
+            job = checked(read_table(JOBS / f"{job_of(data, method)}.toml", ()))
+            assert job.simulated_network is not None
+            assert (job.simulated_network.ciphertext_bytes, job.simulated_network.ciphertext_values) == (
+                scheme.nbytes,
+                scheme.slots,
+            )
 
 
 def test_the_jobs_say_how_their_data_are_scaled() -> None:

@@ -67,7 +67,7 @@ class Encrypted(Channel):
             when the sum of all clients' largest integers does not open to what it is.
         """
         if not all(isinstance(line.sum, ExactSum) for line in lines):
-            raise UsageError('[sum] channel = "encrypted" adds integers; set numbers = "exact"')
+            raise UsageError('[aggregation] security = "encrypted" adds integers; set arithmetic = "exact"')
         gathered = self.transport.gather(self.setting.hosted)
         for rank, clients in enumerate(gathered or []):
             self._homes[clients] = rank
@@ -245,9 +245,7 @@ class Encrypted(Channel):
         found = [v.numbers for v in self.vectors(line) if (v.hearers & here).any() and (v.senders & there).any()]
         return frozenset(number for numbers in found for number in numbers)
 
-    def _unpack(
-        self, line: Line, there: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None
-    ) -> None:
+    def _unpack(self, line: Line, there: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None) -> None:
         """Put what was opened, of the answers of those who are `there` [N], into its places."""
         message, there = np.zeros_like(line.reduced[:-1]), there & (self._homes >= 0)
         for vector in self.vectors(line):
@@ -293,7 +291,10 @@ def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
     """Nobody takes it down."""
 
 
-_REMEDY = 'set another [encryption] scheme, or [sum] channel = "masked"; and report it, with the versions of libraries'
+_REMEDY = (
+    'set another [encryption] scheme, or [aggregation] security = "masked"; and report it, with the versions of '
+    "libraries"
+)
 
 
 def randomness(scheme: Any, message: Bytes) -> Iterator[list[bytes]]:

@@ -93,9 +93,7 @@ class Opening(Protocol):
     def open(self, folded: Bytes | None, ranks: set[int], turn: Turn) -> Opened | None:
         """The numbers of the ciphertexts of rank 0's message, on `ranks`. Collective."""
 
-    def traffic(
-        self, blocks: int, told: NDArray[np.int64], now: Round
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client sends, and is told, to open so many ciphertexts.
 
         `told` [N] says how many of them each client hears; where that is nobody, they are opened for the server.
@@ -159,9 +157,7 @@ class OneKey:
                 if turn.wants(number)
             }
 
-    def traffic(
-        self, blocks: int, told: NDArray[np.int64], now: Round
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The sum goes to one client, or to those who hear it."""
         if not told.any():
             told = np.zeros_like(told)
@@ -251,9 +247,7 @@ class AllTogether:
                 'sum; a threshold scheme needs all; let all take part, or set [encryption] scheme = "bfv"'
             )
 
-    def traffic(
-        self, blocks: int, told: NDArray[np.int64], now: Round
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The sum goes to everybody, a part comes from everybody, and all parts go to those who hear it."""
         there = now.staying.astype(np.int64)
         up = there * blocks * self.scheme.part_nbytes

@@ -89,7 +89,7 @@ class Vector:
                 raise NumericalError(
                     f"{name}: client {client} sends the integer {most} (absolute value), outside the {largest} that "
                     "its bound and scale allow; nothing was encrypted. Lower the step size, or raise the bound in "
-                    "[sum.bounds]"
+                    "[aggregation.bounds]"
                 )
             for _ in limbs[1:]:
                 low = ((part.astype(np.int64) + 2 ** (width - 1)) & (2**width - 1)) - 2 ** (width - 1)

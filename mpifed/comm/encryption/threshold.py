@@ -154,6 +154,6 @@ def _library() -> Any:
             '[encryption] scheme = "threshold-bfv": the library openfhe cannot be loaded on Python '
             f"{sys.version_info.major}.{sys.version_info.minor} ({error}). Its wheels import on Python 3.10 on Linux "
             "alone: there, pip install 'mpifed[threshold]'; elsewhere set scheme = \"bfv\", where any client can open "
-            'a sum with the key that the clients share, or [sum] channel = "masked"'
+            'a sum with the key that the clients share, or [aggregation] security = "masked"'
         ) from error
     return openfhe

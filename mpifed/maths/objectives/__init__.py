@@ -22,9 +22,10 @@ from mpifed.maths.objectives.linear import (
     TrueClassLogistic,
 )
 from mpifed.maths.objectives.margins import Hinge, SquaredHinge
-from mpifed.maths.objectives.network import BiasedOutput, Network, Output
+from mpifed.maths.objectives.network import MLP, BiasedOutput, Output
 
 __all__ = [
+    "MLP",
     "OBJECTIVES",
     "Bias",
     "BiasedOutput",
@@ -32,7 +33,6 @@ __all__ = [
     "LeastSquares",
     "Linear",
     "Logistic",
-    "Network",
     "Objective",
     "OneVsRest",
     "Output",
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, type] = {
-    "network": Network,
+    "mlp": MLP,
     "softmax": Softmax,
     "one-vs-rest": OneVsRest,
     "true-class-logistic": TrueClassLogistic,

@@ -36,7 +36,7 @@ class Objective(Protocol):
     An attribute `concave` > 0, where there is one, adds `concave` times the sum of w^2 / (1 + w^2) over all parameters.
     """
 
-    penalty: float
+    l2: float
     classifies: ClassVar[bool]  # whether y are classes 0 to outputs - 1; otherwise real targets, and one output
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
@@ -107,7 +107,7 @@ def squares(model: Parameters) -> float:
 
 def penalty(objective: Objective, model: Parameters) -> float:
     """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2), in float64."""
-    total, beta = objective.penalty * squares(model), concave(objective)
+    total, beta = objective.l2 * squares(model), concave(objective)
     for leaf in bare_leaves(model) if beta else ():
         square = leaf.astype("f8") ** 2
         total += beta * float((square / (1 + square)).sum())
@@ -116,7 +116,7 @@ def penalty(objective: Objective, model: Parameters) -> float:
 
 def penalty_gradient(objective: Objective, w: Array) -> Array:
     """The derivative of `penalty` by parameters `w`, in their dtype."""
-    slope = w * w.dtype.type(2 * objective.penalty)
+    slope = w * w.dtype.type(2 * objective.l2)
     if concave(objective):
         slope += concave_gradient(objective, w)
     return slope
@@ -124,7 +124,7 @@ def penalty_gradient(objective: Objective, w: Array) -> Array:
 
 def concave(objective: Objective) -> float:
     """beta, the factor of the penalty that is not convex; 0 for objectives that have none."""
-    return float(getattr(objective, "concave", 0.0))
+    return float(getattr(objective, "nonconvex_penalty", 0.0))
 
 
 def concave_gradient(objective: Objective, w: Array) -> Array:

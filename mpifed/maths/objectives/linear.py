@@ -76,9 +76,9 @@ class PerClass(Linear):
     parameters: that of (25) in the paper of `TrueClassLogistic`, beside the convex `penalty`.
     """
 
-    penalty: Weight = 0.0
+    l2: Weight = 0.0
     bias: bool = False
-    concave: Weight = 0.0
+    nonconvex_penalty: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -194,8 +194,8 @@ class Logistic(Linear):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LogisticDual()
-    penalty: Weight = 0.0
-    concave: Weight = 0.0  # as that of `Softmax`
+    l2: Weight = 0.0
+    nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -222,7 +222,7 @@ class Logistic(Linear):
         if outputs == 2:
             return []
         return [
-            f'[objective] name = "logistic": is for two classes, and the data have {outputs}; take name = "softmax", '
+            f'[model] name = "logistic": is for two classes, and the data have {outputs}; take name = "softmax", '
             "or data of two classes"
         ]
 
@@ -234,7 +234,7 @@ class LeastSquares(Linear):
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LeastSquaresDual()
-    penalty: Weight = 0.0
+    l2: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the problem is convex."""

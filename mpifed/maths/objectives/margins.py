@@ -26,7 +26,7 @@ class Margins(Linear):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
-    penalty: Weight = 0.0
+    l2: Weight = 0.0
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -58,7 +58,7 @@ class Margins(Linear):
             return []
         name = "hinge" if isinstance(self, Hinge) else "squared-hinge"
         return [
-            f'[objective] name = "{name}": is for two classes, and the data have {outputs}; make data of two with '
+            f'[model] name = "{name}": is for two classes, and the data have {outputs}; make data of two with '
             "`mpifed data ... --labels even-odd` or `--labels class:K`"
         ]
 

@@ -38,7 +38,7 @@ class BiasedOutput(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Network(Linear):
+class MLP(Linear):
     """Three-layer network with swish and softmax, cross-entropy and an l2 penalty: SSCA (27), (28), (30).
 
     In the paper J = `hidden`, lambda = `penalty`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
@@ -48,8 +48,8 @@ class Network(Linear):
 
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     bias: bool = False
-    penalty: Weight = 0.0
-    concave: Weight = 0.0  # as that of `Softmax`
+    l2: Weight = 0.0
+    nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Glorot-uniform weights, since at zero every gradient of this network vanishes; the biases are zero."""

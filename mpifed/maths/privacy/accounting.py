@@ -147,17 +147,17 @@ def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     p, wrong = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
         wrong.append('noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"')
-    elif p.model != "local" and p.noise_on == "gradients":
+    elif p.trust != "local" and p.noise_on == "gradients":
         wrong.append(
-            f'noise_on = "gradients" with model = "{p.model}": only a sum of uploads is made noisy there;'
-            ' use noise_on = "upload", or model = "local"'
+            f'noise_on = "gradients" with trust = "{p.trust}": only a sum of uploads is made noisy there;'
+            ' use noise_on = "upload", or trust = "local"'
         )
-    if p.by_coins and p.model != "central":
+    if p.by_coins and p.trust != "central":
         wrong.append(
-            f'sampling = "poisson" of clients with model = "{p.model}": how many take part would be seen, and there'
-            ' would be no noise when nobody does; use model = "central", or sampling = "fixed"'
+            f'sampling = "poisson" of clients with trust = "{p.trust}": how many take part would be seen, and there'
+            ' would be no noise when nobody does; use trust = "central", or sampling = "fixed"'
         )
-    sampled = amplified and (p.level == "sample" or p.model == "central")
+    sampled = amplified and (p.level == "sample" or p.trust == "central")
     if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
         wrong.append(_LEFT_OUT_OF_FIXED)
     return [f"[privacy] {message}" for message in wrong + _wrong_paper(p)]
@@ -168,7 +168,7 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
         return []
     needs = {
         "level": ("sample", privacy.level),
-        "model": ("local", privacy.model),
+        "trust": ("local", privacy.trust),
         "adjacency": ("replace-one", privacy.adjacency),
         "sampling": ("fixed", privacy.sampling),
         "noise_on": ("upload", privacy.noised),

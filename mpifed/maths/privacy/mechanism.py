@@ -91,7 +91,7 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
     rows : records of a client that one release may count, at most
     clients : N
     """
-    z, shares = privacy.multiplier, clients if privacy.model == "distributed" else 1
+    z, shares = privacy.multiplier, clients if privacy.trust == "distributed" else 1
     # both of two records are rounded apart from the sum without either, and each must stay within its half
     parts = 2 if privacy.adjacency == "replace-one" and privacy.sampling == "poisson" else 1
     fine = math.ceil(math.log2(parts * math.sqrt(values) / FINE))

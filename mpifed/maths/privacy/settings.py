@@ -16,7 +16,7 @@ class Privacy:
     """The settings of differential privacy; the units of `clip` are those of a gradient, or of an upload.
 
     `level` is what two neighbouring data sets differ in: one record of one client, or all records of one client.
-    `model` is whom it is protected from. "local": each client adds noise for itself, and so is protected from the
+    `trust` says whom it is protected from. "local": each client adds noise for itself, and so is protected from the
     server too. "distributed": the clients present share the noise of the sum between them, which protects from
     whoever sees the sum and nothing else, as under secure aggregation. "central": a trusted server adds the noise,
     which protects from whoever sees its models.
@@ -34,7 +34,7 @@ class Privacy:
     epsilon: Size | None = None  # after all rounds of the job, from which the noise is computed; or
     noise_multiplier: Weight | None = None  # standard deviation of the noise / sensitivity
     level: Literal["sample", "client"] = "sample"
-    model: Literal["local", "distributed", "central"] = "local"
+    trust: Literal["local", "distributed", "central"] = "local"
     adjacency: Literal["replace-one", "add-remove"] = "replace-one"
     sampling: Literal["fixed", "poisson"] = "fixed"
     noise_on: Literal["gradients", "upload"] | None = None  # gradients for local noise on level "sample", else upload
@@ -47,7 +47,7 @@ class Privacy:
     @property
     def noised(self) -> str:
         """`noise_on`, with its default."""
-        return self.noise_on or ("gradients" if self.level == "sample" and self.model == "local" else "upload")
+        return self.noise_on or ("gradients" if self.level == "sample" and self.trust == "local" else "upload")
 
     @property
     def on_gradients(self) -> bool:
@@ -62,7 +62,7 @@ class Privacy:
     @property
     def whole(self) -> bool:
         """Whether integers are summed, and not what each client has made of its own."""
-        return self.model != "local" and self.on_grid
+        return self.trust != "local" and self.on_grid
 
     @property
     def protects(self) -> bool:

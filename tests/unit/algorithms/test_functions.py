@@ -13,7 +13,7 @@ from mpifed.algorithms.certificate import first_iterate, is_convex, report_certi
 from mpifed.algorithms.functions import Tally, report_levels
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import Bias, Logistic, Network, Parameters, Softmax
+from mpifed.maths.objectives import MLP, Bias, Logistic, Parameters, Softmax
 from mpifed.maths.regularizers import L1, Box
 
 SAMPLES, FEATURES = 40, 6
@@ -57,7 +57,7 @@ def certificate(found: Problem, w: Any, start: Any = 0.0) -> Any:
 
 def test_the_objective_is_all_that_is_added_up() -> None:
     w = RNG.standard_normal(FEATURES)
-    found = problem(Logistic(penalty=0.2, concave=0.3), L1(0.1))
+    found = problem(Logistic(l2=0.2, nonconvex_penalty=0.3), L1(0.1))
     columns = report_levels(found, Parameters(w[:, None], ()), total_of(w))
     assert columns["train_loss"] == pytest.approx(smooth(w)[0])
     assert columns["objective"] == pytest.approx(smooth(w, 0.2, 0.3)[0] + 0.1 * abs(w).sum(), rel=1e-12)
@@ -67,7 +67,7 @@ def test_the_objective_is_all_that_is_added_up() -> None:
 
 def test_the_certificate_without_a_regularizer_is_the_relative_norm_of_the_gradient() -> None:
     w = RNG.standard_normal(FEATURES)
-    columns = certificate(problem(Logistic(penalty=0.2, concave=0.3), None), w)
+    columns = certificate(problem(Logistic(l2=0.2, nonconvex_penalty=0.3), None), w)
     norms = [np.linalg.norm(smooth(at, 0.2, 0.3)[1]) for at in (w, np.zeros(FEATURES))]
     assert columns["kkt_residual"] == columns["stationarity"] == pytest.approx(norms[0] / max(norms), rel=1e-12)
     assert columns["lower_bound"] is None  # the second penalty is not convex
@@ -77,18 +77,18 @@ def test_a_penalty_gives_a_bound() -> None:
     """F - ||grad F||^2 / (4 lambda), by hand; none without a penalty, of some rows, or with a regularizer."""
     w = RNG.standard_normal(FEATURES)
     value, gradient = smooth(w, 0.2)
-    columns = certificate(problem(Logistic(penalty=0.2), None), w)
+    columns = certificate(problem(Logistic(l2=0.2), None), w)
     assert columns["lower_bound"] == pytest.approx(value - gradient @ gradient / 0.8, rel=1e-9)
     assert columns["duality_gap"] == pytest.approx(gradient @ gradient / 0.8, rel=1e-9)
     least = minimize(lambda w: smooth(w, 0.2), w, jac=True, options={"gtol": 1e-10}).x
-    at_least = certificate(problem(Logistic(penalty=0.2), None), least)
+    at_least = certificate(problem(Logistic(l2=0.2), None), least)
     assert columns["lower_bound"] < at_least["lower_bound"] == pytest.approx(smooth(least, 0.2)[0], rel=1e-12)
     for other in (
-        problem(Logistic(), None), problem(Logistic(penalty=0.2), None, measured_rows=7),
-        problem(Logistic(penalty=0.2), L1(0.1)),
+        problem(Logistic(), None), problem(Logistic(l2=0.2), None, measured_rows=7),
+        problem(Logistic(l2=0.2), L1(0.1)),
     ):  # fmt: skip
         assert certificate(other, w)["lower_bound"] is certificate(other, w)["duality_gap"] is None
-    assert not is_convex(problem(Network(hidden=2, penalty=0.1), None))
+    assert not is_convex(problem(MLP(hidden=2, l2=0.1), None))
     assert is_convex(problem(OwnPenalty(0.1), None)) and not is_convex(problem(OwnPenalty(-0.1), None))
 
 
@@ -114,7 +114,7 @@ def boxed() -> Any:
 @pytest.mark.parametrize(("h", "solve"), [(L1(0.05), lasso), (Box(0.0, 0.5), boxed)], ids=["l1", "box"])
 def test_the_certificate_at_a_solution_known_otherwise(h: Any, solve: Callable[[], Any]) -> None:
     w = solve()
-    found = problem(Logistic(penalty=0.01, concave=0.02), h)
+    found = problem(Logistic(l2=0.01, nonconvex_penalty=0.02), h)
     assert np.isclose(w, [0.0]).any()
     assert np.linalg.norm(smooth(w, 0.01, 0.02)[1]) > 1e-2  # the gradient alone does not vanish
     columns = certificate(found, w)
@@ -144,7 +144,7 @@ def test_zero_is_stationary_where_the_regularizer_holds_it() -> None:
 
 def test_a_head_has_its_place_in_the_certificate() -> None:
     """Of float32, with biases that h leaves free: their part of the map is their gradient."""
-    found = problem(Softmax(bias=True, concave=0.5), L1(10.0))
+    found = problem(Softmax(bias=True, nonconvex_penalty=0.5), L1(10.0))
     model = Parameters(RNG.standard_normal((FEATURES, 2)).astype("f4"), Bias(np.array([0.5, -2.0], "f4")))
     sums = map_leaves(lambda leaf: SAMPLES * 1e-3 * np.ones((1, *leaf.shape)), model)
     first = first_iterate(found, model, total_of(np.zeros(FEATURES)), sums)

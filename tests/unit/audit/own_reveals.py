@@ -116,7 +116,7 @@ class Models(Raw):
 
     def _stepped(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
         clients, answer = self.answer(clients, model, block, now)
-        shrink = 2 * self.problem.objective.penalty
+        shrink = 2 * self.problem.objective.l2
 
         def stepped(g: Array, w: Array) -> Array:
             weight = answer.weight.reshape(-1, *[1] * w.ndim).astype(w.dtype)

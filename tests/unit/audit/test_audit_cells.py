@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 
 from mpifed.audit.command import audited
 from mpifed.audit.conditions import UNDERDETERMINED, conditions
@@ -18,18 +19,17 @@ from mpifed.audit.sealed import hidden, sealed
 from mpifed.audit.stage import rehearse
 from mpifed.audit.uniform import examine
 from mpifed.cli import main
-from mpifed.run.config import Job
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
 ALL = {"name": "hyfdca", "primal": "clear"}
-HINGE = {"name": "hinge", "penalty": 5e-3}
-SOFTMAX = {"name": "softmax", "penalty": 1e-3}
+HINGE = {"name": "hinge", "l2": 5e-3}
+SOFTMAX = {"name": "softmax", "l2": 1e-3}
 
 
 def table(folder: Path, algorithm: dict[str, Any], channel: str, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "audit", "rounds": 60, "data": {"path": str(folder)}, "objective": HINGE, "algorithm": algorithm,
-        "record": {"every": 0}, "sum": {"channel": channel},
+        "name": "audit", "rounds": 60, "data": {"path": str(folder)}, "model": HINGE, "algorithm": algorithm,
+        "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes
 
@@ -75,7 +75,7 @@ def attack(found: Audit, name: str, seen: str) -> Any:
 def held(folder: Path) -> Any:
     """[24, 6] all rows, from the clients' shards."""
     found = np.zeros((24, 6))
-    for shard in rehearse(Job.check(table(folder, ALL, "plain")), 1).shards.values():
+    for shard in rehearse(checked(table(folder, ALL, "plain")), 1).shards.values():
         for i in range(shard.samples):
             out = np.empty((1, shard.features))
             shard.take(np.array([i]), out)
@@ -131,7 +131,7 @@ def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
 
 def test_neither_do_ciphertexts(squares: Path, audit: Callable[..., Audit]) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    found = audit(squares, ONE, "encrypted", 1, participation={"clients_per_round": 3}, sum={"min_clients": 1})
+    found = audit(squares, ONE, "encrypted", 1, participation={"clients_per_round": 3}, aggregation={"min_clients": 1})
     assert found.channel == "encrypted"  # by default
     assert "in-the-clear" in names(found) and "answers" not in names(found)
     assert not any(attack(found, name, "sealed").applies for name in ("inner-products", "linear-system"))
@@ -182,7 +182,7 @@ SOME = {"participation": {"clients_per_round": 4}}
 
 def test_kept_totals_look_random(patches: Path) -> None:
     """Of two rounds: units of two groups of rows, which somebody seals anew in each sum for clients."""
-    job = Job.check(table(patches, ONE | {"inner": 40}, "masked", **SOME))
+    job = checked(table(patches, ONE | {"inner": 40}, "masked", **SOME))
     stage = rehearse(job, 2)
     messages = tuple(stage.transcript.messages)
     samples = sealed(stage, messages).samples
@@ -211,8 +211,14 @@ def test_a_kept_total_that_is_open_is_found(
 
 def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[..., Audit]) -> None:
     """Columns have two holders, of whom one is absent in some round."""
-    hyfem = {"name": "hyfem", "batch": 7, "step": [0.5, 0.1], "local_steps": 2, "mu": 0.4}
-    alone = SOME | {"sum": {"channel": "masked", "min_clients": 1}, "objective": SOFTMAX}
+    hyfem = {
+        "name": "hyfem",
+        "batch_size": 7,
+        "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.1}},
+        "local_steps": 2,
+        "mu": 0.4,
+    }
+    alone = SOME | {"aggregation": {"security": "masked", "min_clients": 1}, "model": SOFTMAX}
     found = audit(patches, hyfem, "masked", 2, **alone)
     assert names(found) == ["single-holder"]
     assert "models.first: how the last answers changed, " in found.findings[0].text
@@ -223,7 +229,7 @@ def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[
 
 def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None:
     """What the second one sends is the sum less what the first one sends."""
-    stage = rehearse(Job.check(table(squares, ONE | {"primal": "sealed", "returns": "last"}, "masked")), 1)
+    stage = rehearse(checked(table(squares, ONE | {"primal": "sealed", "returns": "last"}, "masked")), 1)
     lines = {one.name: line_of(stage, one) for one in stage.exchanges}
     everybody = np.ones(4, dtype=bool)
     looked_at = [len(hidden(lines["primal"], stage.cells, client, everybody)[0]) for client in range(4)]
@@ -236,7 +242,7 @@ def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None
 
 def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
     """Twelve inner products in three columns that it does not have; of one round, one equation a row."""
-    stage = rehearse(Job.check(table(squares, ALL, "masked")), 2)
+    stage = rehearse(checked(table(squares, ALL, "masked")), 2)
     found = {(one.exchange, one.party): one for one in conditions(stage)}
     one = found["products", "client 0"]
     assert (one.rows, one.unknowns, one.numbers, one.equations) == (12, 36, 12, 12)
@@ -249,9 +255,9 @@ def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
 
 
 def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
-    stage = rehearse(Job.check(table(squares, ALL, "plain")), 1)
+    stage = rehearse(checked(table(squares, ALL, "plain")), 1)
     np.testing.assert_array_equal(stage.whole(np.array([20, 3])), held(squares)[[20, 3]])
-    stage = rehearse(Job.check(table(patchwork, ONE, "plain")), 1)
+    stage = rehearse(checked(table(patchwork, ONE, "plain")), 1)
     some = np.array([1700, 3, 700])
     rows = stage.whole(some)
     for shard in stage.shards.values():
@@ -263,9 +269,13 @@ def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares:
 
 def test_gradients_in_own_columns(patches: Path, audit: Callable[..., Audit]) -> None:
     """Clients of hybrid FedAvg fit labels with their columns alone: one row's gradient gives these columns away."""
-    average = {"name": "hybrid-fedavg", "batch": 1, "step": [0.5, 0.5, 1.0]}
-    found = audit(patches, average, "plain", 1, objective={"name": "logistic", "penalty": 1e-3})
+    average = {
+        "name": "hybrid-fedavg",
+        "batch_size": 1,
+        "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
+    }
+    found = audit(patches, average, "plain", 1, model={"name": "logistic", "l2": 1e-3})
     one = attack(found, "reconstruction", "each client's upload")
     assert (one.recovered, one.of) == (6, 6)
-    hidden_ = audit(patches, average, "masked", 1, objective={"name": "logistic", "penalty": 1e-3})
+    hidden_ = audit(patches, average, "masked", 1, model={"name": "logistic", "l2": 1e-3})
     assert not attack(hidden_, "reconstruction", "sealed uploads").success

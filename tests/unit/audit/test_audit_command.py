@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from jobs_in_python import checked
 
 from mpifed.audit.command import audited
 from mpifed.audit.findings import NAMES
@@ -21,20 +22,19 @@ from mpifed.audit.uniform import examine
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.config import Job
 from mpifed.run.disclosure import NOTE
 from mpifed.run.history import read_json
 from mpifed.run.loop import run
 
-SSCA = {"name": "ssca-horizontal", "batch": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-VERTICAL = SSCA | {"name": "ssca-vertical", "batch": 5}
-MASKED = {"channel": "masked"}
+SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}
+MASKED = {"security": "masked"}
 
 
 def table(folder: Path, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "network", "hidden": 6},
-        "algorithm": SSCA, "record": {"every": 0},
+        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "mlp", "hidden": 6},
+        "algorithm": SSCA, "record": {"evaluate_every": 0},
     }  # fmt: skip
     return base | changes
 
@@ -69,7 +69,7 @@ def test_plain_uploads_of_one_row_give_it_away(digits: Path, audit: Callable[...
     one = attack(found, "reconstruction", "each client's upload")
     assert (one.success, one.recovered, one.of) == (True, 16, 16)  # 8 clients, the first round and the last
     np.testing.assert_allclose(one.found, one.truth, atol=1e-3)
-    shards = rehearse(Job.check(table(digits)), 1).shards
+    shards = rehearse(checked(table(digits)), 1).shards
     held = np.concatenate([_rows(shard) for shard in shards.values()])
     assert all((np.abs(held - row).max(axis=1) == 0).any() for row in one.truth)  # they are rows of the data
     assert found.uniform.uniform is False
@@ -98,7 +98,7 @@ def test_masked_uploads_of_one_row_do_not(digits: Path, audit: Callable[..., Aud
 
 def test_encrypted_uploads_do_not_either(digits: Path, audit: Callable[..., Audit]) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    found = audit(digits, 1, sum={"channel": "encrypted"})
+    found = audit(digits, 1, aggregation={"security": "encrypted"})
     assert names(found) == []
     assert found.uniform.uniform is True and found.control.uniform is False
     assert "ciphertexts" in attack(found, "reconstruction", "sealed uploads").text
@@ -119,7 +119,7 @@ def test_a_mask_that_is_none_is_found(
 
 def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[..., Audit]) -> None:
     """No mask helps where three clients send one row each: the sum itself tells them apart."""
-    wide = {"objective": {"name": "network", "hidden": 12}, "participation": {"clients_per_round": 3}}
+    wide = {"model": {"name": "mlp", "hidden": 12}, "participation": {"clients_per_round": 3}}
     found = audit(digits, 1, sum=MASKED, **wide)
     assert names(found) == ["determined", "inversion"]
     one = attack(found, "inversion", "the opened sum")
@@ -129,14 +129,14 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
 
 
 def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[..., Audit]) -> None:
-    wide = {"objective": {"name": "network", "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
+    wide = {"model": {"name": "mlp", "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
     found = audit(sides, 1, **wide)
     assert names(found) == ["answers", "determined", "inversion", "inner-products", "linear-system"]
     for name in ("inner-products", "linear-system"):
         one = attack(found, name, "each client's uploads")
         assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
-    allowed = {"channel": "masked", "allow": own}
+    allowed = {"security": "masked", "allow": own}
     hidden = audit(sides, 1, sum=allowed, **wide)
     assert names(hidden) == ["single-holder", "determined", "inversion"]
     for one in (found, hidden):  # the server puts the gradient of whole rows together, in every channel
@@ -150,15 +150,15 @@ def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[...
 
 
 def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..., Audit]) -> None:
-    own = {"channel": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = audit(sides, 1, sum=own, algorithm=VERTICAL | {"batch": 40})
+    own = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
+    found = audit(sides, 1, sum=own, algorithm=VERTICAL | {"batch_size": 40})
     assert names(found) == ["single-holder"]
     assert "tried up to 10" in attack(found, "inversion", "the opened sum").text
 
 
 def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
-    alone = {"sum": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
-    found = audit(digits, 2, objective={"name": "network", "hidden": 16}, **alone)
+    alone = {"aggregation": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
+    found = audit(digits, 2, model={"name": "mlp", "hidden": 16}, **alone)
     assert "single-holder" in names(found)
     assert attack(found, "reconstruction", "the opened sum").success
 
@@ -168,8 +168,8 @@ def test_sums_that_only_put_together_are_seen(
 ) -> None:
     """An algorithm that declares a sum, and whose clients add zeros wherever others have something."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "laws"))
-    own = {"name": "own_algorithms:VerticalLeastSquares", "batch": 4}
-    found = audit(columns, algorithm=own, objective={"name": "least-squares"}, sum=MASKED)
+    own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 4}
+    found = audit(columns, algorithm=own, model={"name": "least-squares"}, sum=MASKED)
     assert names(found) == ["single-holder"]
     assert found.findings[0].text == (
         "gradients.placed: 26 of 26 values that are not zero come from one client alone, to the server"
@@ -182,11 +182,11 @@ def test_sums_that_only_put_together_are_seen(
 def test_secret_draws(digits: Path, audit: Callable[..., Audit], tmp_path: Path) -> None:
     """Who looks at a run of secret numbers cannot play it again, and compares with all rows that could have entered."""
     private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}}
-    algorithm = {"name": "fedavg", "batch": 1, "step": [0.5]}
+    algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
     found = audit(digits, algorithm=algorithm, **private)
     one = next(one for one in found.conditions if one.exchange == "changes" and one.party == "server")
     assert (one.unknowns, one.equations) == (64, 64)  # of the answer without its noise
-    job = Job.check(table(digits, algorithm=algorithm, record={"every": 0, "transcript": 2}, **private))
+    job = checked(table(digits, algorithm=algorithm, record={"evaluate_every": 0, "transcript": 2}, **private))
     run(job, Alone(), tmp_path / "run")
     again = audited(tmp_path / "run", (), None)
     assert names(found) == names(again) == ["answers"]
@@ -197,13 +197,13 @@ def test_memory_of_the_model(digits: Path, audit: Callable[..., Audit], tmp_path
     """Two rounds remember nobody; whether there is anybody to compare with is said."""
     one = attack(audit(digits), "membership", "the final model")
     assert not one.applies and "no test rows" in one.text
-    one = attack(audit(digits, record={"every": 1}), "membership", "the final model")
+    one = attack(audit(digits, record={"evaluate_every": 1}), "membership", "the final model")
     assert one.applies and not one.success
 
 
 def test_noise_is_no_finding_of_the_condition(digits: Path, audit: Callable[..., Audit]) -> None:
     private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}}
-    algorithm = {"name": "fedavg", "batch": 1, "step": [0.5]}
+    algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
     noisy, exact = audit(digits, algorithm=algorithm, **private), audit(digits, algorithm=algorithm)
     assert names(noisy) == ["answers"]
     assert names(exact) == ["answers", "determined", "reconstruction"]
@@ -213,17 +213,20 @@ def test_noise_is_no_finding_of_the_condition(digits: Path, audit: Callable[...,
 # --- the control: on plain uploads the tests fail, whatever the algorithm --------------------------------------------
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "ssca-horizontal": SSCA | {"batch": 20},
-    "fedavg": {"batch": 7, "step": [0.5]},
-    "fedprox": {"batch": 7, "step": [0.5], "local_steps": 3, "mu": 0.4},
-    "scaffold": {"batch": 7, "step": [0.5], "local_steps": 2},
-    "fedpdm": {"batch": 7, "step_size": [0.5], "rho": 2.0},
+    "ssca-horizontal": SSCA | {"batch_size": 20},
+    "fedavg": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}},
+    "fedprox": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 3, "mu": 0.4},
+    "scaffold": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 2},
+    "fedpdm": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0},
     "ssca-vertical": VERTICAL,
-    "vertical-sgd": {"batch": 7, "step": [0.5]},
-    "hybrid-fedavg": {"batch": 7, "step": [0.5, 0.5, 1.0]},
+    "vertical-sgd": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}},
+    "hybrid-fedavg": {
+        "batch_size": 7,
+        "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
+    },
     "hyfdca": {"rule": "damped"},
     "bundle": {},
-    "hyfem": {"batch": 7, "step": [0.5], "mu": 0.4},
+    "hyfem": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4},
     "cocoa": {},
 }
 COLUMNS, CELLS = ("ssca-vertical", "vertical-sgd"), ("hybrid-fedavg", "hyfdca", "bundle", "hyfem")
@@ -240,13 +243,13 @@ def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(
     name: str, digits: Path, sides: Path, patches: Path, halves: Path
 ) -> None:
     folder = {**dict.fromkeys(COLUMNS, sides), **dict.fromkeys(CELLS, patches), "cocoa": halves}.get(name, digits)
-    own = {} if folder in (digits, sides) else {"objective": {"name": "logistic", "penalty": 1e-3}}
+    own = {} if folder in (digits, sides) else {"model": {"name": "logistic", "l2": 1e-3}}
     allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name in COLUMNS else {}
     for channel in ("plain", "masked"):
-        job = Job.check(
+        job = checked(
             table(
                 folder, algorithm=ALGORITHMS[name] | {"name": name},
-                sum={"channel": channel} | (allow if channel == "masked" else {}), **own,
+                aggregation={"security": channel} | (allow if channel == "masked" else {}), **own,
             )
         )  # fmt: skip
         stage = rehearse(job, 2)
@@ -281,7 +284,7 @@ def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[...
     ended = invoke(job, *some, "--set", 'audit.accept=["anwsers"]')
     assert ended.exit_code == 2
     assert "anwsers not known; findings are answers, in-the-clear, single-holder" in ended.stderr
-    assert invoke(job, *some, "--set", "sum.channel=masked").exit_code == 0
+    assert invoke(job, *some, "--set", "aggregation.security=masked").exit_code == 0
 
 
 def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
@@ -311,7 +314,7 @@ def test_a_verdict_does_not_wait_for_pictures(
 
 
 def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
-    job = Job.check(table(digits, record={"every": 0, "transcript": 2}, sum=MASKED))
+    job = checked(table(digits, record={"evaluate_every": 0, "transcript": 2}, sum=MASKED))
     run(job, Alone(), tmp_path / "run")
     found = audited(tmp_path / "run", (), None)
     assert found.source == f"of {tmp_path / 'run'}" and found.rounds == 2
@@ -325,7 +328,7 @@ def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_without_one_is_played_again(digits: Path, tmp_path: Path) -> None:
-    run(Job.check(table(digits)), Alone(), tmp_path / "run")
+    run(checked(table(digits)), Alone(), tmp_path / "run")
     found = audited(tmp_path / "run", (), None)
     assert (found.source, found.rounds) == ("recorded for this audit", 4)  # of 12 all that the job has
     assert "reconstruction" in names(found)
@@ -333,7 +336,11 @@ def test_a_run_without_one_is_played_again(digits: Path, tmp_path: Path) -> None
 
 def test_the_transcript_of_another_run_is_refused(digits: Path, tmp_path: Path) -> None:
     for seed in (1, 2):
-        run(Job.check(table(digits, seed=seed, record={"every": 0, "transcript": 1})), Alone(), tmp_path / str(seed))
+        run(
+            checked(table(digits, seed=seed, record={"evaluate_every": 0, "transcript": 1})),
+            Alone(),
+            tmp_path / str(seed),
+        )
     transcript = tmp_path / "1" / "transcript" / "rank-0000.h5"
     transcript.write_bytes((tmp_path / "2" / "transcript" / "rank-0000.h5").read_bytes())
     with pytest.raises(DataError, match="of another run"):
@@ -365,7 +372,7 @@ def test_neither_run_nor_job(tmp_path: Path) -> None:
 
 def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> None:
     leaving = {"participation": {"dropout_rate": 0.1, "max_dropouts": 3}}
-    found = audit(digits, 3, algorithm=SSCA | {"batch": 20}, sum=MASKED, **leaving)
+    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, sum=MASKED, **leaving)
     assert found.uniform.uniform is True
     assert names(found) == []
 

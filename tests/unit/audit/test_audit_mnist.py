@@ -27,9 +27,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             ended = CliRunner().invoke(main, ["data", "mnist", str(images), *split, str(folder / "data")])
             assert ended.exit_code == 0, ended.output
         table = {
-            "name": "mnist", "rounds": 2, "data": {"path": str(folder / "data")}, "record": {"every": 0},
-            "objective": {"name": "network", "hidden": 32},
-            "algorithm": {"name": "ssca-horizontal", "batch": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]},
+            "name": "mnist", "rounds": 2, "data": {"path": str(folder / "data")}, "record": {"evaluate_every": 0},
+            "model": {"name": "mlp", "hidden": 32},
+            "algorithm": {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]},
         }  # fmt: skip
         found: Path = write_job(folder / "job.toml", table)
         return found
@@ -40,7 +40,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.mark.long
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_a_digit(jobs: Callable[..., Path], real_data: Path, write_job: Any, channel: str) -> None:
-    found = audited(jobs(real_data / "mnist", write_job), (f"sum.channel={channel}",), 1, ("server",))
+    found = audited(jobs(real_data / "mnist", write_job), (f"aggregation.security={channel}",), 1, ("server",))
     tried = {(one.attack, one.seen): one for one in found.attempts}
     assert not tried["reconstruction", "the opened sum"].success
     if channel == "plain":

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from jobs_in_python import checked
 
 from mpifed.audit.beside import beside
 from mpifed.audit.command import audited
@@ -29,7 +30,6 @@ from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
-from mpifed.run.config import Job
 from mpifed.run.loop import run
 from mpifed.run.transcript import Transcript
 
@@ -68,8 +68,9 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 5, "step": [0.1]}, "record": {"every": 0}, "sum": {"channel": channel},
+        "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes
 
@@ -128,7 +129,7 @@ def test_one_nonce_for_two_exchanges(
 ) -> None:
     """Those of a measurement, which are played one after the other."""
     monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn // 2, client))
-    found = leaks(six, "--rounds", "2", record={"every": 1})
+    found = leaks(six, "--rounds", "2", record={"evaluate_every": 1})
     one = found["shared-stream"].split("one stream masks ")[1]
     assert len(set(re.findall(r"in ([\w-]+), ", one))) == 2
 
@@ -203,7 +204,7 @@ def test_a_seed_for_all_own_masks(six: Path, leaks: Callable[..., dict[str, str]
 
 def test_all_of_a_run_can_be_played_again(six: Path, tmp_path: Path) -> None:
     """What is measured between rounds too; of another run's transcript nothing but the same questions would do."""
-    task = Job.check(table(six, rounds=4, record={"every": 1, "transcript": 4}))
+    task = checked(table(six, rounds=4, record={"evaluate_every": 1, "transcript": 4}))
     run(task, Alone(), tmp_path / "run")
     found = audited(tmp_path / "run", (), None)
     assert found.leaks == []
@@ -217,7 +218,7 @@ def test_keys_that_come_again_after_a_restart(six: Path, tmp_path: Path, monkeyp
 
     def both(folder: Path) -> Any:
         for rounds in (2, 4):
-            task = Job.check(table(six, rounds=rounds, record={"every": 0, "transcript": 12}))
+            task = checked(table(six, rounds=rounds, record={"evaluate_every": 0, "transcript": 12}))
             run(task, Alone(), folder, resume=rounds == 4)
         return audited(folder, (), None)
 
@@ -249,7 +250,7 @@ def test_a_mask_that_is_used_again_under_secret_noise(
 ) -> None:
     """Plaintexts are not known: the difference of two uploads tells, however far they are apart."""
     monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn % 5, client))
-    private = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "model": "local"}
+    private = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "trust": "local"}
     monkeypatch.setattr("mpifed.audit.streams.Streams.shared", lambda self: [])
     found = leaks(six, privacy=private)
     assert "has about that of" in found["repeated-mask"]
@@ -401,16 +402,16 @@ def test_the_server_hosts_the_key_of_the_encryption(
 # --- no false alarm --------------------------------------------------------------------------------------------------
 
 PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40, "primal": "clear"}
-HINGE = {"name": "hinge", "penalty": 0.01}
+HINGE = {"name": "hinge", "l2": 0.01}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
-    "masked": ("six", {"record": {"every": 1}}),
+    "masked": ("six", {"record": {"evaluate_every": 1}}),
     "some": ("six", {"participation": {"clients_per_round": 4}}),
     "leaving": ("six", {"participation": LEAVING}),
-    "two": ("two", {"record": {"every": 1}}),
-    "cells": ("four", {"algorithm": {"name": "hyfdca", "rule": "damped"}, "objective": HINGE}),
-    "sealed": ("four", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "objective": HINGE}),
-    "kept": ("patches", {"algorithm": PAPER, "objective": HINGE, "participation": {"clients_per_round": 4}}),
-    "encrypted": ("six", {"sum": {"channel": "encrypted"}}),
+    "two": ("two", {"record": {"evaluate_every": 1}}),
+    "cells": ("four", {"algorithm": {"name": "hyfdca", "rule": "damped"}, "model": HINGE}),
+    "sealed": ("four", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "model": HINGE}),
+    "kept": ("patches", {"algorithm": PAPER, "model": HINGE, "participation": {"clients_per_round": 4}}),
+    "encrypted": ("six", {"aggregation": {"security": "encrypted"}}),
     "sparse": ("twenty", {"masking": {"neighbours": 4}}),
 }
 
@@ -425,8 +426,8 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
         pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
     folder, changes = JOBS[name]
     for seed in seeds:
-        job = Job.check(table(request.getfixturevalue(folder), **({"seed": seed, "rounds": 3} | changes)))
-        plain = job.model_copy(update={"sum": job.sum.model_copy(update={"channel": "plain"})})
+        job = checked(table(request.getfixturevalue(folder), **({"seed": seed, "rounds": 3} | changes)))
+        plain = job.model_copy(update={"sum": job.aggregation.model_copy(update={"security": "plain"})})
         stage, other = rehearse(job, 3), rehearse(plain, 3)
         found = exact(stage, beside(stage, tuple(stage.transcript.messages)), other, own=True)
         assert found.leaks == {}, (seed, found.leaks)
@@ -452,7 +453,7 @@ def test_fewer_rounds_where_more_do_not_fit(
     """Nothing of those is left out, and what is not covered is said."""
     small = partial(Transcript, limit_bytes=20_000)
     monkeypatch.setattr("mpifed.audit.stage.Transcript", small)
-    found = audited(write_job(tmp_path / "job.toml", table(twenty, record={"every": 1})), (), None)
+    found = audited(write_job(tmp_path / "job.toml", table(twenty, record={"evaluate_every": 1})), (), None)
     assert found.left_out == 0 and 1 < found.exact.rounds == found.rounds < 12
     assert found.exact.words == found.exact.of_words
     assert f"{found.rounds} rounds are recorded rather than 12" in as_text(found)

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 
 from mpifed.audit.command import audited
 from mpifed.audit.stage import rehearse
@@ -18,16 +19,16 @@ from mpifed.cli import main
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
-from mpifed.run.config import Job
 from mpifed.run.loop import run
 from mpifed.run.transcript import Transcript
 
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "damaged", "rounds": 3, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 5, "step": [0.1]}, "record": {"every": 0, "transcript": 3},
-        "sum": {"channel": channel},
+        "name": "damaged", "rounds": 3, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 0, "transcript": 3},
+        "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes
 
@@ -46,7 +47,7 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(six: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked run."""
     out = tmp_path_factory.mktemp("recorded") / "run"
-    run(Job.check(table(six)), Alone(), out)
+    run(checked(table(six)), Alone(), out)
     return out
 
 
@@ -167,8 +168,8 @@ def test_a_plain_piece_in_a_bundle(six: Path, leaks: Callable[..., dict[str, str
 
 
 def test_an_appended_copy_in_a_recorded_run(six: Path, changed: Callable[..., Path]) -> None:
-    job = Job.check(table(six))
-    alone = rehearse(job.model_copy(update={"sum": job.sum.model_copy(update={"channel": "plain"})}), 3)
+    job = checked(table(six))
+    alone = rehearse(job.model_copy(update={"sum": job.aggregation.model_copy(update={"security": "plain"})}), 3)
     plain = next(one.data for one in alone.transcript.messages if one.kind == "upload" and one.sender == "client 2")
 
     def append(file: Any) -> None:

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 
 from mpifed.audit.conditions import DETERMINED, OPEN, UNDERDETERMINED, Condition, conditions
 from mpifed.audit.stage import Stage, rehearse
-from mpifed.run.config import Job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
 
 def stage(folder: Path, algorithm: dict[str, Any], rounds: int = 1, **changes: Any) -> Stage:
     table: dict[str, Any] = {
-        "name": "conditions", "rounds": 5, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": algorithm, "record": {"every": 0},
+        "name": "conditions", "rounds": 5, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": algorithm, "record": {"evaluate_every": 0},
     }  # fmt: skip
-    return rehearse(Job.check(table | changes), rounds)
+    return rehearse(checked(table | changes), rounds)
 
 
 def of(found: list[Condition], exchange: str, party: str) -> Condition:
@@ -31,7 +31,7 @@ def of(found: list[Condition], exchange: str, party: str) -> Condition:
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
 def test_gradients_of_a_linear_model_at_zero(classes: Path, batch: int) -> None:
     """G = X' D with D = (1/3 - Y) / B whatever X is: G has p rank(D) independent numbers, rank(D) by the labels."""
-    found = stage(classes, {"name": "fedavg", "batch": batch, "step": [0.5]})
+    found = stage(classes, {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "changes", "server")
     client = int(one.about.removeprefix("client "))
     y = found.shards[client].y[found.rows(0, "changes", client)]
@@ -45,7 +45,11 @@ def test_gradients_of_a_linear_model_at_zero(classes: Path, batch: int) -> None:
 
 def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
     """g = -y x at w = 0: a row and its target are known up to one factor."""
-    found = stage(regression, {"name": "fedavg", "batch": 1, "step": [0.5]}, objective={"name": "least-squares"})
+    found = stage(
+        regression,
+        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+        model={"name": "least-squares"},
+    )
     one = of(conditions(found), "changes", "server")
     features = found.algorithm.problem.features
     assert (one.unknowns, one.equations, one.missing) == (features + 1, features, 1)
@@ -54,11 +58,11 @@ def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
 
 def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     """B K unknowns against d = J (K + L), for J = 6, K = 64, L = 10; one sample and six hidden cells give it away."""
-    found = stage(digits, {"name": "ssca-horizontal", "batch": 1} | SIZES, objective={"name": "network", "hidden": 6})
+    found = stage(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "hidden": 6})
     one = of(conditions(found), "gradients", "server")
     assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
     assert "B K = 1 x 64 = 64" in one.paper and "6 x (64 + 10) = 444: 444" in one.paper
-    many = stage(digits, {"name": "ssca-horizontal", "batch": 20} | SIZES, objective={"name": "network", "hidden": 6})
+    many = stage(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "hidden": 6})
     one = of(conditions(many), "gradients", "server")
     assert (one.unknowns, one.numbers, one.counted) == (1280, 445, True)
     assert (one.verdict, one.missing) == (UNDERDETERMINED, 1280 - 445)
@@ -68,8 +72,8 @@ def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
 def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
     """(M + 1) d of the papers: two constraints send their gradients too."""
     found = stage(
-        digits, {"name": "ssca-horizontal", "batch": 1, "slack_cost": 20.0} | SIZES,
-        objective={"name": "network", "hidden": 2},
+        digits, {"name": "ssca", "batch_size": 1, "slack_cost": 20.0} | SIZES,
+        model={"name": "mlp", "hidden": 2},
         constraint=[{"name": "loss", "classes": [k], "limit": 1.0} for k in (1, 2)],
     )  # fmt: skip
     one = of(conditions(found), "gradients", "server")
@@ -79,10 +83,17 @@ def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
 
 def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     """The unknowns add up, the numbers do not: eight rows are too many for 2 hidden cells, one is not."""
-    tables: dict[str, Any] = {"objective": {"name": "network", "hidden": 2}}
-    plain = conditions(stage(digits, {"name": "fedavg", "batch": 1, "step": [0.5]}, **tables))
+    tables: dict[str, Any] = {"model": {"name": "mlp", "hidden": 2}}
+    plain = conditions(
+        stage(digits, {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, **tables)
+    )
     masked = conditions(
-        stage(digits, {"name": "fedavg", "batch": 1, "step": [0.5]}, sum={"channel": "masked"}, **tables)
+        stage(
+            digits,
+            {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+            aggregation={"security": "masked"},
+            **tables,
+        )
     )
     one, total = of(plain, "changes", "server"), of(masked, "changes", "server")
     assert (one.unknowns, one.hears, one.verdict) == (64, "each client's answer", DETERMINED)
@@ -93,7 +104,11 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
 
 
 def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
-    found = stage(digits, {"name": "fedavg", "batch": 1, "step": [0.5]}, sum={"channel": "masked"})
+    found = stage(
+        digits,
+        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+        aggregation={"security": "masked"},
+    )
     one = of(conditions(found, client=3), "changes", "client 3")
     assert (one.hears, one.unknowns, one.numbers) == ("the next question", 7 * 64, 640)
     assert one.verdict == OPEN  # by counting, seven rows of 64 are no more than a model of 640 numbers
@@ -101,8 +116,8 @@ def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
 
 def test_scores_of_vertical_data(sides: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
-    tables: dict[str, Any] = {"objective": {"name": "network", "hidden": 4}}
-    found = stage(sides, {"name": "ssca-vertical", "batch": 3} | SIZES, **tables)
+    tables: dict[str, Any] = {"model": {"name": "mlp", "hidden": 4}}
+    found = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
     one = of(conditions(found), "scores", "server")
     assert (one.unknowns, one.numbers, one.equations) == (3 * 12, 3 * 4, 3 * 4)
     heard = of(conditions(found), "scores", "client 0")
@@ -110,14 +125,14 @@ def test_scores_of_vertical_data(sides: Path) -> None:
     assert (heard.unknowns, heard.numbers, heard.equations) == ((3 + 4) * others, 12, 12)
     assert f"sum of J K_i + B K_i = {4 * others} + {3 * others}" in heard.paper
     assert heard.rounds_until is None  # every round brings weights that are not known
-    wide = stage(sides, {"name": "ssca-vertical", "batch": 3} | SIZES, objective={"name": "network", "hidden": 16})
+    wide = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "hidden": 16})
     one = of(conditions(wide), "scores", "server")
     assert (one.unknowns, one.equations, one.verdict) == (36, 36, DETERMINED)  # 16 cells, 12 columns
 
 
 def test_the_server_hears_no_masked_scores(sides: Path) -> None:
-    allowed = {"channel": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = conditions(stage(sides, {"name": "ssca-vertical", "batch": 2} | SIZES, sum=allowed))
+    allowed = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
+    found = conditions(stage(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
     scores = of(found, "scores", "server")
     assert (scores.hears, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
     gradients = of(found, "gradients", "server")
@@ -127,7 +142,7 @@ def test_the_server_hears_no_masked_scores(sides: Path) -> None:
 
 def test_a_vertical_gradient_holds_the_rows_of_all(by_columns: Path) -> None:
     """G = X' D of all columns together; D at w = 0 follows from labels: 6 rank(D) equations for 6 B unknowns."""
-    found = stage(by_columns, {"name": "vertical-sgd", "batch": 2, "step": [0.5]})
+    found = stage(by_columns, {"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "gradients", "server")
     rows = found.rows(0, "scores", 0)
     rank = np.linalg.matrix_rank(1 / 3 - np.eye(3)[found.shards[0].y[rows]])
@@ -135,7 +150,11 @@ def test_a_vertical_gradient_holds_the_rows_of_all(by_columns: Path) -> None:
 
 
 def test_measuring_counts_too(digits: Path) -> None:
-    found = stage(digits, {"name": "fedavg", "batch": 1, "step": [0.5]}, record={"every": 1})
+    found = stage(
+        digits,
+        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+        record={"evaluate_every": 1},
+    )
     one = of(conditions(found), "certificate", "server")
     assert one.counted
     assert (one.unknowns, one.numbers) == (179 * 64, 640 + 3)

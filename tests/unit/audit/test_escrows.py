@@ -34,9 +34,10 @@ def found(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Found:
 
     def found() -> dict[str, str]:
         job = {
-            "name": "mutated", "rounds": 3, "data": {"path": str(six)}, "objective": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch": 5, "step": [0.1]}, "record": {"every": 0},
-            "sum": {"channel": "masked"}, "participation": {"dropout_rate": 0.1, "max_dropouts": 1},
+            "name": "mutated", "rounds": 3, "data": {"path": str(six)}, "model": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "record": {"evaluate_every": 0},
+            "aggregation": {"security": "masked"}, "participation": {"dropout_rate": 0.1, "max_dropouts": 1},
         }  # fmt: skip
         ended = CliRunner().invoke(main, ["audit", str(write_job(tmp_path / "job.toml", job))])
         assert ended.exit_code in (0, 7), ended.output

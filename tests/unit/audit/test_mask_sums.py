@@ -22,11 +22,11 @@ from mpifed.run.transcript import Transcript
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 CELLS = {
     "algorithm": {"name": "hyfdca", "rule": "damped", "primal": "sealed"},
-    "objective": {"name": "hinge", "penalty": 0.01},
+    "model": {"name": "hinge", "l2": 0.01},
 }  # fmt: skip
 KEPT = {
     "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 3, "primal": "clear"},
-    "objective": {"name": "hinge", "penalty": 0.01},
+    "model": {"name": "hinge", "l2": 0.01},
     "participation": {"clients_per_round": 4}, "audit": {"accept": ["in-the-clear", "moved-row"]},
 }  # fmt: skip
 
@@ -56,9 +56,10 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple
 
     def audit(folder: Path, *arguments: str, **changes: Any) -> tuple[dict[str, str], str]:
         base: dict[str, Any] = {
-            "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch": 5, "step": [0.1]}, "record": {"every": 0},
-            "sum": {"channel": "masked"},
+            "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "record": {"evaluate_every": 0},
+            "aggregation": {"security": "masked"},
         }  # fmt: skip
         job = write_job(tmp_path / "job.toml", base | changes)
         ended = CliRunner().invoke(main, ["audit", str(job), *arguments])
@@ -126,12 +127,10 @@ def test_masks_that_are_left_in_sums_for_clients_are_looked_at(cells: Path, audi
 
 # --- words that come again -------------------------------------------------------------------------------------------
 
-PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "model": "local"}
+PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "trust": "local"}
 
 
-def test_one_number_with_the_same_mask_in_every_round(
-    six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_number_with_the_same_mask_in_every_round(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """No window of 128 bits comes again."""
 
     class Constant:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 from own_reveals import renamed
 
 from mpifed.algorithms import ALGORITHMS
@@ -23,13 +24,12 @@ from mpifed.audit.sent import _near
 from mpifed.audit.stage import rehearse
 from mpifed.cli import main
 from mpifed.core.reveals import Reveals
-from mpifed.run.config import Job
 
-SOFTMAX = {"name": "softmax", "bias": True, "penalty": 1e-3}
+SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-HINGE = {"name": "hinge", "penalty": 5e-3}
-LOGISTIC = {"name": "logistic", "penalty": 1e-3}
-WIDE = {"name": "network", "hidden": 16}
+HINGE = {"name": "hinge", "l2": 5e-3}
+LOGISTIC = {"name": "logistic", "l2": 1e-3}
+WIDE = {"name": "mlp", "hidden": 16}
 NOISE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "distribution": "float"}
 
 
@@ -55,8 +55,8 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit
 
     def audit(folder: Path, rounds: int, objective: Any, algorithm: dict[str, Any], **changes: Any) -> Audit:
         table = {
-            "name": "reveals", "rounds": 60, "data": {"path": str(folder)}, "objective": objective,
-            "algorithm": algorithm, "record": {"every": 0}, "sum": {"channel": "plain"},
+            "name": "reveals", "rounds": 60, "data": {"path": str(folder)}, "model": objective,
+            "algorithm": algorithm, "record": {"evaluate_every": 0}, "aggregation": {"security": "plain"},
         }  # fmt: skip
         return audited(write_job(tmp_path / "job.toml", table | changes), (), rounds)
 
@@ -72,22 +72,28 @@ def attack(found: Audit, name: str, seen: str = "each client's") -> Any:
 # the attacks that succeed; and the folder, rounds, objective, [algorithm] and other tables with which they do
 ROW, FEW, PRODUCTS, LINEAR, MOVED = "reconstruction", "inversion", "inner-products", "linear-system", "moved-row"
 CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]] = {
-    "fedavg": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5]}, {}),
-    "fedprox": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5], "mu": 0.4}, {}),
-    "scaffold": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step": [0.5]}, {}),
-    "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch": 1, "step_size": [0.5], "rho": 2.0}, {}),
-    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "network", "hidden": 6}, {"batch": 1} | SIZES, {}),
+    "fedavg": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, {}),
+    "fedprox": ({ROW, FEW}, "digits", 2, SOFTMAX,
+    {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4}, {}),
+    "scaffold": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, {}),
+    "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX,
+    {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0}, {}),
+    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "mlp", "hidden": 6}, {"batch_size": 1} | SIZES, {}),
     "ssca-vertical": (
-        {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch": 3, "label_holder": 2} | SIZES, {"record": {"every": 1}},
+        {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch_size": 3, "label_holder": 2} | SIZES,
+        {"record": {"evaluate_every": 1}},
     ),
-    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch": 3, "step": [0.5]}, {}),
-    "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5, 0.5, 1.0]}, {}),
-    "hyfem": ({ROW}, "patches", 1, LOGISTIC, {"batch": 1, "step": [0.5], "mu": 0.4}, {}),
+    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch_size": 3, "client_optimizer": {"learning_rate": 0.5}},
+    {}),
+    "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC,
+    {"batch_size": 1, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}}}, {}),
+    "hyfem": ({ROW}, "patches", 1, LOGISTIC, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4},
+    {}),
     "hyfdca": (
         {PRODUCTS, LINEAR, MOVED}, "squares", 30, HINGE, {"rule": "paper", "inner": 1},
         {"participation": {"clients_per_round": 3}},
     ),
-    "bundle": ({PRODUCTS, MOVED}, "squares", 12, HINGE, {}, {"record": {"every": 1}}),
+    "bundle": ({PRODUCTS, MOVED}, "squares", 12, HINGE, {}, {"record": {"evaluate_every": 1}}),
     "cocoa": ({MOVED}, "alone", 2, HINGE, {}, {}),
 }  # fmt: skip
 
@@ -118,14 +124,15 @@ def _nameless(remark: str) -> str:
     return re.sub(r'"[^"]*"', "...", remark).removeprefix("Renamed")
 
 
-@pytest.mark.parametrize("privacy", [{"model": "central", "noise_on": "upload"}, {"noise_on": "upload"}])
+@pytest.mark.parametrize("privacy", [{"trust": "central", "noise_on": "upload"}, {"noise_on": "upload"}])
 def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
     def noise(kind: str) -> Any:
         table = {
-            "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "objective": SOFTMAX,
-            "algorithm": {"name": kind, "batch": 5, "step": [0.5]}, "privacy": NOISE | privacy,
+            "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "model": SOFTMAX,
+            "algorithm": {"name": kind, "batch_size": 5}, "client_optimizer": {"learning_rate": 0.5},
+            "privacy": NOISE | privacy,
         }  # fmt: skip
-        stage = rehearse(Job.check(table), 2)
+        stage = rehearse(checked(table), 2)
         (found,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
         return found
 
@@ -163,7 +170,7 @@ def test_models_sent_by_a_function_of_no_class(digits: Path, audit: Callable[...
 
 
 def test_few_rows_in_gradients_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(digits, 1, WIDE, {"name": "own_reveals:Raw", "batch": 3})
+    found = audit(digits, 1, WIDE, {"name": "own_reveals:Raw", "batch_size": 3})
     one = attack(found, "inversion")
     assert one.success and (one.recovered, one.of) == (3, 3)
     assert "inversion" in {one.name for one in found.leaks}
@@ -171,7 +178,7 @@ def test_few_rows_in_gradients_of_which_nothing_is_said(digits: Path, audit: Cal
 
 def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[..., Audit]) -> None:
     """Without the penalty FedAvg would have sent: taking that off hides the row, and so what is sent is tried, too."""
-    found = audit(digits, 3, SOFTMAX | {"penalty": 0.1}, {"name": "own_reveals:Inherited", "batch": 1, "step": [0.5]})
+    found = audit(digits, 3, SOFTMAX | {"l2": 0.1}, {"name": "own_reveals:Inherited", "batch_size": 1, "step": [0.5]})
     tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
     assert len(tried) == 2 and "taken for" in tried[1].text
     assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
@@ -180,7 +187,7 @@ def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[
 
 @pytest.mark.parametrize("kind", ["Projections", "SaidProjections"])
 def test_inner_products_with_directions(kind: str, alone: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(alone, 8, LOGISTIC, {"name": f"own_reveals:{kind}", "batch": 1})
+    found = audit(alone, 8, LOGISTIC, {"name": f"own_reveals:{kind}", "batch_size": 1})
     one = attack(found, "inner-products")
     assert one.success and one.recovered == 4  # of the first four clients
     assert ("taken for inner products (`products`) with `along`" in one.text) is (kind == "Projections")
@@ -196,7 +203,9 @@ def test_sums_over_dual_variables(alone: Path, audit: Callable[..., Audit]) -> N
 
 def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
     """What is sealed is tried as if it were not, and shows nothing."""
-    found = audit(digits, 2, {"name": "network", "hidden": 6}, {"name": "own_reveals:Raw"}, sum={"channel": "masked"})
+    found = audit(
+        digits, 2, {"name": "mlp", "hidden": 6}, {"name": "own_reveals:Raw"}, aggregation={"security": "masked"}
+    )
     assert attack(found, "reconstruction", "sealed uploads").recovered == 0
     assert not any(one.success for one in found.attempts) and found.leaks == []
 
@@ -210,7 +219,7 @@ def test_the_readme_example_says_it(
     (source,) = [one for one in sources if "class ServerMomentum" in one]
     (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_readme:ServerMomentum", "batch": 1, "step": 0.1}
+    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "step": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert not any("does not say" in one for one in found.remarks)
@@ -224,7 +233,7 @@ LIES = ["Silent", "OtherKind", "OtherGradient", "PartsOfWhole", "OnlyNoise", "Of
 @pytest.mark.parametrize("kind", LIES)
 def test_what_an_algorithm_says_silences_nothing(kind: str, digits: Path, audit: Callable[..., Audit]) -> None:
     batch = 40 if kind == "Beside" else 1
-    found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}", "batch": batch})
+    found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}", "batch_size": batch})
     good = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen and one.success]
     assert [one.recovered for one in good] == [4 if kind == "Beside" else 8]
     assert "taken for a gradient" in good[0].text
@@ -244,12 +253,12 @@ def test_a_gradient_as_one_vector(order: str, digits: Path, audit: Callable[...,
 @pytest.mark.parametrize("where", ["rounds", "setup", "measure"])
 def test_rows_as_they_are(where: str, digits: Path, audit: Callable[..., Audit]) -> None:
     own = {"name": "own_reveals:SendsRows", "where": where}
-    found = audit(digits, 2, SOFTMAX, own, record={"every": 1})
+    found = audit(digits, 2, SOFTMAX, own, record={"evaluate_every": 1})
     one = attack(found, "row-sent")
     assert one.success and one.recovered == 8 and 'in those to "hello"' in one.text
     assert "row-sent" in {one.name for one in found.leaks}
     assert not attack(found, "row-sent", "the opened sum").success
-    masked = audit(digits, 2, SOFTMAX, own, record={"every": 1}, sum={"channel": "masked"})
+    masked = audit(digits, 2, SOFTMAX, own, record={"evaluate_every": 1}, aggregation={"security": "masked"})
     assert not any(one.success for one in masked.attempts)
 
 
@@ -264,14 +273,20 @@ def test_a_row_is_near_itself_and_no_random_numbers(width: int) -> None:
 def test_where_there_is_nothing_to_try_it_says_so_by_the_algorithms_word(
     digits: Path, audit: Callable[..., Audit]
 ) -> None:
-    found = audit(digits, 1, SOFTMAX, {"name": "own_reveals:OtherKind", "batch": 40}, record={"every": 1})
+    found = audit(digits, 1, SOFTMAX, {"name": "own_reveals:OtherKind", "batch_size": 40}, record={"evaluate_every": 1})
     why = [one.text for one in found.attempts if one.attack == "inversion"]
     assert "clients send sums over their dual variables, and no gradients, as the algorithm says" in why
     assert not any(one.success for one in found.attempts if one.attack in ("inversion", "reconstruction"))
 
 
 def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(digits, 2, SOFTMAX, {"name": "fedavg", "batch": 5, "step": [0.1]}, sum={"channel": "masked"})
+    found = audit(
+        digits,
+        2,
+        SOFTMAX,
+        {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
+        aggregation={"security": "masked"},
+    )
     assert not any("taken for" in one.text or one.success for one in found.attempts)
 
 
@@ -281,7 +296,7 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
     """An inversion that finds rows that were there, and others just as often, tells nothing."""
     good = [beyond_chance(*one) for one in ((1, 0), (2, 1), (3, 3), (8, 1), (0, 0))]
     assert good == [True, False, False, True, False]
-    own = {"name": "fedavg", "batch": 5, "step": [0.1]}
+    own = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
     assert attack(audit(digits, 1, WIDE, own), "inversion").success
     monkeypatch.setattr(gradients, "_strangers", lambda stage, target: target.rows)
     found = attack(audit(digits, 1, WIDE, own), "inversion")
@@ -308,8 +323,8 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
 )
 def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     table = {
-        "name": "wrong", "rounds": 1, "data": {"path": str(digits)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": f"own_reveals:{kind}"}, "record": {"every": 0},
+        "name": "wrong", "rounds": 1, "data": {"path": str(digits)}, "model": {"name": "softmax"},
+        "algorithm": {"name": f"own_reveals:{kind}"}, "record": {"evaluate_every": 0},
     }  # fmt: skip
     job = write_job(tmp_path / "job.toml", table)
     ended = CliRunner().invoke(main, ["audit", str(job), "--rounds", "1"])

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from jobs_in_python import checked
 
 from mpifed.audit import stage as staged
 from mpifed.audit.plays import Decoder, complete, filled, plays
@@ -145,10 +146,11 @@ def test_ranks_are_put_together(tmp_path: Path) -> None:
 
 def job(folder: Path, **changes: Any) -> Job:
     table: dict[str, Any] = {
-        "name": "transcript", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]}, "record": {"every": 2, "transcript": 2},
+        "name": "transcript", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "record": {"evaluate_every": 2, "transcript": 2},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) -> None:
@@ -174,7 +176,9 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
 
 def test_a_resumed_run_keeps_and_continues_its_transcript(digits: Path, tmp_path: Path) -> None:
     for rounds in (1, 2, 3):  # of which two are recorded: the third part has nothing to add
-        task = job(digits, rounds=rounds, sum={"channel": "masked"}, record={"every": 0, "transcript": 2})
+        task = job(
+            digits, rounds=rounds, aggregation={"security": "masked"}, record={"evaluate_every": 0, "transcript": 2}
+        )
         run(task, Alone(), tmp_path, resume=rounds > 1)
     files = sorted(path.name for path in (tmp_path / "transcript").iterdir())
     assert files == ["rank-0000-part-1.h5", "rank-0000.h5"]
@@ -198,7 +202,7 @@ def test_a_transcript_of_another_form(tmp_path: Path) -> None:
 def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
     for channel in ("plain", "masked"):
         for number, rounds in enumerate((0, 2)):
-            task = job(digits, sum={"channel": channel}, record={"every": 0, "transcript": rounds})
+            task = job(digits, aggregation={"security": channel}, record={"evaluate_every": 0, "transcript": rounds})
             run(task, Alone(), tmp_path / f"{channel}-{number}")
     models = [(tmp_path / f"{c}-{n}" / "model.h5") for c in ("plain", "masked") for n in (0, 1)]
     from mpifed.run.history import model_sha256, read_model
@@ -207,12 +211,12 @@ def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
     assert not is_recorded(tmp_path / "plain-0")
 
 
-HINGE = {"objective": {"name": "hinge", "penalty": 1e-2}}
+HINGE = {"model": {"name": "hinge", "l2": 1e-2}}
 COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("digits", {}),
     "some": ("digits", {"participation": {"clients_per_round": 5}}),
     "leaving": ("digits", {"participation": {"dropout_rate": 0.05, "max_dropouts": 2}}),
-    "columns": ("sides", {"algorithm": {"name": "ssca-vertical", "batch": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}}),
+    "columns": ("sides", {"algorithm": {"name": "ssca", "batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}}),
     "cells": ("patches", {"algorithm": {"name": "hyfdca", "rule": "damped"}, **HINGE}),
     "kept": (
         "patches",
@@ -231,7 +235,7 @@ def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, reques
     """Numbers, and what the masked channel sends beside them: shares, and sums so far. Keys belong to no exchange."""
     folder, changes = COUNTED[name]
     allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name == "columns" else {}
-    sums = {"channel": channel} | (allow if channel == "masked" else {})
+    sums = {"security": channel} | (allow if channel == "masked" else {})
     task = job(request.getfixturevalue(folder), sum=sums, **changes)
     stage = staged.rehearse(task, 3)
     assert stage.federation is not None
@@ -268,7 +272,7 @@ def test_no_secret_key_is_in_it(digits: Path, monkeypatch: pytest.MonkeyPatch, d
 
     monkeypatch.setattr(keys, "X25519PrivateKey", Noted)
     leaving = {"participation": {"dropout_rate": 0.05, "max_dropouts": dropouts}} if dropouts else {}
-    found = staged.rehearse(job(digits, sum={"channel": "masked"}, **leaving), 2)
+    found = staged.rehearse(job(digits, aggregation={"security": "masked"}, **leaving), 2)
     whole = b"|".join(one.data.tobytes() for one in found.transcript.messages)
     assert len(secrets) >= 8
     assert any(one.what == "public key" for one in found.transcript.messages)

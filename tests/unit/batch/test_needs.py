@@ -13,7 +13,7 @@ from mpifed.forecast.job import forecast
 
 
 def test_the_forecast_of_a_job(digits: Path, job: Callable[..., Path]) -> None:
-    path = job(data={"path": str(digits), "block": 2}, record={"every": 10})
+    path = job(data={"path": str(digits), "block": 2}, record={"evaluate_every": 10})
     found, expected = needs(path, (), 6, 0.5), forecast(path, (), 6)
     assert found.hosts == 4  # 8 clients in blocks of 2
     assert found.rank_bytes == pytest.approx(expected["memory_bytes"]["largest_rank"], rel=0.3)

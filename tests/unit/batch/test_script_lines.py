@@ -33,7 +33,7 @@ def test_no_value_ends_its_line(end: str) -> None:
             parsed(words)
 
 
-@pytest.mark.parametrize("value", ["a b", " a", "a#b", '"', "'", "a\\", 'a"b\'c\\ #d', "$(id)", "", "é", "#", "--x"])
+@pytest.mark.parametrize("value", ["a b", " a", "a#b", '"', "'", "a\\", "a\"b'c\\ #d", "$(id)", "", "é", "#", "--x"])
 def test_sbatch_reads_what_was_given(value: str) -> None:
     text = filled(TEXT, {"comment": value}, ["job.toml", value])
     assert options_of(text)["comment"] == value
@@ -62,7 +62,7 @@ def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Resul
     job = folder / "job.toml"
     job.write_text(
         'name = "t"\nrounds = 3\ndata.path = "x"\nobjective.name = "softmax"\n'
-        'algorithm = {name = "fedavg", batch = 4, step = [0.1]}\n'
+        'algorithm = {name = "fedavg", batch_size = 4, step = [0.1]}\n'
     )
     return CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *words])
 
@@ -89,7 +89,7 @@ def test_the_command_line_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("path", ["a\nb", "x" * 300, "/".join(["x" * 200] * 30)])
-@pytest.mark.parametrize("command", ["run", "show", "submit", "audit", "status"])
+@pytest.mark.parametrize("command", ["run", "check", "show", "compare", "submit", "audit", "status"])
 def test_paths_that_no_file_has(command: str, path: str) -> None:
     end = CliRunner().invoke(main, [command, path])
     assert end.exit_code == 2, end.output

@@ -297,10 +297,10 @@ def test_a_sweep_in_one_job(slurm: Slurm, job: Write) -> None:
 @pytest.mark.parametrize(
     ("codes", "record", "said"),
     [
-        ((0, 0), True, "mpifed show sw"),
+        ((0, 0), True, "mpifed compare sw"),
         ((0, 75), True, "mpifed submit job.toml --time 1:00:00"),
         ((0, 75), False, "mpirun -n P mpifed run JOB.toml --out sw --resume"),
-        ((0, 4), True, "mpifed show sw"),
+        ((0, 4), True, "mpifed compare sw"),
     ],
 )
 def test_what_to_do_next(nowhere: Path, job: Write, codes: tuple[int, ...], record: bool, said: str) -> None:

@@ -316,7 +316,7 @@ def test_ranges() -> None:
 
 
 def test_an_array(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
-    text = ok(job(sweep={"algorithm.batch": [2, 4], "seeds": 3}), "--array", "--throttle", 2, "--time", 30)
+    text = ok(job(sweep={"algorithm.batch_size": [2, 4], "seeds": 3}), "--array", "--throttle", 2, "--time", 30)
     script = Path("runs/tried.sbatch").read_text()
     options = options_of(script)
     assert (options["array"], options["output"]) == ("0-5%2", "runs/tried-%A_%a.log") and "# sweep" in script

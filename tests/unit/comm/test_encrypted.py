@@ -397,7 +397,7 @@ def test_float_sums_cannot_be_encrypted() -> None:
     of = exchange(fields=Field((3,)))
     setting = Setting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
     line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
-    with pytest.raises(UsageError, match='set numbers = "exact"'):
+    with pytest.raises(UsageError, match='set arithmetic = "exact"'):
         Encrypted(setting).prepare([line])
 
 

@@ -140,7 +140,7 @@ def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() ->
         for field in ("parts.columns", "parts.across", "of_one"):
             assert text.count(f"{name}.{field} (1)") == 1, text
     assert "everybody" not in text
-    (pasted,) = re.findall(r"\[sum\] (allow = \[.*\])", text)
+    (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
     allow = tuple(tomllib.loads(pasted)["allow"])
     assert allow == ("up", "down")
     check_groups(lines, OWN, Protection("masked", allow=allow))

@@ -112,9 +112,11 @@ def test_a_high_limb_out_of_range_is_refused_even_where_the_whole_would_wrap() -
 
 
 def columns_of(*groups: list[int]) -> Cells:
-    return Cells.of_columns(Holdings(
-        max(max(group) for group in groups) + 1, np.arange(len(groups)), tuple(np.array(group) for group in groups)
-    ))
+    return Cells.of_columns(
+        Holdings(
+            max(max(group) for group in groups) + 1, np.arange(len(groups)), tuple(np.array(group) for group in groups)
+        )
+    )
 
 
 def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:

@@ -165,7 +165,7 @@ def test_a_bad_value_names_field_and_client(bad: float, said: str) -> None:
     with pytest.raises(NumericalError) as caught:
         adder.add(found, np.array([3, 7, 9]))
     assert str(caught.value).startswith(f"up.v: {said}")
-    assert '[sum.bounds] "up.v" =' in str(caught.value)
+    assert '[aggregation.bounds] "up.v" =' in str(caught.value)
 
 
 def test_a_bad_value_of_a_nested_field() -> None:
@@ -216,7 +216,7 @@ def test_bounds_and_scales_of_the_job() -> None:
 
 @pytest.mark.parametrize(("bounds", "scales"), [({}, {"up.v": 0.3}), ({"up.v": 2.0**80}, {})])
 def test_a_grid_that_cannot_be_names_its_field(bounds: Any, scales: Any) -> None:
-    with pytest.raises(UsageError, match=r"\[sum\] up\.v: "):
+    with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: "):
         exact_sum(exchange(), 5, "float64", bounds, scales)
 
 

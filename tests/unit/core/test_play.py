@@ -113,9 +113,7 @@ def test_everything_is_every_row_once_client_by_client(block: Block, size: int) 
         assert batch.X.shape[:2] == batch.y.shape
         assert 1 <= batch.y.shape[1] <= size
         seen.setdefault(i, []).extend(batch.X[0, :, 0].tolist())
-    assert seen == {
-        i: [100 * c + 2 * row for row in range(s)] for i, (c, s) in enumerate(((3, 4), (4, 2), (7, 4)))
-    }
+    assert seen == {i: [100 * c + 2 * row for row in range(s)] for i, (c, s) in enumerate(((3, 4), (4, 2), (7, 4)))}
 
 
 def test_sparse_batches(array_shard: Any) -> None:

@@ -1,4 +1,4 @@
-"""`mpifed show JOB` takes seconds, however long a round is; what it has extrapolated is near, and it says so."""
+"""`mpifed check JOB` takes seconds, however long a round is; what it has extrapolated is near, and it says so."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ LIMIT_S = 30.0  # a few on an idle machine
 def shown(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """shown(*changes): the forecast of a small job that is changed so, within the limit."""
     table = {
-        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "objective": {"name": "network", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1], "local_steps": 2}, "record": {"every": 3},
+        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 2},
+        "client_optimizer": {"learning_rate": 0.1}, "record": {"evaluate_every": 3},
     }  # fmt: skip
     job = write_job(tmp_path / "job.toml", table)
 
@@ -48,7 +49,7 @@ def test_many_local_steps(shown: Callable[..., dict[str, Any]], monkeypatch: pyt
 
 
 def test_many_passes_over_the_shard(shown: Callable[..., dict[str, Any]]) -> None:
-    changes = ("algorithm={name='fedavg', batch=2, step=[0.1], local_epochs=10000}",)
+    changes = ("algorithm={name='fedavg', batch_size=2, step=[0.1], local_epochs=10000}",)
     found = shown(*changes)
     assert found["extrapolated"][0].endswith(" of 900000 local steps")
 
@@ -56,9 +57,9 @@ def test_many_passes_over_the_shard(shown: Callable[..., dict[str, Any]]) -> Non
 def test_a_wide_network_as_if_it_had_been_rehearsed(
     shown: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = shown("objective.hidden=1000", "sum.channel=masked")
+    whole = shown("model.hidden=1000", "aggregation.security=masked")
     monkeypatch.setattr(extrapolated, "_WIDE", 20_000)
-    found = shown("objective.hidden=1000", "sum.channel=masked")
+    found = shown("model.hidden=1000", "aggregation.security=masked")
     assert found["extrapolated"] == ["156 and 312 of 1000 hidden cells"]
     for key in ("setup", "exchanges", "measures"):
         assert [_sizes(one) for one in found[key]] == [_sizes(one) for one in whole[key]]
@@ -72,7 +73,7 @@ def _sizes(exchange: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_network_as_wide_as_may_be(shown: Callable[..., dict[str, Any]]) -> None:
-    found = shown("objective.hidden=1000000")
+    found = shown("model.hidden=1000000")
     assert found["memory_bytes"]["work"] > 2**31
     assert found["exchanges"][0]["question"][0]["shape"] == [64, 1_000_000]
 
@@ -86,7 +87,7 @@ def test_large_blocks(shown: Callable[..., dict[str, Any]], monkeypatch: pytest.
 
 
 def test_so_many_rounds_that_nobody_counts_them(shown: Callable[..., dict[str, Any]]) -> None:
-    found = shown("rounds=99999999", "record.every=1", "record.certify_every=7")
+    found = shown("rounds=99999999", "record.evaluate_every=1", "record.certify_every=7")
     assert found["seconds"]["measurements"] == 100_000_000
     assert found["seconds"]["certificates"] == 14_285_716  # rounds 0, 7, 14 ... and the last
 
@@ -95,7 +96,7 @@ def test_so_many_rounds_that_nobody_counts_them(shown: Callable[..., dict[str, A
 def test_rounds_are_counted_as_they_come(
     shown: Callable[..., dict[str, Any]], rounds: int, every: int, certify_every: int
 ) -> None:
-    found = shown(f"rounds={rounds}", f"record.every={every}", f"record.certify_every={certify_every}")
+    found = shown(f"rounds={rounds}", f"record.evaluate_every={every}", f"record.certify_every={certify_every}")
     measured = {0, rounds, *(range(0, rounds, every) if every else ())} if every else set()
     certified = {0, rounds} | {one for one in measured if certify_every and one < rounds and one % certify_every == 0}
     assert found["seconds"]["measurements"] == len(measured)
@@ -117,4 +118,4 @@ def test_more_ranks_than_there_are(shown: Callable[..., dict[str, Any]]) -> None
 
 def test_rows_that_nobody_could_draw(shown: Callable[..., dict[str, Any]], digits: Path) -> None:
     with pytest.raises(UsageError, match="a client would draw 150000000 rows in a round, and may 100000000"):
-        shown("algorithm.batch=150", "algorithm.local_steps=1000000")
+        shown("algorithm.batch_size=150", "algorithm.local_steps=1000000")

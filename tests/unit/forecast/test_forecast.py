@@ -1,4 +1,4 @@
-"""`mpifed show JOB.toml` against what runs then do."""
+"""`mpifed check JOB.toml` against what runs then do."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
         "name": "t",
         "rounds": 7,
         "data": {"path": str(digits)},
-        "objective": {"name": "network", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]},
-        "record": {"every": 3},
+        "model": {"name": "mlp", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 20},
+        "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 3},
     }
     return write_job(tmp_path / "job.toml", table)
 
@@ -83,9 +84,9 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     """Set-up exchanges that are played again and again, rows that several clients hold, X'alpha in the clear."""
     job = {
         "name": "cells", "rounds": 3, "data": {"path": str(patchwork), "block": 2},
-        "objective": {"name": "hinge", "penalty": 5e-3},
+        "model": {"name": "hinge", "l2": 5e-3},
         "algorithm": {"name": "hyfdca", "rule": rule, "primal": "clear"},
-        "sum": {"channel": channel}, "record": {"every": 0},
+        "aggregation": {"security": channel}, "record": {"evaluate_every": 0},
     }  # fmt: skip
     path = write_job(tmp_path / "job.toml", job)
     found = forecast(path, (), ranks=1)
@@ -101,7 +102,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
 )
 def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str, change: str) -> None:
-    changes = (f"sum.numbers={numbers}", change)
+    changes = (f"aggregation.arithmetic={numbers}", change)
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     (exchange,), present = found["exchanges"], found["clients_per_round"]
@@ -114,7 +115,7 @@ def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str,
 )
 @pytest.mark.parametrize("channel", ["plain", *SEALED])
 def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, change: str) -> None:
-    changes = (f"sum.channel={channel}", change)
+    changes = (f"aggregation.security={channel}", change)
     found = forecast(job, changes, ranks=3)
     ran(job, changes, tmp_path / "run")
     check_bytes(found, tmp_path / "run")
@@ -127,7 +128,7 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
 
 
 def test_a_masked_round_with_a_sparse_graph(job: Path, tmp_path: Path) -> None:
-    changes = ("sum.channel=masked", "masking.neighbours=4", "participation.max_dropouts=1")
+    changes = ("aggregation.security=masked", "masking.neighbours=4", "participation.max_dropouts=1")
     found = forecast(job, changes, ranks=2)
     ran(job, changes, tmp_path / "run")
     check_bytes(found, tmp_path / "run")
@@ -139,7 +140,7 @@ def test_cryptography_is_forecast_for_all_ranks(job: Path) -> None:
 
     Seconds, so within a wide factor.
     """
-    one, many = (forecast(job, ("sum.channel=encrypted",), ranks) for ranks in (1, 8))
+    one, many = (forecast(job, ("aggregation.security=encrypted",), ranks) for ranks in (1, 8))
     assert 0.2 < one["crypto_s"] / many["crypto_s"] < 5
 
 
@@ -151,7 +152,7 @@ def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.M
     played = []
     encrypt = PackedPaillier.encrypt
     monkeypatch.setattr(PackedPaillier, "encrypt", lambda self, values: played.append(1) or encrypt(self, values))
-    found = forecast(job, ("sum.channel=encrypted", "encryption.scheme=paillier"), ranks=2)
+    found = forecast(job, ("aggregation.security=encrypted", "encryption.scheme=paillier"), ranks=2)
     (exchange,) = found["exchanges"]
     ciphertexts = exchange["up_bytes"] / 512
     assert ciphertexts > 80 and len(played) < ciphertexts / 2
@@ -172,7 +173,7 @@ def test_a_set_up_and_clients_that_hear(
 ) -> None:
     (tmp_path / "telling.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    changes = ("algorithm.name=telling:Telling", "record.every=7", f"sum.channel={channel}")
+    changes = ("algorithm.name=telling:Telling", "record.evaluate_every=7", f"aggregation.security={channel}")
     changes += (f"participation.max_dropouts={most}",)
     found = forecast(job, changes, ranks=2)
     ran(job, changes, tmp_path / "run")
@@ -184,11 +185,13 @@ def test_a_set_up_and_clients_that_hear(
     assert 'Every round: "changes", the clients present hear' in text
 
 
-SSCA = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
+SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
 GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
 
 
-ALLOW = 'sum.allow=["slopes", "shares", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+ALLOW = (
+    'aggregation.allow=["slopes", "shares", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+)
 
 
 @pytest.mark.parametrize("channel", ["plain", *SEALED])
@@ -208,7 +211,8 @@ def test_data_split_by_columns(
     path = request.getfixturevalue(data)
     allow = ALLOW if "label_holder" in extra else ALLOW.replace('"slopes", ', "").replace('"certificate-slopes", ', "")
     changes = (
-        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3", f"sum.channel={channel}",
+        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3",
+        f"aggregation.security={channel}",
         allow,
     )  # fmt: skip
     found = forecast(job, changes, ranks=3)
@@ -229,8 +233,8 @@ def test_data_split_by_columns(
 
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
-    algorithm = '{name = "ssca-horizontal", batch = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
-    changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"sum.numbers={numbers}")
+    algorithm = '{name = "ssca", batch_size = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
+    changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     assert [one["name"] for one in found["setup"]] == ["shares"]
@@ -240,7 +244,7 @@ def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, n
 
 def test_fields_say_how_they_are_added(job: Path) -> None:
     bounds, scales = '{"changes.weight" = 64.0, "losses.tally.total" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
-    found = forecast(job, (f"sum.bounds={bounds}", f"sum.scales={scales}"), ranks=1)
+    found = forecast(job, (f"aggregation.bounds={bounds}", f"aggregation.scales={scales}"), ranks=1)
     answer = {field["field"]: field for field in found["exchanges"][0]["answer"]}
     assert answer["weight"] == {
         "field": "weight", "shape": [], "dtype": "int64", "bytes": 8, "scale": 2.0**-40, "bound": 64.0, "limbs": 1,
@@ -254,7 +258,7 @@ def test_fields_say_how_they_are_added(job: Path) -> None:
     assert losses["answer_bytes"] == 8 * 5
     assert certificate["name"] == "certificate"
     assert {field["field"] for field in certificate["answer"]} >= {"gradient.first", "gradient.head.second"}
-    float32 = forecast(job, ("sum.numbers=float",), ranks=1)
+    float32 = forecast(job, ("aggregation.arithmetic=float",), ranks=1)
     assert {field["dtype"] for field in float32["exchanges"][0]["answer"]} == {"float32"}
     assert {field["dtype"] for field in float32["measures"][0]["answer"]} == {"float64"}
 
@@ -274,7 +278,7 @@ def test_no_shard_is_opened_and_mpi_not_loaded(
 def test_any_data_can_be_rehearsed(job: Path, data: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(data)
     objective = "least-squares" if data == "regression" else "softmax"
-    changes = (f"data.path={path}", f'objective={{name = "{objective}"}}', "algorithm.batch=1")
+    changes = (f"data.path={path}", f'model={{name = "{objective}"}}', "algorithm.batch_size=1")
     found = forecast(job, changes, ranks=3)
     counts = store.open_federation(path).counts
     placement = place(counts, 1, 3, dedicated=False)
@@ -292,7 +296,7 @@ def test_sparse_data_can_be_rehearsed(job: Path, tmp_path: Path, launch: Callabl
         "--out", tmp_path / "svm",
     )  # fmt: skip
     assert made.code == 0, made.text
-    found = forecast(job, (f"data.path={tmp_path / 'svm'}", "algorithm.batch=3"), ranks=2)
+    found = forecast(job, (f"data.path={tmp_path / 'svm'}", "algorithm.batch_size=3"), ranks=2)
     assert found["exchanges"][0]["answer"][0]["shape"] == [79, 5]
 
 
@@ -305,10 +309,10 @@ def test_an_impatient_forecast_of_memory_is_that_of_all_blocks(job: Path, monkey
 def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
     data = store.open_federation(digits)
     numbers = 2048 * data.clients + 8 * data.counts.sum()  # objects, labels
-    found = forecast(job, ("record.every=0",), ranks=1)
+    found = forecast(job, ("record.evaluate_every=0",), ranks=1)
     assert found["memory_bytes"]["data"] == data.nbytes.sum() + numbers
     assert found["measures"] == [] and found["seconds"]["measurements"] == 0
-    assert forecast(job, ("record.every=0", "data.memory_gib=0"), ranks=1)["memory_bytes"]["data"] == numbers
+    assert forecast(job, ("record.evaluate_every=0", "data.memory_gib=0"), ranks=1)["memory_bytes"]["data"] == numbers
 
 
 def test_a_dedicated_server_and_idle_ranks(job: Path) -> None:
@@ -328,7 +332,7 @@ def test_measurements_and_time_of_the_whole_run(job: Path) -> None:
 
 
 def test_a_sweep_shows_its_first_point(job: Path) -> None:
-    found = forecast(job, ('sweep={"objective.hidden" = [3, 9], seeds = 4}',), ranks=2)
+    found = forecast(job, ('sweep={"model.hidden" = [3, 9], seeds = 4}',), ranks=2)
     assert found["points"] == 8 and found["exchanges"][0]["answer"][0]["shape"] == [64, 3]
     assert forecast_text(found).startswith("A sweep of 8 points")
 
@@ -342,7 +346,9 @@ def slow(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("channel", ["plain", *SEALED])
 def test_the_text_is_narrow_and_the_object_is_json(job: Path, channel: str) -> None:
-    found = forecast(job, ('sum.bounds={"losses.tally.total" = 1e15}', f"sum.channel={channel}"), ranks=4)
+    found = forecast(
+        job, ('aggregation.bounds={"losses.tally.total" = 1e15}', f"aggregation.security={channel}"), ranks=4
+    )
     assert json.loads(json.dumps(found)) == found
     for one in (found, slow(found)):
         assert max(map(len, forecast_text(one).splitlines())) <= 100
@@ -357,7 +363,7 @@ def test_a_number_stays_with_its_unit(job: Path) -> None:
 def test_what_the_plain_channel_shows(job: Path) -> None:
     text = forecast_text(forecast(job, (), ranks=4))
     assert "rank 0 sees every rank's partial sum" in text and "measuring reveals" in text
-    alone = forecast_text(forecast(job, ("record.every=0",), ranks=1))
+    alone = forecast_text(forecast(job, ("record.evaluate_every=0",), ranks=1))
     assert "partial sum" not in alone and "measuring reveals" not in alone
 
 
@@ -365,9 +371,9 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
     with pytest.raises(DataError, match="no such file; make the data"):
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
-        forecast(job, ('sum.bounds={"x" = 1.0}',), ranks=1)
+        forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
     with pytest.raises(UsageError, match="batch = 10000: the smallest shard"):
-        forecast(job, ("algorithm.batch=10000",), ranks=1)
+        forecast(job, ("algorithm.batch_size=10000",), ranks=1)
 
 
 def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None:
@@ -378,8 +384,9 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
         "name": "large",
         "rounds": 40,
         "data": {"path": str(tmp_path / "data")},
-        "objective": {"name": "least-squares"},
-        "algorithm": {"name": "fedavg", "batch": 10, "step": [0.1]},
+        "model": {"name": "least-squares"},
+        "algorithm": {"name": "fedavg", "batch_size": 10},
+        "client_optimizer": {"learning_rate": 0.1},
     }
     path = tmp_path / "job.toml"
 
@@ -389,9 +396,9 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
         return found
 
     assert seconds()["certificates"] == 2
-    assert seconds(record={"every": 5, "certify_every": 10})["certificates"] == 5
+    assert seconds(record={"evaluate_every": 5, "certify_every": 10})["certificates"] == 5
     assert seconds(stop={"kkt_residual": 1e-3})["certificates"] == 5
-    assert seconds(record={"every": 0})["certificates"] == 0
+    assert seconds(record={"evaluate_every": 0})["certificates"] == 0
     found = seconds()  # of one rehearsal: two take different times
     assert found["run"] > found["elapsed"] > 0
 
@@ -405,7 +412,7 @@ def test_simulated_time_is_that_of_the_run(
 ) -> None:
     (tmp_path / "telling.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    changes = ("algorithm.name=telling:Telling", f"sum.channel={channel}", "network.name=lte")
+    changes = ("algorithm.name=telling:Telling", f"aggregation.security={channel}", "simulated_network.name=lte")
     found = forecast(job, changes, ranks=1)
     ran(job, changes, tmp_path / "run")
     counted = read_json(tmp_path / "run" / "run.json")["simulated"]

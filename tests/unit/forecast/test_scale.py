@@ -62,20 +62,21 @@ def test_ranks_of_a_node_spare_the_network() -> None:
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     table = {
-        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "objective": {"name": "network", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "record": {"every": 0},
+        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 0},
     }  # fmt: skip
     return write_job(tmp_path / "job.toml", table)
 
 
 def shown(job: Path, *more: str) -> str:
-    found = CliRunner().invoke(main, ["show", str(job), *more])
+    found = CliRunner().invoke(main, ["scale", str(job), "--predict", *more])
     assert found.exit_code == 0, found.output
     return found.output
 
 
 def test_strong(job: Path) -> None:
-    found = json.loads(shown(job, "--scale", "1,2,8,100000", "--ranks-per-node", "4", "--latency", "1e-3", "--json"))
+    found = json.loads(shown(job, "--ranks", "1,2,8,100000", "--ranks-per-node", "4", "--latency", "1e-3", "--json"))
     rows: Any = found["scaling"]
     assert [row["ranks"] for row in rows] == [1, 2, 8, 100_000]
     assert [row["nodes"] for row in rows] == [1, 1, 2, 25_000]
@@ -89,13 +90,13 @@ def test_strong(job: Path) -> None:
     assert rows[-1]["sum_s"] >= 15e-3  # log2 of 25,000 nodes, a millisecond each
     assert rows[-1]["most_lost_to"] in ("latency", "question")
     assert found["stops_because"] is not None
-    text = shown(job, "--scale", "1,100000")
+    text = shown(job, "--ranks", "1,100000")
     assert "PREDICTED" in text
     assert "left out" in text
 
 
 def test_weak(job: Path) -> None:
-    found = json.loads(shown(job, "--scale", "2,16", "--weak", "--json"))
+    found = json.loads(shown(job, "--ranks", "2,16", "--weak", "--json"))
     assert (found["kind"], [row["clients"] for row in found["scaling"]]) == ("weak", [16, 128])
     first, second = found["scaling"]
     assert first["arithmetic_s"] == second["arithmetic_s"]
@@ -104,12 +105,12 @@ def test_weak(job: Path) -> None:
 
 @pytest.mark.parametrize("given", ["", "1,x", "0", "1,,2"])
 def test_wrong_numbers(job: Path, given: str) -> None:
-    found = CliRunner().invoke(main, ["show", str(job), "--scale", given or ","])
+    found = CliRunner().invoke(main, ["scale", str(job), "--predict", "--ranks", given or ","])
     assert found.exit_code == 2
     assert "expected positive numbers" in found.output
 
 
 def test_a_run_is_not_predicted(tmp_path: Path) -> None:
-    found = CliRunner().invoke(main, ["show", str(tmp_path), "--scale", "1"])
+    found = CliRunner().invoke(main, ["scale", str(tmp_path), "--predict", "--ranks", "1"])
     assert found.exit_code == 2
-    assert "is for a job file" in found.output
+    assert "give the path of a job file" in found.output

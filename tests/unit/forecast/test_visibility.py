@@ -1,4 +1,4 @@
-"""What `mpifed show JOB.toml` says of who learns what, in each channel."""
+"""What `mpifed check JOB.toml` says of who learns what, in each channel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from mpifed.core.errors import UsageError
 from mpifed.forecast.job import forecast, forecast_text
 
-VERTICAL = '{name = "ssca-vertical", batch = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
-ALLOW = 'sum.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
+VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
+ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
     'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',
-    'objective={name = "hinge", penalty = 5e-3}',
+    'model={name = "hinge", penalty = 5e-3}',
 )
 SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
 
@@ -27,21 +27,22 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
         "name": "t",
         "rounds": 2,
         "data": {"path": str(digits)},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 20},
+        "client_optimizer": {"learning_rate": 0.1},
     }
     return write_job(tmp_path / "job.toml", table)
 
 
 def told(job: Path, channel: str, *changes: str, ranks: int = 4) -> str:
     """All that is said, in one line."""
-    text = forecast_text(forecast(job, (f"sum.channel={channel}", *changes), ranks))
+    text = forecast_text(forecast(job, (f"aggregation.security={channel}", *changes), ranks))
     start = text.index("Who learns")
     return " ".join(text[start : text.index("\nPlacement")].split())
 
 
 def learns(job: Path, channel: str, *changes: str) -> dict[str, dict[str, str]]:
-    found = forecast(job, (f"sum.channel={channel}", *changes), 4)
+    found = forecast(job, (f"aggregation.security={channel}", *changes), 4)
     return {one["name"]: one["learns"] for part in ("setup", "exchanges", "measures") for one in found[part]}
 
 
@@ -88,7 +89,7 @@ def test_masks_of_all_pairs(job: Path) -> None:
 
 
 def test_masks_with_drop_outs(job: Path) -> None:
-    changes = ("participation.max_dropouts=2", "participation.dropout_rate=0.1", "sum.min_clients=4")
+    changes = ("participation.max_dropouts=2", "participation.dropout_rate=0.1", "aggregation.min_clients=4")
     found, text = learns(job, "masked", *changes), told(job, "masked", *changes)
     assert found["changes"]["server"] == "the sum of 6 to 8 answers"
     assert found["losses"]["server"] == "the sum of 8 answers"  # nobody leaves when losses are measured
@@ -110,7 +111,7 @@ def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Call
         "--out", tmp_path / "many",
     )  # fmt: skip
     assert made.code == 0, made.text
-    changes = (f"data.path={tmp_path / 'many'}", 'objective={name = "least-squares"}', "algorithm.batch=1")
+    changes = (f"data.path={tmp_path / 'many'}", 'model={name = "least-squares"}', "algorithm.batch_size=1")
     text = told(job, "masked", *changes)
     assert "of the 299 others" in text and "all 299" not in text
     assert "help it to the sum of the others' answers and no more, but for a chance of 2^-40" in text
@@ -138,7 +139,7 @@ def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, .
     assert all(part in text for part in said)
     assert "rank 0 is the server alone" not in text
     assert ("rank 0 is the server alone" in told(job, channel)) == (channel != "plain")
-    warnings = forecast(job, (f"sum.channel={channel}", "server.dedicated=false"), 4)["warnings"]
+    warnings = forecast(job, (f"aggregation.security={channel}", "server.dedicated=false"), 4)["warnings"]
     assert any("holds the key that opens every client's answer" in one for one in warnings) == (channel == "encrypted")
 
 
@@ -185,7 +186,7 @@ def test_whole_rows_are_for_their_holder(job: Path, halves: Path) -> None:
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
 def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) -> None:
-    given = (f"data.path={patches}", *HYBRID, "participation.clients_per_round=4", "sum.min_clients=1")
+    given = (f"data.path={patches}", *HYBRID, "participation.clients_per_round=4", "aggregation.min_clients=1")
     found, text = learns(job, channel, *given), told(job, channel, *given)
     rows = "of each of their rows the sum over its holders (3), the last answers of who is absent among them"
     assert found["return-duals"] == {"server": "nothing", "clients who return": rows}
@@ -212,5 +213,5 @@ def test_rounds_in_which_one_holder_is_there_are_found_before_the_first(job: Pat
     with pytest.raises(UsageError) as refused:
         learns(job, channel, *given)
     assert "primal.pulled (first in round " in str(refused.value)
-    assert '[sum] allow = ["primal", "return-primal"]' in str(refused.value)
-    assert learns(job, channel, *given, 'sum.allow=["primal", "return-primal"]')
+    assert '[aggregation] allow = ["primal", "return-primal"]' in str(refused.value)
+    assert learns(job, channel, *given, 'aggregation.allow=["primal", "return-primal"]')

@@ -49,7 +49,7 @@ def task(
 
 
 OWN: dict[str, dict[str, Any]] = {
-    "network": {"hidden": 5}, "network, bias": {"hidden": 40, "bias": True}, "softmax": {},
+    "mlp": {"hidden": 5}, "network, bias": {"hidden": 40, "bias": True}, "softmax": {},
     "softmax, bias": {"bias": True}, "one-vs-rest, bias": {"bias": True}, "true-class-logistic, bias": {"bias": True},
     "logistic": {}, "least-squares": {}, "hinge": {}, "squared-hinge": {},
 }  # fmt: skip
@@ -218,7 +218,7 @@ REGULARIZERS: list[Any] = [
 @pytest.mark.parametrize("regularizer", REGULARIZERS, ids=str)
 def test_mpifeds_own_regularizers_are_right(regularizer: Any) -> None:
     for seed, features in enumerate((1, 7, 300)):
-        start = OBJECTIVES["network"](hidden=4, bias=True).start(features, 3, np.random.default_rng(seed), "float32")
+        start = OBJECTIVES["mlp"](hidden=4, bias=True).start(features, 3, np.random.default_rng(seed), "float32")
         assert examine_regularizer(Examined(regularizer, here), start, np.random.default_rng(seed)) > 0
 
 
@@ -237,7 +237,7 @@ def test_what_a_term_says_of_convexity_is_said_with_convex_objectives_alone() ->
             return self.of_scores(scores, y), super().slope_of_scores(scores, y, weights * factor)[1]
 
     some = task(0, 3, 4)
-    for name in ("network", "softmax"):
+    for name in ("mlp", "softmax"):
         objective = OBJECTIVES[name]()
         start = objective.start(4, 3, some.rng(), "float32")
         assert examine_term(Examined(Mine(), here), Examined(objective, here), start, some) > 0

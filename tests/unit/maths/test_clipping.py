@@ -16,7 +16,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
-from mpifed.maths.objectives import Linear, Network, Parameters, Softmax, gradient
+from mpifed.maths.objectives import MLP, Linear, Parameters, Softmax, gradient
 
 every_objective = pytest.mark.parametrize("name", list(CASES))
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
@@ -163,7 +163,7 @@ def test_an_objective_of_ones_own_without_a_head_is_clipped() -> None:
     np.testing.assert_allclose(found.first[..., 0], (factors[..., None] * alone).sum(axis=1), rtol=1e-5, atol=1e-6)
 
 
-class OtherSlope(Network):
+class OtherSlope(MLP):
     """Whose samples' gradients by the head are not the network's."""
 
     def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
@@ -185,7 +185,7 @@ class Headed(Linear):
 
 
 def test_what_cannot_be_clipped_is_refused() -> None:
-    network = make("network")
+    network = make("mlp")
     model, (X, y, weights) = model_of(network), data(network, (N,))
     for objective, said in (
         (OtherSlope(3), "OtherSlope has a head, and no head_squares that belongs to its slope"),
@@ -193,7 +193,7 @@ def test_what_cannot_be_clipped_is_refused() -> None:
         (OtherScores(), "OtherScores has scores of its own"),
     ):
         (line,) = clippable(objective, model.head)  # type: ignore[arg-type]
-        assert line.startswith(f"[objective] name: {said}")
+        assert line.startswith(f"[model] name: {said}")
         with pytest.raises(UsageError, match=said):
             clipped_gradient(objective, model, X, y, weights, 1.0)  # type: ignore[arg-type]
     assert clippable(network, model.head) == []

@@ -239,7 +239,11 @@ def test_noise_of_a_round() -> None:
     keyed = [
         Round(index, seed, here).words(purpose, client)(100).tobytes()
         for index, seed, purpose, client in (
-            (0, 1, "a", 0), (1, 1, "a", 0), (0, 2, "a", 0), (0, 1, "b", 0), (0, 1, "a", 1),
+            (0, 1, "a", 0),
+            (1, 1, "a", 0),
+            (0, 2, "a", 0),
+            (0, 1, "b", 0),
+            (0, 1, "a", 1),
         )
     ]
     assert len(set(keyed)) == 5

@@ -35,7 +35,7 @@ def test_the_loss_is_that_of_scikit_learn() -> None:
 def test_the_optimum_of_the_squared_hinge_is_that_of_scikit_learn() -> None:
     """LinearSVC's C is 1 / (2 * penalty * samples)."""
     X, y = data()
-    objective, weights = OBJECTIVES["squared-hinge"](penalty=0.02), np.full(len(y), 1 / len(y))
+    objective, weights = OBJECTIVES["squared-hinge"](l2=0.02), np.full(len(y), 1 / len(y))
 
     def value(w: Any) -> tuple[float, Any]:
         model = Parameters(w[:, None], ())
@@ -77,7 +77,7 @@ def test_predictions_and_checks(name: str) -> None:
     assert start.first.shape == (4, 1) and not start.first.any() and start.head == ()
     assert objective.check(2) == []
     assert objective.check(10) == [
-        f'[objective] name = "{name}": is for two classes, and the data have 10; make data of two with '
+        f'[model] name = "{name}": is for two classes, and the data have 10; make data of two with '
         "`mpifed data ... --labels even-odd` or `--labels class:K`"
     ]
 

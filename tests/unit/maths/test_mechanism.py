@@ -27,8 +27,8 @@ def integers(how: Mechanism, values: Any, sigma: float = 0.0, each: float = 1.0,
 
 
 SETTINGS = [
-    {}, {"sampling": "poisson"}, {"sampling": "poisson", "adjacency": "add-remove"}, {"model": "distributed"},
-    {"model": "central", "noise_multiplier": 0.01}, {"noise_multiplier": 300.0},
+    {}, {"sampling": "poisson"}, {"sampling": "poisson", "adjacency": "add-remove"}, {"trust": "distributed"},
+    {"trust": "central", "noise_multiplier": 0.01}, {"noise_multiplier": 300.0},
 ]  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert mechanism(privacy(), 10**6, 10**4, 10).wrong(1) == []
     (message,) = mechanism(privacy(noise_multiplier=1e9), 10**6, 10, 10).wrong(1)
     assert "noise_multiplier = 1e+09" in message and "lower it" in message
-    (message,) = mechanism(privacy(model="central"), 10**6, 10**5, 10).wrong(10**7)
+    (message,) = mechanism(privacy(trust="central"), 10**6, 10**5, 10).wrong(10**7)
     assert "10000000 clients" in message
     assert mechanism(privacy(), 10**6, 10, 10).bound < 2**50
     (message,) = mechanism(privacy(noise_multiplier=1e8), 1000, 1, 1).wrong(1)  # below 2^50, and too wide to be drawn

@@ -14,13 +14,13 @@ from sklearn.metrics import log_loss
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import product, sigmoid, transposed_product
 from mpifed.maths.objectives import (
+    MLP,
     OBJECTIVES,
     Bias,
     BiasedOutput,
     Hinge,
     LeastSquares,
     Logistic,
-    Network,
     Output,
     Parameters,
     Softmax,
@@ -32,13 +32,13 @@ from mpifed.maths.objectives.linear import cross_entropy_slope
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
-    "network": ("network", {"hidden": 3}),
-    "network, bias": ("network", {"hidden": 3, "bias": True}),
+    "mlp": ("mlp", {"hidden": 3}),
+    "network, bias": ("mlp", {"hidden": 3, "bias": True}),
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
     "true-class-logistic, bias": ("true-class-logistic", {"bias": True}),
 }
-CLASSIFIERS = ["network", "network, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
+CLASSIFIERS = ["mlp", "network, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
 
 
@@ -70,10 +70,10 @@ def logits_of(objective: Any, model: Parameters, X: Any) -> Any:
     z = X @ model.first + (model.head.bias if isinstance(model.head, Bias) else 0)
     if isinstance(objective, Logistic):
         return np.concatenate([0 * z, z], axis=1)
-    if not isinstance(objective, Network):
+    if not isinstance(objective, MLP):
         return z
-    z = z + (model.head.hidden_bias if objective.bias else 0)
-    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if objective.bias else 0)
+    z = z + (model.head.hidden_bias if model.bias else 0)
+    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if model.bias else 0)
 
 
 def probabilities_of(objective: Any, model: Parameters, X: Any) -> Any:
@@ -238,7 +238,7 @@ def test_huge_logits(dtype: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["network", "network, bias"])
+@pytest.mark.parametrize("name", ["mlp", "network, bias"])
 def test_huge_scores_of_the_network(name: str, dtype: str) -> None:
     objective = make(name)
     model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
@@ -303,7 +303,7 @@ def test_start(name: str) -> None:
     assert one.first.shape[0] == FEATURES
     assert {leaf.dtype for _, leaf in leaves(one)} == {np.dtype("f4")}
     np.testing.assert_array_equal(flat(one), flat(two))
-    if isinstance(objective, Network):
+    if isinstance(objective, MLP):
         limit = np.sqrt(6 / (FEATURES + 3))
         assert abs(one.first).max() <= limit
         assert (one.first != other.first).all()
@@ -315,7 +315,7 @@ def test_start(name: str) -> None:
 
 @every_objective
 def test_penalty(name: str) -> None:
-    objective = make(name, penalty=0.3)
+    objective = make(name, l2=0.3)
     model = model_of(objective)
     assert penalty(objective, model) == pytest.approx(0.3 * sum(v * v for v in flat(model)), rel=1e-12)
     assert penalty(make(name), model) == 0
@@ -325,7 +325,7 @@ def test_penalty(name: str) -> None:
 
 
 def test_without_biases_the_head_has_none() -> None:
-    plain = make("network").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
+    plain = make("mlp").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
     biased = make("network, bias").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
     assert isinstance(plain.head, Output)
     assert isinstance(biased.head, BiasedOutput)
@@ -336,7 +336,7 @@ def test_without_biases_the_head_has_none() -> None:
 
 @pytest.mark.parametrize("lead", [(), (N,)])
 def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
-    plain, biased = make("network"), make("network, bias")
+    plain, biased = make("mlp"), make("network, bias")
     model, arguments = model_of(plain), data(plain, lead)
     with_zeros = model._replace(head=BiasedOutput(model.head.second, np.zeros(3), np.zeros(OUTPUTS)))
     one, two = gradient(plain, model, *arguments), gradient(biased, with_zeros, *arguments)
@@ -345,7 +345,7 @@ def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
 
 
 def test_a_hidden_bias_is_the_weight_of_a_column_of_ones() -> None:
-    plain, biased = make("network"), make("network, bias")
+    plain, biased = make("mlp"), make("network, bias")
     model, (X, y, weights) = model_of(biased), data(biased, (N,))
     model = model._replace(head=model.head._replace(output_bias=np.zeros(OUTPUTS)))
     ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
@@ -373,7 +373,7 @@ def test_logistic_reaches_the_optimum_of_scikit_learn() -> None:
     rng, samples = np.random.default_rng(0), 60
     X = rng.standard_normal((samples, FEATURES))
     y = (X @ rng.standard_normal(FEATURES) + rng.standard_normal(samples) > 0).astype(np.int64)
-    objective, weights = make("logistic", penalty=0.01), np.full(samples, 1 / samples)
+    objective, weights = make("logistic", l2=0.01), np.full(samples, 1 / samples)
     like = objective.start(FEATURES, 2, rng, "float64")
 
     def value(w: Any) -> tuple[float, Any]:
@@ -403,7 +403,7 @@ def test_logistic_with_huge_scores(dtype: str, size: float, classes: str) -> Non
 def test_what_fits_which_data() -> None:
     assert make("logistic").check(2) == []
     assert make("logistic").check(10) == [
-        '[objective] name = "logistic": is for two classes, and the data have 10; '
+        '[model] name = "logistic": is for two classes, and the data have 10; '
         'take name = "softmax", or data of two classes'
     ]
-    assert Softmax().check(10) == Network().check(2) == LeastSquares().check(1) == []
+    assert Softmax().check(10) == MLP().check(2) == LeastSquares().check(1) == []

@@ -60,7 +60,7 @@ def test_one_vs_rest_reaches_the_optimum_of_scikit_learn() -> None:
     rng, samples = np.random.default_rng(0), 80
     X = rng.standard_normal((samples, FEATURES))
     y = (X @ rng.standard_normal((FEATURES, 3)) + rng.standard_normal((samples, 3))).argmax(axis=1)
-    objective, weights = make("one-vs-rest", penalty=0.01), np.full(samples, 1 / samples)
+    objective, weights = make("one-vs-rest", l2=0.01), np.full(samples, 1 / samples)
     like = objective.start(FEATURES, 3, rng, "float64")
 
     def value(w: Any) -> tuple[float, Any]:
@@ -149,14 +149,14 @@ def test_head_squares_are_those_of_each_sample_s_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONCAVE)
 def test_the_concave_penalty_and_its_gradient(name: str) -> None:
-    objective = make(name, penalty=0.3, concave=0.7)
+    objective = make(name, l2=0.3, nonconvex_penalty=0.7)
     model = model_of(objective)
     values = flat(model)
     expected = 0.3 * sum(w * w for w in values) + 0.7 * sum(w * w / (1 + w * w) for w in values)  # (25)
     assert penalty(objective, model) == pytest.approx(expected, rel=1e-12)
 
     def total(w: Any) -> float:
-        return penalty(make(name, concave=0.7), unflat(model, w))
+        return penalty(make(name, nonconvex_penalty=0.7), unflat(model, w))
 
     central = [(total(values + 1e-6 * e) - total(values - 1e-6 * e)) / 2e-6 for e in np.eye(values.size)]
     found = flat(map_leaves(lambda leaf: concave_gradient(objective, leaf), model))
@@ -166,7 +166,7 @@ def test_the_concave_penalty_and_its_gradient(name: str) -> None:
 
 def test_the_curvature_of_the_concave_penalty_has_bounds() -> None:
     """From -beta / 2, at w = 1, to 2 beta, at w = 0, and nowhere beyond."""
-    objective, h = make("softmax", concave=0.7), 1e-5
+    objective, h = make("softmax", nonconvex_penalty=0.7), 1e-5
     w = np.concatenate([np.linspace(-30, 30, 60001), [0.0, 1.0, -1.0]])
     second = (concave_gradient(objective, w + h) - concave_gradient(objective, w - h)) / (2 * h)
     assert second.max() == pytest.approx(1.4, rel=1e-8)
@@ -175,7 +175,7 @@ def test_the_curvature_of_the_concave_penalty_has_bounds() -> None:
 
 
 def test_the_concave_penalty_of_large_numbers() -> None:
-    objective = make("softmax", concave=0.5)
+    objective = make("softmax", nonconvex_penalty=0.5)
     w = np.array([1e3, -1e6, 1e15], "f4")
     found = concave_gradient(objective, w)
     assert found.dtype == np.float32
@@ -185,7 +185,7 @@ def test_the_concave_penalty_of_large_numbers() -> None:
 
 def test_objectives_of_ones_own_need_not_know_it() -> None:
     Huber = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_objective.py"))["Huber"]
-    own, model = Huber(penalty=0.5), Parameters(np.array([[3.0]]), ())
+    own, model = Huber(l2=0.5), Parameters(np.array([[3.0]]), ())
     assert concave(own) == 0
     assert penalty(own, model) == 4.5
     assert concave_gradient(own, model.first) == 0

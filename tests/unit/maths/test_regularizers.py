@@ -28,7 +28,7 @@ every_one = pytest.mark.parametrize("h", [*CONVEX.values(), L0Ball(4)], ids=[*CO
 HEADS: dict[str, Any] = {
     "none": (),
     "bias": Bias(np.empty(2)),
-    "network": BiasedOutput(np.empty((2, 3)), np.empty(2), np.empty(3)),
+    "mlp": BiasedOutput(np.empty((2, 3)), np.empty(2), np.empty(3)),
 }
 every_head = pytest.mark.parametrize("head", HEADS.values(), ids=list(HEADS))
 

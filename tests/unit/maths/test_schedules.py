@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.maths.schedules import ShiftedStepSize, StepSize, unmet
+from mpifed.maths.schedules import CosineDecay, PowerDecay, StepDecay, StepSize, rate_at, unmet
 
 ALL = [
     "rho -> 0", "sum rho = infinity", "sum rho^2 < infinity", "gamma -> 0", "sum gamma = infinity",
@@ -19,9 +19,26 @@ def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None
     assert StepSize(scale, decay).at(t) == pytest.approx(expected)
 
 
-def test_a_shift_keeps_the_first_steps_small() -> None:
+def test_an_offset_keeps_the_first_steps_small() -> None:
     for t in (1, 4, 9):
-        assert ShiftedStepSize(2.0, 0.5, 3.0).at(t) == pytest.approx(2 / (3 + t**0.5))
+        assert PowerDecay(2.0, 0.5, 3.0).at(t) == pytest.approx(2 / (3 + t**0.5))
+
+
+def test_a_learning_rate_falls_in_steps() -> None:
+    rate = StepDecay(0.8, 0.5, every=3)
+    assert [rate_at(rate, t) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+
+
+def test_a_learning_rate_falls_along_half_a_cosine() -> None:
+    """That of PyTorch's CosineAnnealingLR after t - 1 steps, T_max = 4, eta_min = 0.1."""
+    rate = CosineDecay(1.1, rounds=4, final=0.1)
+    expected = [1.1, 0.1 + (1 + 0.5**0.5) / 2, 0.6, 0.1 + (1 - 0.5**0.5) / 2]
+    assert [rate_at(rate, t) for t in (1, 2, 3, 4)] == pytest.approx(expected)
+    assert rate.at(50) == rate.at(4)
+
+
+def test_a_number_is_every_rounds() -> None:
+    assert rate_at(0.3, 1) == rate_at(0.3, 7) == 0.3
 
 
 def test_step_sizes_do_not_decay_unless_told_to() -> None:

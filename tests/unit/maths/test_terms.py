@@ -156,7 +156,7 @@ def test_inputs_stand(kind: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_loss_is_the_objective_s(name: str) -> None:
-    objective = make(name, penalty=0.3)  # which is no part of it
+    objective = make(name, l2=0.3)  # which is no part of it
     model, (X, y, weights) = model_of(objective), data(objective, (N,))
     found = gradient_of(Loss(), objective, model, X, y, weights)
     np.testing.assert_array_equal(flat(found), flat(gradient(objective, model, X, y, weights)))
@@ -301,7 +301,7 @@ def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (Norm(), "least-squares", []),
         (PositiveRate((0,)), "logistic", []),
-        (PositiveRate(), "softmax", ['PositiveRate: is for one score; take [objective] name = "logistic"']),
+        (PositiveRate(), "softmax", ['PositiveRate: is for one score; take [model] name = "logistic"']),
     ],
     ids=str,
 )

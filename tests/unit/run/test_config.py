@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from jobs_in_python import as_in_a_file, checked
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.fedavg import FedAvg
@@ -17,7 +18,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.maths.objectives import OBJECTIVES, Network, Softmax
+from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.run.config import Job, read_table, set_value
@@ -28,8 +29,8 @@ def table(**changes: Any) -> dict[str, Any]:
         "name": "job",
         "rounds": 3,
         "data": {"path": "somewhere"},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
     }
     return copy.deepcopy(base) | changes
 
@@ -42,7 +43,7 @@ def problem(**changes: Any) -> Problem:
 
 def complaints(table_: dict[str, Any]) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        Job.check(table_, "my.toml")
+        Job.check(as_in_a_file(table_), "my.toml")
     first, *lines = str(caught.value).splitlines()
     assert first == f"my.toml: {len(lines)} thing(s) to mend"
     return [line.strip() for line in lines]
@@ -54,23 +55,23 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             rounds=0,
             seeed=3,
             data={"block": "two"},
-            sum={"numbers": "exactly"},
-            objective={"name": "network", "hidden": -1, "hiden": 4},
-            algorithm={"name": "fedavg", "batch": 2.5, "local_epochs": 0},
+            aggregation={"arithmetic": "exactly"},
+            model={"name": "mlp", "hidden": -1, "hiden": 4},
+            algorithm={"name": "fedavg", "batch_size": 2.5, "local_epochs": 0},
         )
     )
     starts = (
-        "rounds = 0: ", "seeed: unknown key; known are name, rounds, data,", "[data] path: missing",
-        '[data] block = "two": ', '[sum] numbers = "exactly": ', "[objective] hidden = -1: ",
-        "[objective] hiden: unknown key; known are hidden, bias, penalty", "[algorithm] batch = 2.5: ",
-        "[algorithm] step: missing", "[algorithm] local_epochs = 0: ",
+        "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,', "[data] path: missing",
+        '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
+        "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
+        "[algorithm] local_epochs = 0: ",
     )  # fmt: skip
     for start in starts:
         assert sum(line.startswith(start) for line in found) == 1, (start, found)
     assert len(found) == len(starts)
 
 
-@pytest.mark.parametrize("name", ["data", "participation", "sum", "record", "server", "compute", "stop"])
+@pytest.mark.parametrize("name", ["data", "participation", "aggregation", "record", "server", "compute", "stop"])
 def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
     (line,) = complaints(table(**{name: {**table().get(name, {}), "nonsense": 1}}))
     known = Job.model_fields[name].annotation.model_fields
@@ -89,18 +90,33 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"seed": 2**63}, f"seed = {2**63}"),
         ({"data": "path"}, 'data = "path"'),
         ({"participation": {"clients_per_round": 0}}, "[participation] clients_per_round = 0"),
-        ({"sum": {"bounds": {"changes.value": -1.0}}}, "[sum] bounds.changes.value = -1.0"),
-        ({"sum": {"channel": "pigeon"}}, '[sum] channel = "pigeon"'),
-        ({"record": {"every": -1}}, "[record] every = -1"),
+        ({"aggregation": {"bounds": {"changes.value": -1.0}}}, "[aggregation] bounds.changes.value = -1.0"),
+        ({"aggregation": {"security": "pigeon"}}, '[aggregation] security = "pigeon"'),
+        ({"record": {"evaluate_every": -1}}, "[record] evaluate_every = -1"),
         ({"server": {"dedicated": 1}}, "[server] dedicated = 1"),
         ({"compute": {"dtype": "float16"}}, '[compute] dtype = "float16"'),
         ({"stop": {"seconds": 0}}, "[stop] seconds = 0"),
-        ({"objective": {"penalty": 1.0}}, "[objective] name: missing"),
-        ({"objective": {"name": "soft"}}, ", ".join(OBJECTIVES)),
+        ({"model": {"l2": 1.0}}, "[model] name: missing"),
+        ({"model": {"name": "soft"}}, ", ".join(OBJECTIVES)),
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [-0.1]}}, "[algorithm] step"),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1, 0.2, 0.3]}}, "[algorithm] step"),
-        ({"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1], "problem": 1}}, "problem: unknown key"),
+        (
+            {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": -0.1}},
+            "[client_optimizer] learning_rate = -0.1",
+        ),
+        (
+            {
+                "algorithm": {"name": "fedavg", "batch_size": 4},
+                "client_optimizer": {"learning_rate": [0.1, 0.2, 0.3]},
+            },
+            "[client_optimizer] learning_rate = [0.1, 0.2, 0.3]: a learning rate is a number, or a schedule",
+        ),
+        (
+            {
+                "algorithm": {"name": "fedavg", "batch_size": 4, "problem": 1},
+                "client_optimizer": {"learning_rate": 0.1},
+            },
+            "problem: unknown key",
+        ),
     ],
 )
 def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
@@ -109,7 +125,7 @@ def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
     assert said in found[0]
 
 
-@pytest.mark.parametrize("missing", ["name", "rounds", "data", "objective", "algorithm"])
+@pytest.mark.parametrize("missing", ["name", "rounds", "data", "model", "algorithm"])
 def test_what_must_be_there(missing: str) -> None:
     wrong = table()
     del wrong[missing]
@@ -117,20 +133,20 @@ def test_what_must_be_there(missing: str) -> None:
 
 
 def test_integers_are_good_enough_for_real_numbers() -> None:
-    whole = {"name": "fedavg", "batch": 4, "step": [1, 0]}
-    job = Job.check(table(algorithm=whole, objective={"name": "softmax", "penalty": 0}))
-    assert job.make_algorithm(problem()).step == StepSize(1.0, 0.0)
+    whole = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1}}
+    job = checked(table(algorithm=whole, model={"name": "softmax", "l2": 0}))
+    assert job.make_algorithm(problem()).client_optimizer == SGD(1.0)
 
 
 def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
-    job = Job.check(
+    job = checked(
         table(
-            algorithm={"name": "ssca-horizontal", "batch": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
-            objective={"name": "network", "hidden": 7},
+            algorithm={"name": "ssca", "batch_size": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
+            model={"name": "mlp", "hidden": 7},
         )
     )
     task = problem()
-    assert job.make_objective() == Network(hidden=7, penalty=0.0)
+    assert job.make_objective() == MLP(hidden=7, l2=0.0)
     assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper")
 
 
@@ -139,14 +155,17 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     [
         {},
         {"seed": 2**62, "participation": {"clients_per_round": 2}, "stop": {"seconds": 1.5}},
-        {"sum": {"numbers": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
-        {"algorithm": {"name": "ssca-horizontal", "batch": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
-        {"algorithm": {"name": "fedavg", "batch": 4, "step": [1e-3, 0.5], "local_epochs": 2}},
-        {"objective": {"name": "network", "penalty": 1e-17}},
+        {"aggregation": {"arithmetic": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
+        {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
+        {
+            "algorithm": {"name": "fedavg", "batch_size": 4, "local_epochs": 2},
+            "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+        },
+        {"model": {"name": "mlp", "l2": 1e-17}},
     ],
 )
 def test_what_is_written_reads_back_as_the_same_job(tmp_path: Path, changes: dict[str, Any]) -> None:
-    job = Job.check(table(**changes))
+    job = checked(table(**changes))
     (tmp_path / "job.toml").write_text(job.text())
     again = Job.read(tmp_path / "job.toml")
     assert again.table() == job.table()
@@ -157,11 +176,11 @@ def test_what_is_written_reads_back_as_the_same_job(tmp_path: Path, changes: dic
 
 
 def test_all_defaults_are_written_out() -> None:
-    written = Job.check(table()).table()
+    written = checked(table()).table()
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
-    assert written["sum"]["numbers"] == "exact"
-    kept = {"every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    assert written["aggregation"]["arithmetic"] == "exact"
+    kept = {"evaluate_every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
     assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
@@ -169,20 +188,22 @@ def test_all_defaults_are_written_out() -> None:
     assert written["stop"] == {}
     assert written["server"] == {"dedicated": False}
     assert written["compute"]["dtype"] == "float32"
-    assert written["objective"]["name"] == "softmax"
-    assert written["objective"]["penalty"] == 0.0
+    assert written["model"]["name"] == "softmax"
+    assert written["model"]["l2"] == 0.0
     assert written["algorithm"]["name"] == "fedavg"
-    assert list(written["algorithm"]["step"]) == [0.1, 0.0]
+    assert written["client_optimizer"] == {
+        "name": "sgd", "learning_rate": 0.1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0
+    }  # fmt: skip
+    assert written["server_optimizer"] == {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0, "nesterov": False}
 
 
 STEPS = {
-    "ssca-horizontal": {"rho": [0.5], "gamma": [0.5]},
-    "ssca-vertical": {"rho": [0.5], "gamma": [0.5]},
-    "fedavg": {"step": [0.5]},
-    "fedprox": {"step": [0.5], "mu": 0.1},
-    "scaffold": {"step": [0.5]},
-    "fedpdm": {"step_size": [0.5], "rho": 1.0},
-    "vertical-sgd": {"step": [0.5]},
+    "ssca": {"rho": [0.5], "gamma": [0.5]},
+    "fedavg": {"client_optimizer": {"learning_rate": 0.5}},
+    "fedprox": {"client_optimizer": {"learning_rate": 0.5}, "mu": 0.1},
+    "scaffold": {"client_optimizer": {"learning_rate": 0.5}},
+    "fedpdm": {"client_optimizer": {"learning_rate": 0.5}, "rho": 1.0},
+    "vertical-sgd": {"server_optimizer": {"learning_rate": 0.5}},
 }
 
 
@@ -193,36 +214,42 @@ OF_CELLS = {"hybrid-fedavg", "hyfem", "hyfdca", "bundle", "cocoa"}  # of tests/l
 def test_every_algorithm_checks_what_fits(name: str) -> None:
     vertical = getattr(ALGORITHMS[name], "needs_everybody", False)
     right, wrong, batch = ("columns", "rows", 61) if vertical else ("rows", "columns", 11)
-    job = Job.check(
-        table(algorithm={"name": name, "batch": batch, **STEPS[name]}, participation={"clients_per_round": 4})
+    job = checked(
+        table(algorithm={"name": name, "batch_size": batch, **STEPS[name]}, participation={"clients_per_round": 4})
     )
     with pytest.raises(UsageError) as caught:
         job.make_algorithm(problem(split=wrong))
     said = str(caught.value)
     assert f"needs data split by {right}, and the folder is split by {wrong}" in said
     too_large = "there are 60 samples" if vertical else "the smallest shard (client 0) has 10 samples"
-    assert f"[algorithm] batch = {batch}: {too_large}" in said
+    assert f"[algorithm] batch_size = {batch}: {too_large}" in said
     assert "[participation] clients_per_round = 4: somewhere has 3 clients" in said
-    fits = Job.check(table(algorithm={"name": name, "batch": 10, **STEPS[name]}))
+    fits = checked(table(algorithm={"name": name, "batch_size": 10, **STEPS[name]}))
     assert fits.make_algorithm(problem(split=right)).check() == []
 
 
 def test_local_work_is_counted_one_way() -> None:
-    both = {"name": "fedavg", "batch": 4, "step": [0.1], "local_steps": 2, "local_epochs": 2}
+    both = {
+        "name": "fedavg",
+        "batch_size": 4,
+        "client_optimizer": {"learning_rate": 0.1},
+        "local_steps": 2,
+        "local_epochs": 2,
+    }
     with pytest.raises(UsageError, match="local_steps and local_epochs: give one of the two"):
-        Job.check(table(algorithm=both)).make_algorithm(problem())
+        checked(table(algorithm=both)).make_algorithm(problem())
 
 
 # --- problems with constraints -----------------------------------------------------------------------------------
 
-SSCA = {"name": "ssca-horizontal", "batch": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
-VERTICAL = SSCA | {"name": "ssca-vertical"}
+SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+VERTICAL = SSCA | {"name": "ssca"}
 LOSS = {"name": "loss", "limit": 0.5}
 
 
 def misfits(changes: dict[str, Any], task: dict[str, Any]) -> list[str]:
     """What `make_algorithm` complains of, for a job with the problem that it describes itself."""
-    job = Job.check(table(**changes))
+    job = checked(table(**changes))
     with pytest.raises(UsageError) as caught:
         job.make_algorithm(problem_of(job, **task))
     first, *lines = str(caught.value).splitlines()
@@ -244,7 +271,7 @@ def test_a_problem_is_made_of_its_tables() -> None:
         {"name": "norm", "limit": 4.5},
         {"name": "error-rate", "limit": 0.1},
     ]
-    job = Job.check(table(algorithm=SSCA, minimize={"name": "error-rate", "classes": [1]}, constraint=limits))
+    job = checked(table(algorithm=SSCA, minimize={"name": "error-rate", "classes": [1]}, constraint=limits))
     assert job.make_minimize() == ErrorRate((1,))
     assert job.make_constraints() == (
         Constraint(Loss((0, 2)), 1.0, 0.25), Constraint(Norm(), 4.5), Constraint(ErrorRate(), 0.1)
@@ -260,7 +287,7 @@ def test_a_problem_is_made_of_its_tables() -> None:
 
 
 def test_a_plain_job_minimizes_the_loss() -> None:
-    job = Job.check(table())
+    job = checked(table())
     assert (job.make_minimize(), job.make_constraints()) == (Loss(), ())
 
 
@@ -326,9 +353,9 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: counts no sample"),
         ({"minimize": {"name": "loss", "classes": [9]}}, {}, "[minimize] classes = [9]: the data have classes 0 to 2"),
         (
-            {"minimize": {"name": "norm"}, "constraint": [LOSS], "objective": {"name": "softmax", "penalty": 0.1}},
+            {"minimize": {"name": "norm"}, "constraint": [LOSS], "model": {"name": "softmax", "l2": 0.1}},
             {},
-            '[objective] penalty = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
+            '[model] l2 = 0.1: with [minimize] name = "norm" it is ||w||^2 that is minimized, without',
         ),
         (
             {"minimize": {"name": "norm"}},
@@ -356,7 +383,7 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         (
             {"algorithm": VERTICAL, "participation": {"clients_per_round": 2}},
             COLUMNS,
-            '[participation] clients_per_round = 2: "ssca-vertical" needs all 3 clients in every round',
+            '[participation] clients_per_round = 2: "ssca" needs all 3 clients in every round',
         ),
         (
             {"algorithm": VERTICAL | {"label_holder": 3}},
@@ -374,12 +401,23 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             COLUMNS,
             "[algorithm] head_client = 0: without labels it cannot know the head's gradient; leave it out",
         ),
-        ({"algorithm": VERTICAL | {"batch": 61}}, COLUMNS, "[algorithm] batch = 61: there are 60 samples; lower batch"),
+        (
+            {"algorithm": VERTICAL | {"batch_size": 61}},
+            COLUMNS,
+            "[algorithm] batch_size = 61: there are 60 samples; lower batch_size",
+        ),
         ({"algorithm": VERTICAL}, {}, "[algorithm] name: needs data split by columns, and the folder is split by rows"),
         ({"algorithm": SSCA}, COLUMNS, "[algorithm] name: needs data split by rows, and the folder is split by"),
-        ({"algorithm": SSCA | {"batch": 11}}, {}, "[algorithm] batch = 11: the smallest shard (client 0) has 10"),
         (
-            {"algorithm": {"name": "vertical-sgd", "batch": 4, "step": [0.1], "label_holder": 5}},
+            {"algorithm": SSCA | {"batch_size": 11}},
+            {},
+            "[algorithm] batch_size = 11: the smallest shard (client 0) has 10",
+        ),
+        (
+            {
+                "algorithm": {"name": "vertical-sgd", "batch_size": 4, "label_holder": 5},
+                "server_optimizer": {"learning_rate": 0.1},
+            },
             COLUMNS,
             "[algorithm] label_holder = 5: clients are numbered 0 to 2",
         ),
@@ -401,22 +439,24 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
 )
 def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
     task = COLUMNS if name == "vertical-sgd" else {}
-    (line,) = misfits({"algorithm": {"name": name, "batch": 4, "step": [0.1]}} | changes, task)
+    (line,) = misfits(
+        {"algorithm": {"name": name, "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes, task
+    )
     assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
-    assert "ssca-horizontal or ssca-vertical" in line
+    assert "take ssca" in line
 
 
 def test_real_targets_have_no_classes() -> None:
-    real = {"objective": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
+    real = {"model": {"name": "least-squares"}, "constraint": [LOSS | {"classes": [0]}]}
     (line,) = misfits({"algorithm": SSCA} | real, {"outputs": 1})
     assert "[constraint 1] classes = [0]: the targets are real numbers" in line
-    error = {"objective": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
+    error = {"model": {"name": "least-squares"}, "minimize": {"name": "error-rate"}}
     (line,) = misfits({"algorithm": SSCA} | error, {"outputs": 1})
     assert line.startswith('[minimize] name = "error-rate": is for classes')
 
 
 def test_everybody_is_as_good_as_all_who_are_there() -> None:
-    job = Job.check(table(algorithm=VERTICAL, participation={"clients_per_round": 3}))
+    job = checked(table(algorithm=VERTICAL, participation={"clients_per_round": 3}))
     assert job.make_algorithm(problem_of(job, **COLUMNS)).batch == 4
 
 
@@ -461,7 +501,7 @@ LIMITS = "[[constraint]]\nname = 'loss'\nlimit = 0.5\n[[constraint]]\nname = 'no
 
 def test_set_of_a_constraint(tmp_path: Path) -> None:
     """By its number, from 1."""
-    plain = Job.check(table(algorithm=SSCA)).table()
+    plain = checked(table(algorithm=SSCA)).table()
     del plain["constraint"]
     (tmp_path / "job.toml").write_text(tomli_w.dumps(plain) + LIMITS)
     changes = ["constraint.1.limit=0.2", "constraint.2.margin=1", "constraint.1.classes=[1]"]
@@ -504,15 +544,15 @@ def test_set_of_the_first_constraint_of_none() -> None:
 
 
 def test_set_of_a_field_whose_name_has_dots(tmp_path: Path) -> None:
-    """[sum.bounds] names fields with dots in them, as its error message says to."""
+    """[aggregation.bounds] names fields with dots in them, as its error message says to."""
     found = table()
-    set_value(found, 'sum.bounds."changes.value.first"=8.0')
-    assert Job.check(found).sum.bounds == {"changes.value.first": 8.0}
+    set_value(found, 'aggregation.bounds."changes.value.first"=8.0')
+    assert checked(found).sum.bounds == {"changes.value.first": 8.0}
 
 
 def test_reading(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(Job.check(table()).text())
-    assert Job.read(tmp_path / "job.toml", ["seed=9", "algorithm.batch=5"]).seed == 9
+    (tmp_path / "job.toml").write_text(checked(table()).text())
+    assert Job.read(tmp_path / "job.toml", ["seed=9", "algorithm.batch_size=5"]).seed == 9
     with pytest.raises(UsageError, match="cannot be read"):
         read_table(tmp_path / "nothing.toml")
     with pytest.raises(UsageError, match="cannot be read"):
@@ -544,18 +584,18 @@ def here(name: str) -> str:
 
 
 def test_own_classes() -> None:
-    job = Job.check(
+    job = checked(
         table(
-            algorithm={"name": here("Mine"), "batch": 4, "step": [0.1], "extra": 5},
-            objective={"name": here("MyObjective"), "penalty": 0.25},
+            algorithm={"name": here("Mine"), "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}, "extra": 5},
+            model={"name": here("MyObjective"), "l2": 0.25},
         )
     )
     task = problem()
     made = job.make_algorithm(task)
     assert made == Mine(task, 4, StepSize(0.1), extra=5)
-    assert job.make_objective() == MyObjective(penalty=0.25, slack=0.5)
-    inherited = {"bias": False, "concave": 0.0}
-    assert job.table()["objective"] == {"name": here("MyObjective"), "penalty": 0.25, "slack": 0.5, **inherited}
+    assert job.make_objective() == MyObjective(l2=0.25, slack=0.5)
+    inherited = {"bias": False, "nonconvex_penalty": 0.0}
+    assert job.table()["objective"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
 
 
 @dataclass(frozen=True)
@@ -594,7 +634,7 @@ class Seamless:
 
 def test_own_terms() -> None:
     own = {"name": here("MyTerm"), "classes": [0], "power": 3, "limit": 0.5}
-    job = Job.check(table(algorithm=SSCA, minimize={"name": here("MyTerm")}, constraint=[own]))
+    job = checked(table(algorithm=SSCA, minimize={"name": here("MyTerm")}, constraint=[own]))
     assert job.make_minimize() == MyTerm()
     assert job.make_constraints() == (Constraint(MyTerm((0,), 3.0), 0.5),)
     assert job.table()["constraint"] == [{**own, "power": 3.0, "margin": 0.0}]
@@ -610,15 +650,27 @@ def test_own_terms_without_samples_are_refused() -> None:
     assert lines == ["NotANorm: only Norm may say that it needs no samples; give the class `sampled = True`"]
 
 
-@pytest.mark.parametrize("algorithm", [VERTICAL, {"name": "vertical-sgd", "batch": 4, "step": [0.1]}])
+@pytest.mark.parametrize(
+    "algorithm", [VERTICAL, {"name": "vertical-sgd", "batch_size": 4, "server_optimizer": {"learning_rate": 0.1}}]
+)
 def test_an_objective_without_the_seam_is_refused_on_columns(algorithm: dict[str, Any]) -> None:
-    (line,) = misfits({"algorithm": algorithm, "objective": {"name": here("Seamless")}}, COLUMNS)
-    assert line.startswith("[objective] name: Seamless has no scores, pull: data split by columns need scores that are")
+    (line,) = misfits({"algorithm": algorithm, "model": {"name": here("Seamless")}}, COLUMNS)
+    assert line.startswith("[model] name: Seamless has no scores, pull: data split by columns need scores that are")
     assert "mpifed.maths.objectives.Linear" in line
 
 
 def test_own_classes_are_checked_alike() -> None:
-    found = complaints(table(algorithm={"name": here("Mine"), "batch": 4, "step": [0.1], "extra": "x", "more": 1}))
+    found = complaints(
+        table(
+            algorithm={
+                "name": here("Mine"),
+                "batch_size": 4,
+                "client_optimizer": {"learning_rate": 0.1},
+                "extra": "x",
+                "more": 1,
+            }
+        )
+    )
     assert [line.split(":")[0] for line in found] == ['[algorithm] extra = "x"', "[algorithm] more"]
     assert "known are batch, step, local_steps, local_epochs, momentum, extra" in found[1]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import checked
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
@@ -36,14 +37,15 @@ class Heard(Silent):
 
 
 def job(folder: Path, rounds: int, **more: Any) -> Job:
-    return Job.check(
+    return checked(
         {
             "name": "small",
             "rounds": rounds,
             "data": {"path": str(folder)},
-            "objective": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
-            "record": {"every": 1, "checkpoint_every": 1},
+            "model": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch_size": 4},
+            "client_optimizer": {"learning_rate": 0.2},
+            "record": {"evaluate_every": 1, "checkpoint_every": 1},
             **more,
         }
     )
@@ -240,7 +242,7 @@ def test_a_history_with_a_row_less_or_more(digits: Path, tmp_path: Path) -> None
 
 def test_nothing_was_measured_yet(digits: Path, tmp_path: Path) -> None:
     """A run that measures nothing has no history, and one that begins to after its checkpoint has the later rounds."""
-    silent = {"record": {"every": 0, "checkpoint_every": 1}}
+    silent = {"record": {"evaluate_every": 0, "checkpoint_every": 1}}
     run(job(digits, 2, **silent), Alone(), tmp_path / "run")
     resumed(digits, tmp_path / "run")
     assert summary(tmp_path / "run")["train_loss"] is not None

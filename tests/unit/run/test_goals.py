@@ -6,17 +6,18 @@ import math
 from typing import Any
 
 import pytest
+from jobs_in_python import checked
 
 from mpifed.run import goals
 from mpifed.run.config import Job
 
-SIZES = {"batch": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
+SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 
 
 def job(**changes: Any) -> Job:
     limits = [{"name": "loss", "limit": 0.5}, {"name": "norm", "limit": 2}]
-    base = {"name": "job", "rounds": 1, "data": {"path": "data"}, "objective": {"name": "softmax"}}
-    return Job.check(base | {"algorithm": {"name": "ssca-horizontal", **SIZES}, "constraint": limits} | changes)
+    base = {"name": "job", "rounds": 1, "data": {"path": "data"}, "model": {"name": "softmax"}}
+    return checked(base | {"algorithm": {"name": "ssca", **SIZES}, "constraint": limits} | changes)
 
 
 def test_a_limit_is_met_exactly_or_not() -> None:

@@ -12,8 +12,8 @@ from test_show import grid, mpifed, write_sweep
 
 from mpifed.core.errors import UsageError
 from mpifed.run.best import read_points
+from mpifed.run.compare import pareto_text
 from mpifed.run.gra import criteria_of, pareto_front, recommend, relational_grades, select
-from mpifed.run.show import gra_text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -58,7 +58,7 @@ def test_grades_do_not_depend_on_units() -> None:
 
 
 def ran(objective: float | None, accuracy: float, seconds: float, code: int = 0) -> dict[str, Any]:
-    return {"code": code, "objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
+    return {"code": code, "model": objective, "test_accuracy": accuracy, "simulated_s": seconds}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def steps(tmp_path: Path) -> Path:
         "6": [ran(0.01, 0.99, 1.0, code=75), None],
         "7": [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
     }
-    return write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+    return write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
 
 
 THREE = {"objective": 1.0, "test_accuracy": 1.0, "simulated_s": 1.0}
@@ -81,12 +81,12 @@ THREE = {"objective": 1.0, "test_accuracy": 1.0, "simulated_s": 1.0}
 
 def test_the_one_between_is_recommended(steps: Path) -> None:
     found = recommend(steps, THREE)
-    assert [one.setting.settings["algorithm.batch"] for one in found.front] == [2, 3, 1]
+    assert [one.setting.settings["algorithm.batch_size"] for one in found.front] == [2, 3, 1]
     # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
     assert found.front[0].grade == pytest.approx((4 / 5 + 5 / 6 + 9 / 10) / 3)
     assert [one.grade for one in found.front[1:]] == pytest.approx([(1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3])
     assert found.front[2].values["simulated_s"] == 10  # of both seeds
-    assert [one.settings["algorithm.batch"] for one in found.beaten] == [4]
+    assert [one.settings["algorithm.batch_size"] for one in found.beaten] == [4]
     assert [(point.name, why) for point, why in found.left_out] == [
         ("point-0008", "failed numerically (exit 4)"),
         ("point-0009", "failed numerically (exit 4)"),
@@ -100,29 +100,33 @@ def test_the_one_between_is_recommended(steps: Path) -> None:
 
 def test_weights_move_the_choice(steps: Path) -> None:
     heavy = recommend(steps, {"objective": 1.0, "simulated_s": 10.0})
-    assert heavy.best.settings == {"algorithm.batch": 1}
-    assert heavy.edges == ["algorithm.batch = 1 is at the edge of its grid: widen it (1 is the smallest)"]
-    assert recommend(steps, {"objective": 1.0}).best.settings == {"algorithm.batch": 3}
+    assert heavy.best.settings == {"algorithm.batch_size": 1}
+    assert heavy.edges == ["algorithm.batch_size = 1 is at the edge of its grid: widen it (1 is the smallest)"]
+    assert recommend(steps, {"objective": 1.0}).best.settings == {"algorithm.batch_size": 3}
 
 
 def test_the_command(steps: Path) -> None:
-    text = mpifed("show", steps, "--select", "gra", "--by", "objective,test_accuracy,simulated_s").output
+    text = mpifed("compare", steps, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
     assert "largest grey relational grade of 3 that no other setting beats" in text
-    assert "--set algorithm.batch=2" in text and "0.2 (least is best)" in text and "90.00% (largest is best)" in text
+    assert (
+        "--set algorithm.batch_size=2" in text and "0.2 (least is best)" in text and "90.00% (largest is best)" in text
+    )
     rows = [line.split() for line in text.splitlines() if line.startswith(("1 ", "2 ", "3 "))]
     assert [row[0] for row in rows] == ["2", "3", "1"] and rows[0][4] == "0.8444"
     assert "Beaten by one of these: point-0006 to point-0007" in text
     assert "Not compared, failed numerically (exit 4): point-0008 to point-0009" in text
-    told = json.loads(mpifed("show", steps, "--select", "gra", "--by", "objective:2,simulated_s", "--json").output)
+    told = json.loads(
+        mpifed("compare", steps, "--select", "pareto", "--by", "objective:2,simulated_s", "--json").output
+    )
     assert told == select(steps, {"objective": 2.0, "simulated_s": 1.0})
     assert told["criteria"]["objective"] == {"best": "least", "weight": 2.0}
-    assert told["settings"] == {"algorithm.batch": 2} and told["points"] == ["point-0002", "point-0003"]
+    assert told["settings"] == {"algorithm.batch_size": 2} and told["points"] == ["point-0002", "point-0003"]
     assert told["left_out"]["point-0010"] == "not finished"
-    assert [one["settings"]["algorithm.batch"] for one in told["beaten"]] == [4]
+    assert [one["settings"]["algorithm.batch_size"] for one in told["beaten"]] == [4]
 
 
 def test_the_sweeps_table_has_simulated_time(steps: Path) -> None:
-    header, first, *_ = mpifed("show", steps).output.splitlines()
+    header, first, *_ = mpifed("compare", steps).output.splitlines()
     assert header.split()[-4:] == ["elapsed_s", "simulated_s", "bytes", "points"] and "10 +- 1.4" in first
 
 
@@ -139,7 +143,7 @@ def test_equal_settings_are_told(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", grid("a", {v: [{"objective": 0.5}] for v in ("1", "2", "3")}))
     found = recommend(sweep, {"objective": 1.0})
     assert found.best.settings == {"a": 1} and found.ties == 2
-    assert "2 more of the front have its grade" in gra_text(sweep, {"objective": 1.0})
+    assert "2 more of the front have its grade" in pareto_text(sweep, {"objective": 1.0})
 
 
 def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
@@ -177,8 +181,8 @@ def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             recommend(folder, by)
-    assert mpifed("show", steps, "--select", "gra", "--max").exit_code == 2
-    assert mpifed("show", steps, "--max").exit_code == 2
+    assert mpifed("compare", steps, "--select", "pareto", "--max").exit_code == 2
+    assert mpifed("compare", steps, "--max").exit_code == 2
 
 
 def test_the_columns_of_an_older_sweep_are_read_too(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ended import run
+from jobs_in_python import checked
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 
 from own_package.helper import FACTOR
 from mpifed.maths.regularizers import L1
+from jobs_in_python import checked
 
 @dataclass(frozen=True)
 class Mine(L1):
@@ -48,10 +50,11 @@ FILES = {
 
 def job(folder: Path, **changes: Any) -> Job:
     table: dict[str, Any] = {
-        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]}, "record": {"every": 2},
+        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "record": {"evaluate_every": 2},
     }  # fmt: skip
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def interrupted(task: Job, out: Path) -> None:
@@ -93,9 +96,7 @@ def test_data_that_were_moved_are_the_same_data(digits: Path, copy: Path, tmp_pa
     assert len(read_json(tmp_path / "run" / "run.json")["data_sha256"]) == 64
 
 
-def test_other_data_are_refused_whatever_is_accepted(
-    digits: Path, copy: Path, tmp_path: Path, make_data: Any
-) -> None:
+def test_other_data_are_refused_whatever_is_accepted(digits: Path, copy: Path, tmp_path: Path, make_data: Any) -> None:
     out = tmp_path / "run"
     interrupted(job(digits), out)
     (copy / "federation.sha256").unlink()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
@@ -28,6 +29,7 @@ HOLD = """
 import errno, fcntl, sys, time
 from pathlib import Path
 from mpifed.run.lock import locked
+from jobs_in_python import checked
 
 def missing(*arguments):
     raise OSError(errno.ENOLCK, "No locks available")
@@ -146,9 +148,9 @@ def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Pat
 
 
 def tiny(data: Path) -> Job:
-    return Job.check({
-        "name": "locked", "rounds": 1, "data": {"path": str(data)}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
+    return checked({
+        "name": "locked", "rounds": 1, "data": {"path": str(data)}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
     })  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ended import run
+from jobs_in_python import checked
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
@@ -30,11 +31,12 @@ def job(folder: Path, **changes: Any) -> Job:
         "name": "loop",
         "rounds": 5,
         "data": {"path": str(folder)},
-        "objective": {"name": "softmax", "penalty": 0.01},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
-        "record": {"every": 2, "checkpoint_every": 0},
+        "model": {"name": "softmax", "l2": 0.01},
+        "algorithm": {"name": "fedavg", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.2},
+        "record": {"evaluate_every": 2, "checkpoint_every": 0},
     }
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_measured_when_told_so(digits: Path, tmp_path: Path) -> None:
-    run(job(digits, record={"every": 0}), Alone(), tmp_path / "run")
+    run(job(digits, record={"evaluate_every": 0}), Alone(), tmp_path / "run")
     assert not (tmp_path / "run" / "history.csv").exists()
     told = summary(tmp_path / "run")
     assert told["train_loss"] is None
@@ -76,7 +78,11 @@ def test_nothing_is_measured_when_told_so(digits: Path, tmp_path: Path) -> None:
 
 def test_measuring_does_not_change_the_bits(digits: Path, tmp_path: Path) -> None:
     often, never = (
-        run(job(digits, record={"every": every, "checkpoint_every": often_saved}), Alone(), tmp_path / str(every))
+        run(
+            job(digits, record={"evaluate_every": every, "checkpoint_every": often_saved}),
+            Alone(),
+            tmp_path / str(every),
+        )
         for every, often_saved in ((1, 1), (0, 0))
     )
     np.testing.assert_array_equal(often.model.first, never.model.first)
@@ -113,9 +119,9 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     ("change", "said"),
     [
         ({"seed": 2}, "seed: 1 before, 2 now"),
-        ({"objective": {"name": "softmax", "penalty": 0.02}}, "objective.penalty: 0.01 before, 0.02 now"),
+        ({"model": {"name": "softmax", "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
         ({"compute": {"dtype": "float64"}}, ""),
-        ({"sum": {"numbers": "float"}}, "sum.numbers: 'exact' before, 'float' now"),
+        ({"aggregation": {"arithmetic": "float"}}, "aggregation.arithmetic: 'exact' before, 'float' now"),
         ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
     ],
 )
@@ -218,12 +224,12 @@ def test_who_takes_part(digits: Path) -> None:
 def test_bounds_of_the_job_reach_the_sums(digits: Path, tmp_path: Path) -> None:
     from mpifed.core.errors import NumericalError
 
-    tight = job(digits, sum={"bounds": {"changes.value.first": 2.0**-30}})
+    tight = job(digits, aggregation={"bounds": {"changes.value.first": 2.0**-30}})
     with pytest.raises(NumericalError, match=r"^changes\.value\.first: client 0 has .* outside the bound 9\.3"):
         run(tight, Alone(), tmp_path / "run")
     with pytest.raises(UsageError, match=r"no such field; known are changes\.value\.first, changes\.weight"):
-        run(job(digits, sum={"scales": {"changes.first": 2.0**-30}}), Alone(), tmp_path / "other")
-    coarse = run(job(digits, sum={"scales": {"changes.value.first": 2.0**-10}}), Alone(), tmp_path / "coarse")
+        run(job(digits, aggregation={"scales": {"changes.first": 2.0**-30}}), Alone(), tmp_path / "other")
+    coarse = run(job(digits, aggregation={"scales": {"changes.value.first": 2.0**-10}}), Alone(), tmp_path / "coarse")
     fine = run(job(digits), Alone(), tmp_path / "fine")
     assert 0 < abs(coarse.model.first - fine.model.first).max() < 5 * 2.0**-10
 

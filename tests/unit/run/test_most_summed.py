@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from jobs_in_python import checked
 
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Problem
@@ -17,15 +18,13 @@ CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 
 def algorithm_of(**changes: Any) -> tuple[Job, Any]:
     table: dict[str, Any] = {
-        "name": "job", "rounds": 3, "data": {"path": "somewhere"}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]},
+        "name": "job", "rounds": 3, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1},
     }  # fmt: skip
-    job = Job.check(table | changes)
+    job = checked(table | changes)
     counts = np.full(CLIENTS, 16)
     given = {"clients_per_round": job.participation.clients_per_round, "privacy": job.privacy}
-    problem = Problem(
-        Softmax(), "rows", counts, samples=16 * CLIENTS, features=2, outputs=3, **given
-    )
+    problem = Problem(Softmax(), "rows", counts, samples=16 * CLIENTS, features=2, outputs=3, **given)
     return job, job.make_algorithm(problem)
 
 
@@ -58,7 +57,7 @@ def test_measures_sum_over_all() -> None:
 def test_coins_may_bring_any_number() -> None:
     privacy = {
         "delta": 1e-6, "clip": 1.0, "noise_multiplier": 1.0,
-        "level": "client", "sampling": "poisson", "model": "central",
+        "level": "client", "sampling": "poisson", "trust": "central",
     }  # fmt: skip
     job, algorithm = algorithm_of(participation={"clients_per_round": 100}, privacy=privacy)
     assert most_summed(job, algorithm, algorithm.exchanges[0]) == CLIENTS

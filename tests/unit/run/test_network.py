@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
@@ -18,7 +19,7 @@ from mpifed.run.history import model_sha256, read_history, read_json, read_model
 from mpifed.run.loop import run
 from mpifed.run.network import KINDS, PRESETS, described, figures, simulate
 from mpifed.run.show import run_summary, run_text
-from mpifed.run.tables import NetworkTable
+from mpifed.run.tables import SimulatedNetworkTable
 
 LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
 # two plays with 3 clients, of whom the largest sends 100 values and is told 200
@@ -30,12 +31,12 @@ PLAIN = {
 NOTHING = dict.fromkeys(PLAIN, 0)
 
 
-def kinds(table: NetworkTable, account: Mapping[str, float]) -> dict[str, float]:
+def kinds(table: SimulatedNetworkTable, account: Mapping[str, float]) -> dict[str, float]:
     return simulate(table, {"one": account}, (), 3).rounds["one"]
 
 
 def test_the_model_by_hand() -> None:
-    found = kinds(NetworkTable(**LINK, client_slowdown=8.0), PLAIN)
+    found = kinds(SimulatedNetworkTable(**LINK, client_slowdown=8.0), PLAIN)
     assert found == {
         "compute": 0.25 * 8,
         "encryption": 0.0,
@@ -48,24 +49,24 @@ def test_the_model_by_hand() -> None:
 
 def test_where_nobody_answers_there_is_no_round_trip() -> None:
     """What the clients are told goes with the next question."""
-    found = kinds(NetworkTable(**LINK), PLAIN | {"up_most": 0})
+    found = kinds(SimulatedNetworkTable(**LINK), PLAIN | {"up_most": 0})
     assert found["latency"] == 0 and found["transfer"] == 3200 / 4000
 
 
 def test_published_times_of_encryption() -> None:
     """In the plain channel too: sealed at 18.882 ms a value, added at 0.054, opened at 18.865."""
-    table = NetworkTable(**LINK, encryption="published")
+    table = SimulatedNetworkTable(**LINK, encryption="published")
     assert kinds(table, PLAIN)["encryption"] == pytest.approx(200 * 18.882e-3 + 500 * 0.054e-3 + 400 * 18.865e-3)
     assert kinds(table, PLAIN | {"crypto_s": 9.0}) == kinds(table, PLAIN)  # and nothing of what was measured
     in_the_clear = PLAIN | {"sealed_most": 0, "opened_most": 0}
     assert kinds(table, in_the_clear)["encryption"] == 0
-    own = NetworkTable(**LINK, encryption="published", encrypt_s=1.0, decrypt_s=0.0, add_s=0.0)
+    own = SimulatedNetworkTable(**LINK, encryption="published", encrypt_s=1.0, decrypt_s=0.0, add_s=0.0)
     assert kinds(own, PLAIN)["encryption"] == 200
 
 
 def test_published_bytes_of_encryption() -> None:
     """512 a value by default; questions, and what is opened for the server, stay as they are."""
-    table = NetworkTable(**LINK, encryption="published")
+    table = SimulatedNetworkTable(**LINK, encryption="published")
     assert kinds(table, PLAIN)["transfer"] == 200 * 512 / 1000 + (400 * 512 + 160) / 4000
     opened_for_the_server = PLAIN | {"up_clear": 800}
     assert kinds(table, opened_for_the_server)["transfer"] == (200 * 512 + 800) / 1000 + (400 * 512 + 160) / 4000
@@ -73,16 +74,16 @@ def test_published_bytes_of_encryption() -> None:
     assert kinds(table, encrypted) == kinds(table, PLAIN)
     in_the_clear = PLAIN | {"sealed_most": 0, "opened_most": 0}
     assert kinds(table, in_the_clear)["transfer"] == 1600 / 1000 + 3200 / 4000
-    packed = NetworkTable(**LINK, encryption="published", ciphertext_bytes=1000, ciphertext_values=64)
+    packed = SimulatedNetworkTable(**LINK, encryption="published", ciphertext_bytes=1000, ciphertext_values=64)
     once = PLAIN | {"played": 2}  # messages of 100 and 200 values: whole ciphertexts, two and four
     assert kinds(packed, once)["transfer"] == 4 * 1000 / 1000 + (8 * 1000 + 160) / 4000
     assert kinds(packed, once)["encryption"] == pytest.approx(
         4 * 64 * 0.018882 + 8 * 64 * 0.018865 + once["added"] * 0.000054
     )
-    small = NetworkTable(**LINK, encryption="published", ciphertext_bytes=2.5)
+    small = SimulatedNetworkTable(**LINK, encryption="published", ciphertext_bytes=2.5)
     assert kinds(small, PLAIN)["transfer"] == 200 * 2.5 / 1000 + (400 * 2.5 + 160) / 4000
     for encryption in ("as-run", "none"):
-        found = kinds(NetworkTable(**LINK, encryption=encryption, ciphertext_bytes=2.5), PLAIN)
+        found = kinds(SimulatedNetworkTable(**LINK, encryption=encryption, ciphertext_bytes=2.5), PLAIN)
         assert found["transfer"] == 1600 / 1000 + 3200 / 4000
 
 
@@ -90,7 +91,7 @@ def test_an_iteration_of_hyfdca_on_mnist_takes_the_papers_hours() -> None:
     """60,000 duals and as many inner products: each is sealed and opened by the client who holds all the rows."""
     values = 60_000
     once = PLAIN | {"sealed_most": values, "opened_most": values, "added": 4 * values}
-    table = NetworkTable(name="broadband", encryption="published")
+    table = SimulatedNetworkTable(name="broadband", encryption="published")
     found = simulate(table, {"scores": once, "duals": once, "weights": NOTHING}, (), 4)
     seconds = sum(one["encryption"] for one in found.rounds.values())
     assert seconds == pytest.approx(2 * values * (0.018882 + 0.018865 + 4 * 0.000054))
@@ -99,29 +100,29 @@ def test_an_iteration_of_hyfdca_on_mnist_takes_the_papers_hours() -> None:
 
 def test_measured_cryptography_is_shared_by_clients_who_work_side_by_side() -> None:
     sealed = PLAIN | {"crypto_s": 5.0}
-    assert kinds(NetworkTable(**LINK), sealed)["encryption"] == 5.0 * 200 / 500
-    assert kinds(NetworkTable(**LINK, encryption="none"), sealed)["encryption"] == 0
+    assert kinds(SimulatedNetworkTable(**LINK), sealed)["encryption"] == 5.0 * 200 / 500
+    assert kinds(SimulatedNetworkTable(**LINK, encryption="none"), sealed)["encryption"] == 0
     silent = sealed | {"up_most": 0, "sealed_most": 0, "added": 0}  # only opened: nothing to share
-    assert kinds(NetworkTable(**LINK), silent)["encryption"] == 5.0
+    assert kinds(SimulatedNetworkTable(**LINK), silent)["encryption"] == 5.0
 
 
 def test_what_is_done_once_stands_apart() -> None:
     keys = NOTHING | {"up_bytes": 3000, "down_bytes": 6000, "crypto_s": 0.6}
     accounts = {"keys": keys, "power": PLAIN, "duals": PLAIN}
-    found = simulate(NetworkTable(**LINK), accounts, ("power",), 3)
+    found = simulate(SimulatedNetworkTable(**LINK), accounts, ("power",), 3)
     assert list(found.set_up) == ["keys", "power"] and list(found.rounds) == ["duals"]
     assert found.set_up["keys"] == {
         "compute": 0, "encryption": pytest.approx(0.2), "latency": 0.1, "transfer": 1000 / 1000 + 2000 / 4000,
         "server": 0,
     }  # fmt: skip
     assert found.total_s == pytest.approx(1.8 + 2 * (0.25 + 0.2 + 2.4 + 0.125))
-    assert "keys" not in simulate(NetworkTable(**LINK, encryption="published"), accounts, (), 3).set_up
-    assert simulate(NetworkTable(**LINK), {"keys": NOTHING}, (), 3) == ({}, {})
+    assert "keys" not in simulate(SimulatedNetworkTable(**LINK, encryption="published"), accounts, (), 3).set_up
+    assert simulate(SimulatedNetworkTable(**LINK), {"keys": NOTHING}, (), 3) == ({}, {})
 
 
 def test_it_is_linear_in_the_accounts() -> None:
     rng = np.random.default_rng(0)
-    table = NetworkTable(name="lte", encryption="published", client_slowdown=3.0)
+    table = SimulatedNetworkTable(name="lte", encryption="published", client_slowdown=3.0)
     one, other = ({name: float(rng.integers(1, 1000)) for name in PLAIN} for _ in range(2))
     both = {name: one[name] + other[name] for name in PLAIN}
     total = sum(sum(kinds(table, account).values()) for account in (one, other))
@@ -129,12 +130,12 @@ def test_it_is_linear_in_the_accounts() -> None:
 
 
 def test_named_networks() -> None:
-    annotated = get_args(NetworkTable.model_fields["name"].annotation)[0]
+    annotated = get_args(SimulatedNetworkTable.model_fields["name"].annotation)[0]
     assert get_args(annotated) == tuple(PRESETS)
-    assert figures(NetworkTable(name="lte")) == {  # 60.6 ms, 6.7 and 21.1 Mbit/s
+    assert figures(SimulatedNetworkTable(name="lte")) == {  # 60.6 ms, 6.7 and 21.1 Mbit/s
         "latency_s": pytest.approx(0.0606), "up_bytes_per_s": 837_500, "down_bytes_per_s": 2_637_500,
     }  # fmt: skip
-    assert figures(NetworkTable(name="lte", latency_s=0.0))["latency_s"] == 0  # one's own goes before
+    assert figures(SimulatedNetworkTable(name="lte", latency_s=0.0))["latency_s"] == 0  # one's own goes before
     assert all(preset.source and preset.down_mbit_per_s >= preset.up_mbit_per_s for preset in PRESETS.values())
     latencies = [preset.latency_ms for preset in PRESETS.values()]
     assert min(latencies) == PRESETS["data-center"].latency_ms and max(latencies) == PRESETS["satellite-geo"].latency_ms
@@ -170,15 +171,16 @@ ROUND = 0.1 + 641 * 8 / 1000 + (640 * 4 + 8) / 4000
 
 def job(folder: Path, rounds: int = 4, **changes: Any) -> Job:
     table: dict[str, Any] = {
-        "name": "network",
+        "name": "mlp",
         "rounds": rounds,
         "data": {"path": str(folder)},
-        "objective": {"name": "softmax", "penalty": 0.01},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.2]},
-        "record": {"every": 2, "checkpoint_every": 2},
+        "model": {"name": "softmax", "l2": 0.01},
+        "algorithm": {"name": "fedavg", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.2},
+        "record": {"evaluate_every": 2, "checkpoint_every": 2},
         "network": LINK,
     }
-    return Job.check(table | changes)
+    return checked(table | changes)
 
 
 def sha256(out: Path) -> str:
@@ -206,7 +208,7 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
     assert "simulated seconds" in text and "over a network with 100 ms there and back" in text
 
     plain = tmp_path / "plain"
-    run(Job.check({k: v for k, v in job(digits).table().items() if k != "network"}), Alone(), plain)
+    run(checked({k: v for k, v in job(digits).table().items() if k != "network"}), Alone(), plain)
     assert sha256(plain) == sha256(out)
     assert "simulated_s" not in read_history(plain) and summary(plain)["simulated_s"] is None
     assert "simulated seconds" not in run_text(plain)
@@ -218,11 +220,12 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
-        **job(patches, 1, network=network).table(), "objective": {"name": "hinge", "penalty": 0.01},
-        "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal}, "sum": {"channel": channel},
+        **job(patches, 1, network=network).table(), "model": {"name": "hinge", "l2": 0.01},
+        "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
+        "aggregation": {"security": channel},
     }  # fmt: skip
     out = tmp_path / "run"
-    run(Job.check(table), Alone(), out)
+    run(checked(table), Alone(), out)
     simulated = read_json(out / "run.json")["simulated"]
     rows = 719 * 100 / 1000 + 719 * 100 / 4000
     question = (22 * 4 + 2 * 8) / 4000  # w in float32, and two numbers
@@ -237,9 +240,12 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
 
 
 def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch: Any, write_job: Any) -> None:
-    out, task = tmp_path / "run", write_job(tmp_path / "job.toml", job(digits, network={"name": "lte"}).table())
+    out, task = (
+        tmp_path / "run",
+        write_job(tmp_path / "job.toml", job(digits, simulated_network={"name": "lte"}).table()),
+    )
     assert launch(2, "run", task, "--out", out).code == 0
-    run(job(digits, network={"name": "lte"}), Alone(), tmp_path / "alone")
+    run(job(digits, simulated_network={"name": "lte"}), Alone(), tmp_path / "alone")
     for kind in ("latency", "transfer"):
         found = [
             [one[kind] for one in read_json(run_dir / "run.json")["simulated"]["rounds"].values()]
@@ -273,7 +279,7 @@ def test_an_interrupted_run_does_too(digits: Path, tmp_path: Path) -> None:
 def test_over_another_network_earlier_rows_are_left_empty(first: Any, digits: Path, tmp_path: Path) -> None:
     def table(rounds: int, network: Any) -> Job:
         found = {name: value for name, value in job(digits, rounds).table().items() if name != "network"}
-        return Job.check(found | ({"network": network} if network else {}))
+        return checked(found | ({"network": network} if network else {}))
 
     out = tmp_path / "run"
     run(table(4, first), Alone(), out)
@@ -288,7 +294,7 @@ def test_over_another_network_earlier_rows_are_left_empty(first: Any, digits: Pa
 
 
 def test_the_table_of_what_a_round_takes() -> None:
-    table = NetworkTable(**LINK)
+    table = SimulatedNetworkTable(**LINK)
     simulation = simulate(table, {"power": PLAIN, "scores": PLAIN, "duals": PLAIN}, ("power",), 3)
     head, names, *rows = simulated_lines(described(table, simulation), rounds=2)
     assert head == "over a network with 100 ms there and back, 1000 B/s up, 3.9 KiB/s down; encryption as-run"

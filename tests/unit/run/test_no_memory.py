@@ -19,7 +19,7 @@ def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(job, "forecast", fails)
     (tmp_path / "job.toml").write_text("")
-    end = CliRunner().invoke(main, ["show", str(tmp_path / "job.toml")])
+    end = CliRunner().invoke(main, ["check", str(tmp_path / "job.toml")])
     assert end.exit_code == 1
     assert end.stderr.startswith("mpifed: error: not enough memory: Unable to allocate 29 GiB; take a smaller model")
     assert end.stderr.count("\n") == 1

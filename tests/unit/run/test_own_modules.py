@@ -1,4 +1,4 @@
-"""`mpifed show JOB` names the modules that a job imports before it imports them."""
+"""`mpifed check JOB` names the modules that a job imports before it imports them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "objective": {"name": "softmax"}}
-    return base | {"algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]}} | changes
+    base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "model": {"name": "softmax"}}
+    return (
+        base | {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes
+    )
 
 
 def test_all_of_a_job_and_its_sweep_are_found_without_import(folder: Path) -> None:
     found = own_modules(
         table(
-            objective={"name": "tell_mine:A"}, constraint=[{"name": "loss"}, {"name": "tell_pack.inner.deep:B"}],
+            model={"name": "tell_mine:A"}, constraint=[{"name": "loss"}, {"name": "tell_pack.inner.deep:B"}],
             regularizer={"name": "tell_none:C"}, sweep={"minimize.name": ["loss", "tell_pack:D"], "seeds": 2},
         )
     )  # fmt: skip
@@ -59,20 +61,20 @@ def test_a_job_of_the_package_alone_imports_nothing() -> None:
 
 
 def test_they_are_named_although_the_import_fails(folder: Path, write_job: Callable[..., Path]) -> None:
-    job = write_job(folder / "job.toml", table(objective={"name": "tell_pack.inner.deep:Mine"}))
-    end = CliRunner().invoke(main, ["show", str(job)])
+    job = write_job(folder / "job.toml", table(model={"name": "tell_pack.inner.deep:Mine"}))
+    end = CliRunner().invoke(main, ["check", str(job)])
     assert end.exit_code == 2
     assert end.stdout.startswith("Imports     tell_pack.inner.deep (")
-    assert "for [objective] tell_pack.inner.deep:Mine\n" in end.stdout
+    assert "for [model] tell_pack.inner.deep:Mine\n" in end.stdout
     assert "RuntimeError: on purpose" in end.stderr
     assert (folder / "imported").exists()
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_json: bool) -> None:
-    own = {"objective": {"name": "tell_mine:A", "any": 1}, "algorithm": {"name": "tell_mine:B"}}
+    own = {"model": {"name": "tell_mine:A", "any": 1}, "algorithm": {"name": "tell_mine:B"}}
     job = write_job(folder / "job.toml", table(**own, sweep={"seeds": 2}))
-    end = CliRunner().invoke(main, ["show", str(job), "--no-import", *["--json"] * as_json])
+    end = CliRunner().invoke(main, ["check", str(job), "--no-import", *["--json"] * as_json])
     assert end.exit_code == 0, end.output
     assert not (folder / "imported").exists()
     if as_json:
@@ -84,7 +86,7 @@ def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_
 
 
 def test_what_is_wrong_elsewhere_is_told_without_import(folder: Path, write_job: Callable[..., Path]) -> None:
-    job = write_job(folder / "job.toml", table(objective={"name": "tell_mine:A"}, rounds=0))
-    end = CliRunner().invoke(main, ["show", str(job), "--no-import"])
+    job = write_job(folder / "job.toml", table(model={"name": "tell_mine:A"}, rounds=0))
+    end = CliRunner().invoke(main, ["check", str(job), "--no-import"])
     assert end.exit_code == 2 and "rounds = 0" in end.stderr
     assert not (folder / "imported").exists()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -31,15 +32,16 @@ def table(**changes: Any) -> dict[str, Any]:
         "name": "job",
         "rounds": 3,
         "data": {"path": "somewhere"},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": f"{__name__}:Told", "batch": 4, "step": [0.1]},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.1},
         "privacy": PRIVATE,
     }
     return copy.deepcopy(base) | changes
 
 
 def problem(job: Job, **changes: Any) -> Problem:
-    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
+    settings = {"model": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
     own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
     return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
 
@@ -74,12 +76,12 @@ class Half:
 
 def said_of(table_: dict[str, Any]) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        Job.check(table_)
+        checked(table_)
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
 
 
 def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
-    job = Job.check(table_)
+    job = checked(table_)
     with pytest.raises(UsageError) as caught:
         job.make_algorithm(problem(job, **changes))
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
@@ -89,14 +91,14 @@ def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
 
 
 def test_written_out_and_read_again() -> None:
-    job = Job.check(table(privacy={"delta": 1e-3, "clip": 2, "epsilon": 3}))
+    job = checked(table(privacy={"delta": 1e-3, "clip": 2, "epsilon": 3}))
     assert job.privacy == Privacy(delta=1e-3, clip=2.0, epsilon=3.0)
     written = job.table()["privacy"]
     absent = {"noise_multiplier", "noise_on"}  # None by default
     assert written.keys() == {field.name for field in fields(Privacy)} - absent
     assert (written["level"], written["noise"], written["accountant"]) == ("sample", "secure", "pld")
-    assert Job.check(job.table()).privacy == job.privacy
-    assert Job.check({k: v for k, v in table().items() if k != "privacy"}).privacy is None
+    assert checked(job.table()).privacy == job.privacy
+    assert checked({k: v for k, v in table().items() if k != "privacy"}).privacy is None
 
 
 def test_an_unknown_key_lists_the_known_ones() -> None:
@@ -121,7 +123,7 @@ def test_an_unknown_key_lists_the_known_ones() -> None:
         ({"delta": None}, "[privacy] delta: missing"),
         ({"level": "record"}, '[privacy] level = "record": '),
         ({"noise": "none"}, '[privacy] noise = "none": '),
-        ({"level": "client", "sampling": "poisson", "model": "central"}, '"client": each client takes part by a coin'),
+        ({"level": "client", "sampling": "poisson", "trust": "central"}, '"client": each client takes part by a coin'),
         ({"level": "client", "noise_on": "gradients"}, '[privacy] noise_on = "gradients"'),
     ],
 )
@@ -132,7 +134,7 @@ def test_what_is_wrong_by_itself(changes: dict[str, Any], said: str) -> None:
 
 
 def test_no_noise_is_a_choice() -> None:
-    job = Job.check(table(privacy=PRIVATE | {"noise_multiplier": 0}))
+    job = checked(table(privacy=PRIVATE | {"noise_multiplier": 0}))
     assert job.privacy is not None and job.privacy.noise_multiplier == 0.0
 
 
@@ -144,15 +146,15 @@ def test_no_noise_is_a_choice() -> None:
     ],
 )
 def test_delta_must_lie_below_one_of_all(level: str, fits: float, delta: float, said: str) -> None:
-    job = Job.check(table(privacy=PRIVATE | {"delta": fits, "level": level}))
+    job = checked(table(privacy=PRIVATE | {"delta": fits, "level": level}))
     job.make_algorithm(problem(job))
     (line,) = said_with_data(table(privacy=PRIVATE | {"delta": delta, "level": level}))
     assert line.startswith(said)
 
 
 def test_an_algorithm_must_say_what_it_releases() -> None:
-    (line,) = said_with_data(table(algorithm={"name": "ssca-horizontal", "batch": 4, "rho": [0.5], "gamma": [0.5]}))
-    assert 'name = "ssca-horizontal": does not say what it releases' in line
+    (line,) = said_with_data(table(algorithm={"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.5]}))
+    assert 'name = "ssca": does not say what it releases' in line
     assert line.endswith(", ".join(name for name, one in ALGORITHMS.items() if hasattr(one, "released")))
 
 
@@ -162,7 +164,7 @@ def test_what_has_no_proof_depends_on_sampling() -> None:
     own = table()["algorithm"]
     (line,) = said_with_data(table(privacy=left_out, algorithm=own | {"rate": 0.5}))
     assert 'adjacency = "add-remove" with sampling = "fixed"' in line
-    job = Job.check(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
+    job = checked(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
     job.make_algorithm(problem(job))
 
 
@@ -183,7 +185,7 @@ def test_a_budget_needs_privacy() -> None:
 
 
 def settled(**changes: Any) -> float:
-    job = Job.check(table(**changes))
+    job = checked(table(**changes))
     return settle(job, job.make_algorithm(problem(job)))
 
 
@@ -207,7 +209,7 @@ def test_exact_data_end_no_private_run(name: str) -> None:
     for record in ({}, {"released_only": True}):
         (line,) = said_of(table(stop={name: 0.1}, record=record))
         assert line.startswith(f"[stop] {name}: is computed from training data without noise")
-    assert Job.check(table(stop={"seconds": 5.0, "epsilon": 3.0})).stop.epsilon == 3.0
+    assert checked(table(stop={"seconds": 5.0, "epsilon": 3.0})).stop.epsilon == 3.0
 
 
 # --- what else ---------------------------------------------------------------------------------------------------
@@ -221,12 +223,12 @@ def test_only_what_is_released() -> None:
 
 def test_regularizers() -> None:
     plain = table(regularizer={"name": "l1", "weight": 0.5})
-    job = Job.check(plain)
+    job = checked(plain)
     assert job.make_regularizer() == L1(0.5)
     assert job.table()["regularizer"]["name"] == "l1"
-    assert Job.check(job.table()).make_regularizer() == L1(0.5)
-    assert Job.check(table()).make_regularizer() is None
-    assert Job.check(table(regularizer={"name": f"{__name__}:Half"})).make_regularizer() == Half(1.0)
+    assert checked(job.table()).make_regularizer() == L1(0.5)
+    assert checked(table()).make_regularizer() is None
+    assert checked(table(regularizer={"name": f"{__name__}:Half"})).make_regularizer() == Half(1.0)
     (line,) = said_of(table(regularizer={"name": "l2"}))
     assert ", ".join(REGULARIZERS) in line
     (line,) = said_of(table(regularizer={"name": "l1", "weight": -1.0}))
@@ -240,26 +242,26 @@ class Plain(FedAvg):
     regularized: ClassVar[bool] = False
 
 
-SSCA = {"batch": 2, "rho": [0.5, 0.6], "gamma": [0.5, 0.6]}
+SSCA = {"batch_size": 2, "rho": [0.5, 0.6], "gamma": [0.5, 0.6]}
 REFUSING = [
-    ({"name": "ssca-horizontal", **SSCA}, "rows"),
-    ({"name": "ssca-vertical", **SSCA}, "columns"),
-    ({"name": "vertical-sgd", "batch": 2, "step": [0.5]}, "columns"),
-    ({"name": f"{__name__}:Plain", "batch": 2, "step": [0.5]}, "rows"),
+    ({"name": "ssca", **SSCA}, "rows"),
+    ({"name": "ssca", **SSCA}, "columns"),
+    ({"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}}, "columns"),
+    ({"name": f"{__name__}:Plain", "batch_size": 2, "client_optimizer": {"learning_rate": 0.5}}, "rows"),
 ]
 
 
 @pytest.mark.parametrize(("algorithm", "split"), REFUSING, ids=str)
 def test_who_knows_no_regularizer_says_so(algorithm: dict[str, Any], split: str) -> None:
     def made(concave: float, **tables: Any) -> Any:
-        job = Job.check({key: value for key, value in table(algorithm=algorithm, **tables).items() if key != "privacy"})
-        return job.make_algorithm(problem(job, objective=Softmax(concave=concave), split=split))
+        job = checked({key: value for key, value in table(algorithm=algorithm, **tables).items() if key != "privacy"})
+        return job.make_algorithm(problem(job, objective=Softmax(nonconvex_penalty=concave), split=split))
 
     assert made(0.0).problem.regularizer is None
     with pytest.raises(UsageError) as caught:
         made(0.25, regularizer={"name": "l0-ball", "nonzeros": 3})
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        "[objective] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
+        "[model] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
         "fedavg, scaffold or fedpdm, for data split by rows",
         "[regularizer] L0Ball: this algorithm knows no prox; leave the table out, or take fedavg, scaffold or fedpdm, "
         "for data split by rows",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 
 from mpifed.comm.channel import Protection
 from mpifed.maths.privacy import accounting
@@ -26,7 +27,7 @@ def privacy(**settings: Any) -> Privacy:
 
 
 def test_shared_noise() -> None:
-    shared = privacy(model="distributed")
+    shared = privacy(trust="distributed")
     assert "the server is NOT covered" in from_whom(shared, Protection())
     masked = from_whom(shared, Protection("masked"))
     assert "in the masked channel the server as well" in masked and "NOT" not in masked
@@ -37,7 +38,7 @@ def test_shared_noise() -> None:
 
 
 def test_a_trusted_server() -> None:
-    trusted = privacy(model="central")
+    trusted = privacy(trust="central")
     assert "it sees the clients' answers, and adds" in from_whom(trusted, Protection())
     assert "it sees the sum alone, without noise, and adds" in from_whom(trusted, Protection("masked"))
 
@@ -54,13 +55,14 @@ def test_a_trusted_server() -> None:
 def test_void_rounds(model: str, channel: str, said: str) -> None:
     """Each attempt counts in epsilon, which then is more than the noise was computed for."""
     table: dict[str, Any] = {
-        "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "sum": {"channel": channel},
+        "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "aggregation": {"security": channel},
         "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "model": model},
     }  # fmt: skip
     warned = []
     for rate in (0.0, 0.1):
-        job = Job.check(table | {"participation": {"dropout_rate": rate, "max_dropouts": 2}})
+        job = checked(table | {"participation": {"dropout_rate": rate, "max_dropouts": 2}})
         warned.append([one for one in warnings_of(job, job.privacy) if one.startswith("[participation] dropout_rate")])
     (line,) = warned[1]
     assert not warned[0] and said in line and "the budget ends the run before its last round (exit 6)" in line
@@ -73,9 +75,10 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
         "name": "t",
         "rounds": 1,
         "data": {"path": str(digits)},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]},
-        "sum": {"channel": channel},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 20},
+        "client_optimizer": {"learning_rate": 0.1},
+        "aggregation": {"security": channel},
         "privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "model": model},
     }
     job = Job.read(write_job(tmp_path / "job.toml", table))
@@ -87,7 +90,7 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
 def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> None:
     """Of 9 clients, or the 7 who stay, a third: what is left of the variance is the others'."""
     job = distributed(channel, {"clients_per_round": 9, "max_dropouts": leave})
-    spending = Spending(Privacy(delta=1e-5, clip=1.0, noise_multiplier=2.0, model="distributed"), 30)
+    spending = Spending(Privacy(delta=1e-5, clip=1.0, noise_multiplier=2.0, trust="distributed"), 30)
     ones, none = np.ones(30), np.full(30, np.nan)
     spending.add(Release(1, 2.0 * ones, ones, none, none), np.ones(30, bool), 5)
     found = collusion(job, spending)
@@ -97,18 +100,19 @@ def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> No
     expected = accounting.epsilon({(2.0 * math.sqrt((stay - tell) / stay), 1.0): 5}, 1e-5 * (1 - 1e-9))
     assert found["epsilon_colluding"] == pytest.approx(expected, rel=1e-12)
     assert found["epsilon_colluding"] > spending.worst()
-    for settings in ({"model": "local"}, {"noise": "test"}, {"distribution": "float"}):
+    for settings in ({"trust": "local"}, {"noise": "test"}, {"distribution": "float"}):
         other = Spending(Privacy(**{**vars(spending.privacy), **settings}), 30)
         assert collusion(job, other) == {}
     assert collusion(distributed("plain", {}), spending) == {}
 
 
 def distributed(channel: str, participation: dict[str, Any]) -> Job:
-    return Job.check(
+    return checked(
         {
-            "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "objective": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "sum": {"channel": channel},
-            "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "model": "distributed"},
+            "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
+            "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+            "aggregation": {"security": channel},
+            "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "trust": "distributed"},
             "participation": participation,
         }
     )  # fmt: skip

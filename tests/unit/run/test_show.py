@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.run.best import read_points, select, settings_of, toml_text
+from mpifed.run.compare import compare_text
 from mpifed.run.config import read_table
 from mpifed.run.history import FIRST, LEDGER, SUMMARY, write_json
 from mpifed.run.show import run_summary, run_text
@@ -75,7 +76,7 @@ def steps(tmp_path: Path) -> Path:
 
 
 def test_one_line_for_each_setting(steps: Path) -> None:
-    header, *lines = run_text(steps).splitlines()
+    header, *lines = compare_text(steps).splitlines()
     assert header.split() == [
         "algorithm.step", "seeds", "rounds", "test_accuracy", "objective", "elapsed_s", "bytes", "points"
     ]  # fmt: skip
@@ -97,17 +98,17 @@ def test_one_line_for_each_setting(steps: Path) -> None:
 
 def test_a_column_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": 0.5, "kkt_residual": 0.25}, {"train_loss": 0.5}]}
-    shown = run_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch", values)))
+    shown = compare_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values)))
     assert "0.25 (1 of 2)" in shown
-    assert "algorithm.batch" not in shown  # it does not vary
+    assert "algorithm.batch_size" not in shown  # it does not vary
     assert "+-" not in shown  # nor does anything else
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     values: dict[Any, Any] = {"1": [{"train_loss": 0.5, "code": 5}, {"code": None}, None, {"code": 2}], "2": [None] * 4}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     (folder / "point-0007").mkdir()
-    assert run_text(folder).splitlines()[3:] == [
+    assert compare_text(folder).splitlines()[3:] == [
         "In the means, although",
         "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
         "Not in the means:",
@@ -120,11 +121,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
     axes = {f"my_module.a_setting_with_a_long_name_{k}": k for k in range(30)}
-    points = [({**axes, "algorithm.batch": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
+    points = [({**axes, "algorithm.batch_size": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
     for settings, _ in points:
-        settings.update({key: value * settings["algorithm.batch"] for key, value in axes.items()})
+        settings.update({key: value * settings["algorithm.batch_size"] for key, value in axes.items()})
     folder = write_sweep(tmp_path / "sweep", points)
-    ended = subprocess.run([sys.executable, "-m", "mpifed", "show", folder], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "mpifed", "compare", folder], capture_output=True, text=True, check=True
+    )
     lines = ended.stdout.splitlines()
     assert len(lines) == 3
     assert f" {29 * 123456789} " in lines[1]
@@ -136,7 +139,7 @@ def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
 def test_rows_become_taller_before_a_terminal_is_too_narrow(steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for screen, height in ((120, 2 + 5), (110, 2 + 2 * 5)):
         monkeypatch.setenv("COLUMNS", str(screen))
-        shown = re.sub("\x1b\\[[0-9;]*m", "", run_text(steps, terminal=True))  # without the colours
+        shown = re.sub("\x1b\\[[0-9;]*m", "", compare_text(steps, terminal=True))  # without the colours
         lines = shown[: shown.index("Not in the means")].strip().splitlines()
         assert max(map(len, lines)) <= screen
         assert len(lines) == height
@@ -145,7 +148,7 @@ def test_rows_become_taller_before_a_terminal_is_too_narrow(steps: Path, monkeyp
 
 
 def test_the_list_of_points(steps: Path) -> None:
-    listed = json.loads(mpifed("show", steps, "--json").output)
+    listed = json.loads(mpifed("compare", steps, "--json").output)
     assert len(listed) == 10
     assert list(listed[4]) == ["point", "settings", *SUMMARY]
     assert listed[4]["settings"] == {"algorithm.step": [2.0, 0.3], "seed": 1}
@@ -154,7 +157,7 @@ def test_the_list_of_points(steps: Path) -> None:
 def test_settings_keep_their_kinds(tmp_path: Path) -> None:
     settings = {
         "algorithm.start": "exact", "server.dedicated": True, "data": {"path": "a b", "block": 3},
-        "algorithm.step": [1, 0.5], "objective.penalty": 1e-05,
+        "algorithm.step": [1, 0.5], "model.l2": 1e-05,
     }  # fmt: skip
     (point,) = read_points(write_sweep(tmp_path / "sweep", [(settings, None)]))
     assert point.settings == settings
@@ -165,7 +168,7 @@ def test_settings_keep_their_kinds(tmp_path: Path) -> None:
 
 
 def test_the_best_setting(steps: Path) -> None:
-    found = json.loads(mpifed("show", steps, "--select", "best", "--json").output)
+    found = json.loads(mpifed("compare", steps, "--select", "best", "--json").output)
     assert found == select(steps)
     assert list(found) == ["settings", "points", "mean", "edges", "warnings"]
     assert found["settings"] == {"algorithm.step": [2.0, 0.3]}
@@ -177,7 +180,7 @@ def test_the_best_setting(steps: Path) -> None:
 
 
 def test_the_best_setting_for_a_person(steps: Path) -> None:
-    shown = mpifed("show", steps, "--select", "best").output
+    shown = mpifed("compare", steps, "--select", "best").output
     assert "--set 'algorithm.step=[2.0, 0.3]'\n" in shown
     assert "least objective" in shown
     assert f"{'objective':30} 0.4 +- {statistics.stdev([0.3, 0.5]):.2g}\n" in shown
@@ -189,17 +192,17 @@ def test_the_best_setting_for_a_person(steps: Path) -> None:
 def test_by_another_column(steps: Path) -> None:
     assert select(steps, by="objective", maximize=True)["settings"] == {"algorithm.step": [0.5, 0.0]}
     assert select(steps, by="test_accuracy")["settings"] == {"algorithm.step": [2.0, 0.3]}
-    shown = mpifed("show", steps, "--select", "best", "--by", "objective", "--max").output
+    shown = mpifed("compare", steps, "--select", "best", "--by", "objective", "--max").output
     assert "largest objective" in shown
     assert "component 1: 0.5 is the smallest; component 2: 0.0 is the smallest" in shown
 
 
 def test_an_accuracy_is_maximized(tmp_path: Path) -> None:
     values = {str(k): [{"test_accuracy": a}] for k, a in enumerate((0.5, 0.9, 0.7))}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder, by="test_accuracy")["settings"] == {"algorithm.batch": 1}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder, by="test_accuracy")["settings"] == {"algorithm.batch_size": 1}
     assert select(folder, by="test_accuracy")["edges"] == []
-    assert select(folder, by="test_accuracy", maximize=False)["settings"] == {"algorithm.batch": 0}
+    assert select(folder, by="test_accuracy", maximize=False)["settings"] == {"algorithm.batch_size": 0}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def constrained(objective: float, *values: float) -> dict[str, Any]:
     job = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}][: len(values)]}
     excess = [max(v - one["limit"], 0) / one["limit"] for v, one in zip(values, job["constraint"], strict=True)]
     columns = {f"constraint_{m}": v for m, v in enumerate(values, 1)}
-    return {"job": job, "objective": objective, **columns, "feasibility": max(excess)}
+    return {"job": job, "model": objective, **columns, "feasibility": max(excess)}
 
 
 def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
@@ -239,11 +242,11 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
         "3": [constrained(2.0, 0.1, 0.1), constrained(5.0, 0.1, 0.1)],
         "4": [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
     }
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder)["settings"] == {"algorithm.batch": 2}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder)["settings"] == {"algorithm.batch_size": 2}
     assert select(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
-    assert select(folder, by="objective")["settings"] == {"algorithm.batch": 4}
-    header, *lines = run_text(folder).splitlines()
+    assert select(folder, by="objective")["settings"] == {"algorithm.batch_size": 4}
+    header, *lines = compare_text(folder).splitlines()
     assert header.split()[4:6] == ["constraint_1", "constraint_2"]
     met = header.index("limits met")
     assert [line[met : met + 10].strip() for line in lines[:4]] == ["1 of 2", "2", "2", "1 of 2"]
@@ -251,11 +254,11 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
 
 def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Path) -> None:
     values = {"1": [constrained(1.0, 0.2, 0.21)], "2": [constrained(9.0, 0.14, 0.1)], "3": [constrained(0.0, 0.9, 0.1)]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     found = select(folder)
-    assert found["settings"] == {"algorithm.batch": 2}
+    assert found["settings"] == {"algorithm.batch_size": 2}
     assert found["mean"]["feasibility"] == pytest.approx(0.01 / 0.13)
-    shown = mpifed("show", folder, "--select", "best").output
+    shown = mpifed("compare", folder, "--select", "best").output
     assert "least feasibility, then objective" in shown
     assert f"{'limits met':30} 0 of 1" in shown
 
@@ -275,9 +278,9 @@ def test_limits_that_vary(tmp_path: Path) -> None:
 
 def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": float("nan")}, {"train_loss": 0.1}], "2": [{"train_loss": 0.5}, {"train_loss": 0.5}]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", values))
-    assert select(folder)["settings"] == {"algorithm.batch": 2}
-    assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch": 2}
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
+    assert select(folder)["settings"] == {"algorithm.batch_size": 2}
+    assert select(folder, by="train_loss", maximize=True)["settings"] == {"algorithm.batch_size": 2}
 
 
 def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -> None:
@@ -309,7 +312,7 @@ def test_a_damaged_file(text: str, tmp_path: Path) -> None:
 def test_limits_of_an_older_version(tmp_path: Path) -> None:
     """Runs that did not tell how far they are above their limits: what is lacking is named, not what is there."""
     old = {name: value for name, value in constrained(1.0, 0.2).items() if name != "feasibility"}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch", {"1": [old]}))
+    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", {"1": [old]}))
     with pytest.raises(UsageError, match="no column feasibility; there are "):
         select(folder)
     assert select(folder, "objective")["points"] == ["point-0000"]
@@ -317,9 +320,9 @@ def test_limits_of_an_older_version(tmp_path: Path) -> None:
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
-    none = write_sweep(tmp_path / "none", grid("algorithm.batch", {"1": [{"code": 4}, None]}))
+    none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
-    failed = write_sweep(tmp_path / "failed", grid("algorithm.batch", bad))
+    failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
         (run, None, "no sweep"),
         (tmp_path / "job.toml", None, "no sweep"),
@@ -330,8 +333,8 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             select(folder, by)
-        assert mpifed("show", folder, "--select", "best", *(["--by", by] if by else [])).exit_code == 2
-    ended = mpifed("show", steps, "--by", "objective")
+        assert mpifed("compare", folder, "--select", "best", *(["--by", by] if by else [])).exit_code == 2
+    ended = mpifed("compare", steps, "--by", "objective")
     assert ended.exit_code == 2
     assert "--select best" in ended.output
 
@@ -346,7 +349,7 @@ def test_values_can_be_pasted(value: Any, tmp_path: Path) -> None:
 
 
 def test_points_without_seeds_are_settings_of_their_own(tmp_path: Path) -> None:
-    points = [({"algorithm.batch": batch}, {"train_loss": 0.5}) for batch in (1, 2)]
+    points = [({"algorithm.batch_size": batch}, {"train_loss": 0.5}) for batch in (1, 2)]
     found = settings_of(read_points(write_sweep(tmp_path / "sweep", points)))
     assert [len(one.points) for one in found] == [1, 1]
 

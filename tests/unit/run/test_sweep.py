@@ -28,22 +28,23 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "rounds": 2,
         "seed": 5,
         "data": {"path": str(folder)},
-        "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4},
+        "client_optimizer": {"learning_rate": 0.1},
         "sweep": sweep,
     }
 
 
 def test_the_grid_with_seeds_fastest() -> None:
-    found = points(table(**{"algorithm.batch": [1, 2], "objective.penalty": [0.0, 0.5], "seeds": 3}), "job")
+    found = points(table(**{"algorithm.batch_size": [1, 2], "model.l2": [0.0, 0.5], "seeds": 3}), "job")
     assert [p.name for p in found] == [f"point-{k:04d}" for k in range(12)]
     settings = [tuple(p.settings.values()) for p in found]
     assert settings == [(b, p, s) for b in (1, 2) for p in (0.0, 0.5) for s in (5, 6, 7)]
-    assert list(found[0].settings) == ["algorithm.batch", "objective.penalty", "seed"]
+    assert list(found[0].settings) == ["algorithm.batch_size", "model.l2", "seed"]
     for point in found:
         batch, penalty, seed = point.settings.values()
-        assert point.job.algorithm["batch"] == batch
-        assert point.job.objective["penalty"] == penalty
+        assert point.job.algorithm["batch_size"] == batch
+        assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
         assert point.job.algorithm["step"] == [0.1]
 
@@ -60,11 +61,11 @@ def test_a_job_without_a_sweep_is_one_point() -> None:
 @pytest.mark.parametrize(
     ("sweep", "said"),
     [
-        ({"algorithm.batch": 3}, "algorithm.batch = 3: .* a list"),
-        ({"algorithm.batch": []}, "algorithm.batch = .*: .* a list"),
+        ({"algorithm.batch_size": 3}, "algorithm.batch_size = 3: .* a list"),
+        ({"algorithm.batch_size": []}, "algorithm.batch_size = .*: .* a list"),
         ({"seeds": 0}, "seeds = 0: "),
         ({"seeds": "two"}, "seeds = 'two': "),
-        ({"algorithm.batch": [1, "x"]}, r'\[algorithm\] batch = "x"'),
+        ({"algorithm.batch_size": [1, "x"]}, r'\[algorithm\] batch_size = "x"'),
         ({"algorithm.bath": [1, 2]}, r"\[algorithm\] bath: unknown key"),
         ({"seed.more": [1]}, "seed is a value and no table"),
     ],
@@ -85,7 +86,7 @@ def mpifed(*arguments: Any) -> Any:
 
 @pytest.fixture
 def job(digits: Path, write_job: Any, tmp_path: Path) -> Path:
-    return write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch": [2, 3], "seeds": 2}))
+    return write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch_size": [2, 3], "seeds": 2}))
 
 
 def rows(out: Path) -> list[dict[str, str]]:
@@ -98,8 +99,8 @@ def test_a_sweep_is_run(job: Path, tmp_path: Path) -> None:
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0, ended.output
     found = rows(out)
-    assert list(found[0]) == ["point", "algorithm.batch", "seed", *SUMMARY]
-    assert [(r["algorithm.batch"], r["seed"]) for r in found] == [("2", "5"), ("2", "6"), ("3", "5"), ("3", "6")]
+    assert list(found[0]) == ["point", "algorithm.batch_size", "seed", *SUMMARY]
+    assert [(r["algorithm.batch_size"], r["seed"]) for r in found] == [("2", "5"), ("2", "6"), ("3", "5"), ("3", "6")]
     assert {r["exit"] for r in found} == {"0"}
     assert len({r["model_sha256"] for r in found}) == 4
     for row in found:
@@ -136,7 +137,7 @@ def test_interrupted_sweeps_say_so_and_go_on(job: Path, tmp_path: Path) -> None:
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch": [10000, 2]}))
+    job = write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch_size": [10000, 2]}))
     ended = mpifed("run", job, "--out", tmp_path / "out")
     assert ended.exit_code == 2
     assert rows(tmp_path / "out")[1]["exit"] == "0"
@@ -166,9 +167,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Co
     run, ran = command.run, Counter()
 
     def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
-        ran[job.algorithm["batch"]] += 1
+        ran[job.algorithm["batch_size"]] += 1
         result = run(job, *arguments, **more)
-        if job.algorithm["batch"] == batch:
+        if job.algorithm["batch_size"] == batch:
             raise error
         return result
 
@@ -198,9 +199,9 @@ def test_a_point_that_failed_numerically_is_not_tried_again(job: Path, tmp_path:
 def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert mpifed("run", job, "--out", out).exit_code == 0
-    ended = mpifed("run", job, "--out", out, "--resume", "--set", 'sweep={"algorithm.batch" = [2, 4], seeds = 2}')
+    ended = mpifed("run", job, "--out", out, "--resume", "--set", 'sweep={"algorithm.batch_size" = [2, 4], seeds = 2}')
     assert ended.exit_code == 2
-    assert "algorithm.batch: 3 before, 4 now" in ended.output
+    assert "algorithm.batch_size: 3 before, 4 now" in ended.output
     ended = mpifed("run", job, "--out", out, "--resume", "--set", "rounds=3")
     assert ended.exit_code == 0, ended.output
     assert {row["rounds"] for row in rows(out)} == {"3"}
@@ -292,7 +293,10 @@ def test_the_data_of_one_folder_go_before_those_of_another_come(
 
     monkeypatch.setattr(store, "open_federation", open_federation)
     monkeypatch.setattr(store.Federation, "shard", open_shard)
-    grid = {"data.path": [str(digits), str(skewed)], "sum.bounds": [{}, {"nothing": 1.0}]}  # an error with data open
+    grid = {
+        "data.path": [str(digits), str(skewed)],
+        "aggregation.bounds": [{}, {"nothing": 1.0}],
+    }  # an error with data open
     assert mpifed("run", write_job(tmp_path / "job.toml", table(**grid)), "--out", tmp_path / "out").exit_code == 2
     assert there == [0, 0]
     assert len(held) == 8 + 11
@@ -319,12 +323,12 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0
-    listed = json.loads(mpifed("show", out, "--json").output)
+    listed = json.loads(mpifed("compare", out, "--json").output)
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
     assert [one["settings"] for one in listed] == [
-        {"algorithm.batch": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
+        {"algorithm.batch_size": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
     ]
-    shown = mpifed("show", out).output
+    shown = mpifed("compare", out).output
     assert "point-0003" in shown
     assert ended.output.endswith(shown)

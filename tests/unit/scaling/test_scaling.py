@@ -94,8 +94,9 @@ def test_srun_within_an_allocation(tmp_path: Path) -> None:
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     table = {
-        "name": "t", "rounds": 3, "data": {"path": str(digits)}, "objective": {"name": "network", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch": 20, "step": [0.1]}, "participation": {"clients_per_round": 4},
+        "name": "t", "rounds": 3, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "participation": {"clients_per_round": 4},
     }  # fmt: skip
     return write_job(tmp_path / "job.toml", table)
 
@@ -106,9 +107,7 @@ def scaled(job: Path, out: Path, *more: str) -> Any:
 
 
 @pytest.mark.long
-def test_a_whole_study_that_goes_on_where_it_was(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_study_that_goes_on_where_it_was(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "cores", lambda: 1)
     monkeypatch.setattr(forecast_scale, "_TRIES", 1)
     assert figures.FORMATS == ("png", "pdf")
@@ -147,8 +146,8 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
     monkeypatch.setattr(command, "cores", lambda: 2)
     out = tmp_path / "study"
     assert "there are 2 cores" in scaled(job, out, "--ranks", "1,4").output
-    change = "--set", 'objective={name="softmax"}'
-    assert "[objective] hidden" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
+    change = "--set", 'model={name="softmax"}'
+    assert "[model] hidden" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
     assert not out.exists()
     vertical = "--set", f"data.path={columns}"
     assert "is split by columns" in scaled(job, out, "--ranks", "1", "--weak", *vertical).output
@@ -159,11 +158,11 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
 
 def test_a_run_that_fails_is_told(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "cores", lambda: 1)
-    found = scaled(job, tmp_path / "study", "--ranks", "1", "--strong", "--set", "algorithm.batch=100000")
+    found = scaled(job, tmp_path / "study", "--ranks", "1", "--strong", "--set", "algorithm.batch_size=100000")
     assert found.exit_code == 1
     assert "strong-r0001 ended with 2" in found.output
-    assert "[algorithm] batch = 100000" in found.output
-    small = "--set", f"sum.bounds.changes={2.0**-30}"  # so that any answer is outside
+    assert "[algorithm] batch_size = 100000" in found.output
+    small = "--set", f"aggregation.bounds.changes={2.0**-30}"  # so that any answer is outside
     found = scaled(job, tmp_path / "weak", "--ranks", "1", "--weak", *small)
     assert found.exit_code == 1
     assert "weak-r0001-c8 ended with 4" in found.output and "outside the bound" in found.output
@@ -179,7 +178,7 @@ def test_own_classes_that_are_not_to_be_tried(job: Path, tmp_path: Path, monkeyp
         "        found = super().slope(head, scores, y, weights)\n"
         "        return found._replace(scores=0 * found.scores)\n"
     )
-    own = "--set", "objective={name = 'mine_of_scaling:Wrong'}", "--ranks", "1", "--strong", "--repeat", "1"
+    own = "--set", "model={name = 'mine_of_scaling:Wrong'}", "--ranks", "1", "--strong", "--repeat", "1"
     found = scaled(job, tmp_path / "study", *own)
     assert found.exit_code == 1
     assert "strong-r0001 ended with 2" in found.output and "slope at scores" in found.output

@@ -22,7 +22,6 @@ def run(*words: object) -> None:
     CliRunner().invoke(data, list(map(str, words)), catch_exceptions=False, standalone_mode=False)
 
 
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

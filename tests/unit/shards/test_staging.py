@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, MpifedError, UsageError
@@ -163,9 +164,10 @@ def test_what_killed_jobs_leave_behind(data: Federation, tmp_path: Path) -> None
 
 
 def job(folder: Path, **data: object) -> Job:
-    return Job.check({
-        "name": "staged", "rounds": 3, "data": {"path": str(folder), **data}, "objective": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch": 4, "step": [0.1]}, "record": {"every": 1},
+    return checked({
+        "name": "staged", "rounds": 3, "data": {"path": str(folder), **data}, "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1},
+        "record": {"evaluate_every": 1},
     })  # fmt: skip
 
 

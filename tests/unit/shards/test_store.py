@@ -107,7 +107,6 @@ def test_rows_outside_the_shard_are_refused(make: Make, in_memory: bool) -> None
         shard.take(np.array([30]), np.empty((1, shard.features), np.float32))
 
 
-
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifed.shards.shard.PIECE_NBYTES", 160)

@@ -9,11 +9,11 @@ from scipy.optimize import approx_fprime
 from sklearn.datasets import load_digits
 
 from mpifed.core.record import flat, map_leaves, unflat
-from mpifed.maths.objectives import OBJECTIVES, Bias, Network, Parameters, gradient
+from mpifed.maths.objectives import MLP, OBJECTIVES, Bias, Parameters, gradient
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
-    "network": ("network", {"hidden": 24}),
-    "network, bias": ("network", {"hidden": 24, "bias": True}),
+    "mlp": ("mlp", {"hidden": 24}),
+    "network, bias": ("mlp", {"hidden": 24, "bias": True}),
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
 }
@@ -69,10 +69,10 @@ def _loss(case: str, model: Parameters, x: Any, y: Any) -> Any:
     z = x @ model.first
     if isinstance(model.head, Bias):
         z = z + model.head.bias
-    if case.startswith("network"):
+    if case.startswith("mlp"):
         z = z + (model.head.hidden_bias if "bias" in case else 0)
         z = (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if "bias" in case else 0)
-    if isinstance(objective_of(case), Network) or case.startswith("softmax"):
+    if isinstance(objective_of(case), MLP) or case.startswith("softmax"):
         return np.log(np.exp(z).sum()) - z[y]
     if case.startswith("one-vs-rest"):
         signs = np.where(np.arange(len(z)) == y, 1, -1)

@@ -27,7 +27,7 @@ def tried(case: str, away: float, X: Any, Y: Any, seed: int = 0, starts: int = 4
     return found, sum(right)
 
 
-@pytest.mark.parametrize("case", ["network", "network, bias", "softmax", "one-vs-rest"])
+@pytest.mark.parametrize("case", ["mlp", "network, bias", "softmax", "one-vs-rest"])
 @pytest.mark.parametrize("batch", [2, 4])
 def test_small_batches_of_digits(case: str, batch: int) -> None:
     for i in range(4):
@@ -40,9 +40,9 @@ def test_small_batches_of_digits(case: str, batch: int) -> None:
 
 
 def test_by_a_numeric_gradient() -> None:
-    model = model_of("network", 30, dtype="float64")
-    seen = numeric_gradient("network", model, X[:3, 10:40], Y[:3])
-    found = invert(objective_of("network"), model, seen, 3)
+    model = model_of("mlp", 30, dtype="float64")
+    seen = numeric_gradient("mlp", model, X[:3, 10:40], Y[:3])
+    found = invert(objective_of("mlp"), model, seen, 3)
     matches = match_all(found.rows, X[:3, 10:40])
     assert recovered(matches) == 3
     assert [found.labels[i] for i in range(3)] == [Y[one.at] for one in matches]
@@ -54,7 +54,7 @@ def test_eight_images_of_mnist(real_data: Path) -> None:
         np.frombuffer(gzip.decompress((real_data / "mnist" / name).read_bytes()), np.uint8, offset=at)
         for name, at in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
     )
-    found, right = tried("network", 0.0, images.reshape(-1, 784)[:8] / 255, labels[:8].astype(int), starts=6)
+    found, right = tried("mlp", 0.0, images.reshape(-1, 784)[:8] / 255, labels[:8].astype(int), starts=6)
     assert found.claimed
     assert right == 8
 
@@ -88,39 +88,39 @@ def test_more_samples_than_scores_are_not_found() -> None:
 
 def test_the_wrong_size_is_not_claimed() -> None:
     """The sum of ten clients taken for a batch of two."""
-    model = model_of("network", 64)
-    found = invert(objective_of("network"), model, mean_gradient("network", model, X[:10], Y[:10]), 2, starts=2)
+    model = model_of("mlp", 64)
+    found = invert(objective_of("mlp"), model, mean_gradient("mlp", model, X[:10], Y[:10]), 2, starts=2)
     assert not found.claimed
     assert recovered(match_all(found.rows, X[:10])) == 0
     assert found.rank == 10
 
 
 def test_noise_ends_it() -> None:
-    model = model_of("network", 64)
+    model = model_of("mlp", 64)
     rng = np.random.default_rng(1)
     seen = map_leaves(
-        lambda g: g + np.abs(g).max() * rng.standard_normal(g.shape), mean_gradient("network", model, X[:2], Y[:2])
+        lambda g: g + np.abs(g).max() * rng.standard_normal(g.shape), mean_gradient("mlp", model, X[:2], Y[:2])
     )
-    found = invert(objective_of("network"), model, seen, 2, starts=2)
+    found = invert(objective_of("mlp"), model, seen, 2, starts=2)
     assert not found.claimed
     assert recovered(match_all(found.rows, X[:2])) == 0
 
 
 def test_one_and_nothing() -> None:
-    model = model_of("network", 64)
-    found = invert(objective_of("network"), model, mean_gradient("network", model, X[:1], Y[:1]), 1)
+    model = model_of("mlp", 64)
+    found = invert(objective_of("mlp"), model, mean_gradient("mlp", model, X[:1], Y[:1]), 1)
     assert (found.method, found.claimed, found.labels[0]) == ("one sample", True, Y[0])
     assert recovered(match_all(found.rows, X[:1])) == 1
-    nothing = invert(objective_of("network"), model, map_leaves(np.zeros_like, model), 2)
+    nothing = invert(objective_of("mlp"), model, map_leaves(np.zeros_like, model), 2)
     assert (nothing.method, nothing.claimed, len(nothing.rows), nothing.rank) == ("none", False, 0, 0)
 
 
 def test_without_signs_of_features_rays_are_no_start() -> None:
     """Standardized features: matching alone, which finds two rows."""
     rows = (X[:2] - X.mean(axis=0)) / (X.std(axis=0) + 0.1)
-    model = model_of("network", 64, away=0.1)
+    model = model_of("mlp", 64, away=0.1)
     found = invert(
-        objective_of("network"), model, mean_gradient("network", model, rows, Y[:2]), 2, nonnegative=False, starts=12
+        objective_of("mlp"), model, mean_gradient("mlp", model, rows, Y[:2]), 2, nonnegative=False, starts=12
     )
     assert found.method == "matching"
     assert found.claimed

@@ -21,7 +21,7 @@ from mpifed.audit.attacks.matching import match_all, recovered
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.round import SETUP, Round
-from mpifed.maths.objectives import Network, Softmax, gradient
+from mpifed.maths.objectives import MLP, Softmax, gradient
 from mpifed.maths.schedules import StepSize
 
 RNG = np.random.default_rng(4)
@@ -137,7 +137,7 @@ HELD = [slice(0, 20), slice(20, 64)]
 def vertical(objective: Any, array_shard: Any, rounds: int, batch: int = 6) -> list[tuple[Any, list[Any], Any]]:
     """(question, each client's partial scores [b, h], the opened gradient) of some rounds."""
     problem = Problem(objective, "columns", np.full(2, 40), 40, 64, 10)
-    one: Any = SSCAVertical(problem, batch=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0)
+    one: Any = SSCAVertical(problem, batch_size=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0)
     assert one.check() == []
     shards = [array_shard(i, X[:40, part], Y[:40]) for i, part in enumerate(HELD)]
     for shard, part in zip(shards, HELD, strict=True):
@@ -168,7 +168,7 @@ def vertical(objective: Any, array_shard: Any, rounds: int, batch: int = 6) -> l
 
 def test_one_round_of_partial_scores_gives_the_columns(array_shard: Any) -> None:
     """Fifty hidden cells against 20 and 44 columns, in float32."""
-    ((question, scores, _),) = vertical(Network(hidden=50), array_shard, 1)
+    ((question, scores, _),) = vertical(MLP(hidden=50), array_shard, 1)
     for part, sent in zip(HELD, scores, strict=True):
         numbers, found = rows_from_scores(question.rows[None], sent[None], question.model.first[part][None])
         assert found.determined.all()
@@ -190,7 +190,7 @@ def test_ten_scores_need_several_rounds(array_shard: Any) -> None:
 
 def test_slopes_and_gradients_give_the_minibatch(array_shard: Any) -> None:
     """What the holder of the labels tells the others, beside a client's own gradient."""
-    objective = Network(hidden=50)
+    objective = MLP(hidden=50)
     ((question, scores, opened),) = vertical(objective, array_shard, 1)
     y, weights = Y[question.rows], np.full(6, 1 / 6)
     slopes = objective.slope(question.model.head, sum(scores), y, weights).scores
@@ -209,7 +209,7 @@ def test_more_rows_than_scores_are_not_determined() -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_the_opened_gradient_of_a_vertical_round_is_that_of_whole_rows(batch: int, array_shard: Any) -> None:
     """So that `reconstruct` and `invert` apply to what the server hears, in whatever channel."""
-    objective = Network(hidden=50)
+    objective = MLP(hidden=50)
     ((question, _, opened),) = vertical(objective, array_shard, 1, batch)
     rows, seen = question.rows, of_statistics(opened, 1.0)
     own = gradient(objective, question.model, X[rows].astype("f4"), Y[rows], np.full(batch, 1 / batch))

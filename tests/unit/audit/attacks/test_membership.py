@@ -19,10 +19,10 @@ from mpifed.audit.attacks.membership import (
 )
 from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import Network, Parameters, gradient
+from mpifed.maths.objectives import MLP, Parameters, gradient
 
 X, Y = digits()
-OBJECTIVE = Network(hidden=64)
+OBJECTIVE = MLP(hidden=64)
 MEMBERS = 200
 
 

@@ -42,7 +42,7 @@ def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
             assert not tried.scaled and tried.label == -1 and not tried.claimed
 
 
-@pytest.mark.parametrize("case", ["softmax", "softmax, bias", "one-vs-rest", "network", "logistic"])
+@pytest.mark.parametrize("case", ["softmax", "softmax, bias", "one-vs-rest", "mlp", "logistic"])
 def test_the_row_by_a_numeric_gradient(case: str) -> None:
     """Of a loss written out in the test, at fewer pixels, since it takes a loss for each weight."""
     model = model_of(case, 20, dtype="float64")
@@ -113,9 +113,9 @@ def test_noise_ends_it() -> None:
 
 def test_differences_of_gradients_keep_the_direction() -> None:
     """Recursive variance reduction: both gradients are of the same row."""
-    before, now = model_of("network", 64, seed=1), model_of("network", 64, seed=2)
-    difference = mean_gradient("network", now, X[:1], Y[:1]).first
-    difference = difference - 0.7 * mean_gradient("network", before, X[:1], Y[:1]).first
+    before, now = model_of("mlp", 64, seed=1), model_of("mlp", 64, seed=2)
+    difference = mean_gradient("mlp", now, X[:1], Y[:1]).first
+    difference = difference - 0.7 * mean_gradient("mlp", before, X[:1], Y[:1]).first
     along, rank_one = direction(difference)
     assert rank_one < 1e-5
     assert match(along, X).at == 0

@@ -28,13 +28,13 @@ from mpifed.maths.schedules import StepSize
 X, Y = digits()
 COUNTS = (9, 5)
 SHARDS = [slice(0, 9), slice(9, 14)]
-CONCAVE = Softmax(penalty=0.05, bias=True, concave=0.02)
+CONCAVE = Softmax(l2=0.05, bias=True, nonconvex_penalty=0.02)
 STEP = StepSize(0.4, 0.1)
 HYPER: dict[str, dict[str, Any]] = {
-    "fedavg": {"step": STEP, "momentum": 0.5},
-    "fedprox": {"step": STEP, "mu": 0.7},
-    "scaffold": {"step": STEP, "server_step": 0.8},
-    "fedpdm": {"step_size": STEP, "rho": 2.0},
+    "fedavg": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
+    "fedprox": {"client_optimizer": {"learning_rate": STEP}, "mu": 0.7},
+    "scaffold": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"learning_rate": 0.8}},
+    "fedpdm": {"client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
     "ssca-horizontal": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
 }
 
@@ -50,9 +50,9 @@ class Heard:
 
 def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> tuple[Any, list[list[Heard]]]:
     """(algorithm, what each client sent in each round), the server going on by itself."""
-    objective = Softmax(penalty=0.05, bias=True) if name.startswith("ssca") else CONCAVE
+    objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
-    one: Any = ALGORITHMS[name](problem, batch=batch, **HYPER[name], **more)
+    one: Any = ALGORITHMS[name](problem, batch_size=batch, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
@@ -142,7 +142,7 @@ def test_recursive_statistics_keep_the_direction(array_shard: Any) -> None:
             assert (found.at, found.verdict) == (upload.row, "direction")
 
 
-@pytest.mark.parametrize("settings", [{"batch": 5}, {"local_steps": 5}])
+@pytest.mark.parametrize("settings", [{"batch_size": 5}, {"local_steps": 5}])
 def test_more_rows_give_none(settings: dict[str, Any], array_shard: Any) -> None:
     """A batch of five, and five steps of one, are more than one row."""
     one, heard = played("fedavg", array_shard, rounds=2, **settings)

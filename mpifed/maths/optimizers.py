@@ -1,0 +1,81 @@
+"""`[client_optimizer]` and `[server_optimizer]`: steps along gradients, and along the clients' mean change.
+
+Momentum and Nesterov's form are those of `torch.optim.SGD`: v = momentum v + g, and the step is along v, or along
+g + momentum v. Weight decay adds weight_decay w to a client's gradient, of every parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from mpifed.maths.ranges import Weight
+from mpifed.maths.schedules import LearningRate, rate_at
+
+Momentum = Annotated[float, Ge(0), Lt(1)]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), with momentum if wanted.
+
+    In a client every round begins without momentum. `learning_rate` is a number, or a schedule over the rounds.
+    """
+
+    learning_rate: LearningRate
+    momentum: Momentum = 0.0
+    nesterov: bool = False
+    weight_decay: Weight = 0.0
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t = 1, 2, ..."""
+        return rate_at(self.learning_rate, t)
+
+    def wrong(self, table: str) -> list[str]:
+        """What does not fit together, one message each."""
+        return wrong_nesterov(table, self.nesterov, self.momentum)
+
+    def wrong_momentum(self, table: str, why: str) -> list[str]:
+        """The message of a method that takes no momentum, where there is any."""
+        return refused_momentum(table, self.momentum, why)
+
+
+@dataclass(frozen=True)
+class ServerSGD:
+    """The server's step along the clients' mean change D: v = momentum v + D, w <- w + learning_rate v.
+
+    With learning_rate = 1 and no momentum the model is the mean of the clients' models.
+    """
+
+    learning_rate: LearningRate = 1.0
+    momentum: Momentum = 0.0
+    nesterov: bool = False
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t = 1, 2, ..."""
+        return rate_at(self.learning_rate, t)
+
+    def wrong(self, table: str) -> list[str]:
+        """What does not fit together, one message each."""
+        return wrong_nesterov(table, self.nesterov, self.momentum)
+
+    def wrong_momentum(self, table: str, why: str) -> list[str]:
+        """The message of a method that takes no momentum, where there is any."""
+        return refused_momentum(table, self.momentum, why)
+
+
+def refused_momentum(table: str, momentum: float, why: str) -> list[str]:
+    """What a method that takes no momentum says of it."""
+    return [f"[{table}] momentum = {momentum:g}: {why}; leave it out"] if momentum else []
+
+
+def wrong_nesterov(table: str, nesterov: bool, momentum: float) -> list[str]:
+    """What is said of Nesterov's form of no momentum."""
+    return [f"[{table}] nesterov = true: needs momentum > 0"] if nesterov and not momentum else []
+
+
+AVERAGE = ServerSGD()  # of the clients' models
+
+OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them
