@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PICTURES = {".png", ".svg"}
-_NAVIGATION = ("CHANGELOG.md", "slurm/README.md", "benchmarks/rivals/README.md")
+_NAVIGATION = ("slurm/README.md", "benchmarks/rivals/README.md")
 _REPRODUCTIONS = tuple(f"jobs/{paper}/README.md" for paper in ("ssca", "fedpdm", "hyfdca", "heterogeneous"))
 
 
