@@ -202,6 +202,18 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
 
 
 @main.command()
+@click.argument("name")
+def explain(name: str) -> None:
+    """What a name in a job means: a table, a key, an algorithm, a model, a term, a regularizer, a schedule.
+
+    For instance batch_size, aggregation.security, fedavg, mlp; names of earlier versions are answered with the new.
+    """
+    from mpifed.run.explain import explained
+
+    click.echo(explained(name))
+
+
+@main.command()
 @click.argument("runs", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
 @click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")

@@ -30,7 +30,9 @@ def mpiexec() -> str:
 def environment(changes: dict[str, str]) -> dict[str, str]:
     """This process's environment without what a launcher of its own has put there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEP_VARIABLES)}
-    kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(OWN), *filter(None, [kept.get("PYTHONPATH")])])
+    kept["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), str(OWN), str(ROOT / "tests"), *filter(None, [kept.get("PYTHONPATH")])]
+    )
     kept["OMP_NUM_THREADS"] = "1"
     kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
     kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4

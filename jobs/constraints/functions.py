@@ -21,7 +21,7 @@ OF_LOSS: dict[str, OfLoss] = {
     "loss": lambda table: (lambda loss: loss, np.ones_like),
     "error-rate": lambda table: (lambda loss: -np.expm1(-loss), lambda loss: np.exp(-loss)),
 }
-NOT_CONVEX = ("network",)
+NOT_CONVEX = ("mlp",)
 
 
 class Function(NamedTuple):
@@ -81,7 +81,7 @@ def functions(
 
 def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats) -> Function:
     """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2) added."""
-    penalty, concave = objective.get("penalty", 0.0), objective.get("concave", 0.0)
+    penalty, concave = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0)
     value = penalty * (w @ w) + concave * (w**2 / (1 + w**2)).sum()
     gradient = 2 * penalty * w + concave * 2 * w / (1 + w**2) ** 2
     return function._replace(value=function.value + float(value), gradient=function.gradient + gradient)
@@ -94,7 +94,7 @@ def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
     """
     found = [2.0 if table["name"] == "norm" else 0.0 for table in (job["minimize"], *job["constraint"])]
     if not found[0] and convex({**job, "constraint": []}, own):
-        found[0] = 2 * job["model"].get("penalty", 0.0)
+        found[0] = 2 * job["model"].get("l2", 0.0)
     return np.array(found)
 
 
@@ -104,12 +104,12 @@ def convex(job: Mapping[str, Any], own: Collection[str] = ()) -> bool:
     if all(table["name"] == "norm" for table in tables):
         return True
     known = all(table["name"] in ("norm", "loss", *own) for table in tables)
-    return known and objective["name"] not in NOT_CONVEX and not objective.get("concave", 0.0)
+    return known and objective["name"] not in NOT_CONVEX and not objective.get("nonconvex_penalty", 0.0)
 
 
 def forward(name: str, model: Model, X: Any, y: Any) -> tuple[Floats, Backward]:
     """(losses [b], their backpropagation) of an objective on rows X [b, p]."""
-    if name == "network":
+    if name == "mlp":
         return _network(model, X, y)
     scores = X @ model["first"]
     if name in ("softmax", "one-vs-rest", "true-class-logistic"):

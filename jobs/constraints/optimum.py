@@ -65,7 +65,7 @@ Values = tuple[Floats, Callable[[Floats], Floats]]  # [M + 1], and from weights 
 def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
     """F_0 to F_M of w [d], the weights of linear scores without biases; all rows in memory."""
     ((X, y),) = rows.pieces(len(rows.y))
-    tables, penalty = [job["minimize"], *job["constraint"]], job["model"].get("penalty", 0.0)
+    tables, penalty = [job["minimize"], *job["constraint"]], job["model"].get("l2", 0.0)
     shape = (X.shape[1], rows.outputs if job["model"]["name"] in ("softmax", "one-vs-rest") else 1)
     counted = [
         None if table["name"] == "norm" else np.isin(y, table["classes"]) if table.get("classes") else np.ones(len(y))

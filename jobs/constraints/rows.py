@@ -105,7 +105,7 @@ def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
     "model", and whose counter says that they belong to no client and no round.
     """
     objective, dtype = job["model"], job["compute"]["dtype"]
-    if objective["name"] != "network":
+    if objective["name"] != "mlp":
         one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
         model = {"first": np.zeros((features, 1 if one_score else outputs))}
         return model | ({"head.bias": np.zeros(outputs)} if objective.get("bias") else {})

@@ -15,7 +15,7 @@ from mpifed.maths.objectives import Linear, Parameters, Slope
 class Huber(Linear):  # the fields are the keys of [model] in the job
     classifies: ClassVar[bool] = False  # y are real numbers
     delta: float = 1.0
-    penalty: float = 0.0
+    l2: float = 0.0
 
     def start(self, features, outputs, rng, dtype):
         return Parameters(first=np.zeros((features, 1), dtype), head=())

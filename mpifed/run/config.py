@@ -150,7 +150,7 @@ class Job(Table):
             {**written_out(constraint(number), term), **keys.model_dump()}
             for number, (term, keys) in enumerate(map(_split, self.constraint), 1)
         ]
-        return table
+        return {name: table[name] for name in type(self).model_fields if name in table}  # always in one order
 
     def text(self) -> str:
         """The job as TOML, all defaults written out."""

@@ -55,7 +55,7 @@ class Own(NamedTuple):
 
 def own_parts(job: Job, problem: Problem) -> list[Own]:
     """The objective, terms and regularizer whose classes are not mpifed's."""
-    found = [Own("objective", job.model["name"], problem.objective)]
+    found = [Own("model", job.model["name"], problem.objective)]
     found.append(Own("minimize", job.minimize["name"], problem.minimize))
     for number, (table, one) in enumerate(zip(job.constraint, problem.constraints, strict=True), 1):
         found.append(Own(f"constraint {number}", table["name"], one.term))
@@ -107,7 +107,7 @@ def _tried(own: list[Own], objective: Objective, task: Task, device: Device) -> 
             except Broken as broken:
                 methods = " or ".join(f"{method}()" for method in broken.methods)
                 wrong.append(f"{one.place}: {broken.what}; correct {methods}, or run with --no-check")
-                if one.table == "objective":
+                if one.table == "model":
                     break  # what rests on it would be wrong as well
                 continue
             if not known:
@@ -119,7 +119,7 @@ def _tried(own: list[Own], objective: Objective, task: Task, device: Device) -> 
 
 def _examine(table: str, examined: Examined, objective: Examined, task: Task) -> int:
     """How many numbers say that a part is right."""
-    if table == "objective":
+    if table == "model":
         return examine_objective(examined, task)
     start = objective.target.start(task.features, task.outputs, task.rng(), task.dtype)
     if table == "regularizer":

@@ -20,94 +20,132 @@ class Table(BaseModel):
 
 
 class DataTable(Table):
-    """`[data]`"""
+    """Where the data are, and how they are read."""
 
     path: str
-    block: Positive = 1  # clients computed together
-    memory_gib: Real = 4.0  # shards kept in memory, per rank; the rest is streamed
-    state_gib: Real = 4.0  # what clients keep, in memory per rank; the rest is on the disk
-    verify: bool = True  # compare the shards' checksums at the start
-    stage: str | None = None  # folder on a disk of each node, as "$TMPDIR", to which the shards are copied first
+    """Folder that `mpifed data` made."""
+    block: Positive = 1
+    """Clients whose arithmetic is done together, in one set of matrix products."""
+    memory_gib: Real = 4.0
+    """Memory for shards, per rank, in GiB; what does not fit is read again in every round."""
+    state_gib: Real = 4.0
+    """Memory for what clients keep between rounds, per rank, in GiB; the rest lies on the disk."""
+    verify: bool = True
+    """Compare the checksums of all shards before round 0."""
+    stage: str | None = None
+    """Folder on a disk of each node, as "$TMPDIR", to which the shards are copied first."""
 
 
 class ParticipationTable(Table):
-    """`[participation]`"""
+    """Which clients take part in a round, and what happens when some leave within it."""
 
-    clients_per_round: Positive | None = None  # all when absent
-    dropout_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # the chance of each client present to leave within a round
-    max_dropouts: NotNegative = 0  # how many may; if more do, the round is void, and its sum is never opened
-    attempts: Positive = 10  # how often a round whose first sum is void is played before the run ends
+    clients_per_round: Positive | None = None
+    """Clients drawn for each round, uniformly; all where absent."""
+    dropout_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that a participating client leaves within the round (simulated)."""
+    max_dropouts: NotNegative = 0
+    """Clients who may leave; if more do, the round is void, and its sum is never opened."""
+    attempts: Positive = 10
+    """Times that a round whose first sum is void is played before the run ends."""
 
 
 class AggregationTable(Table):
-    """`[aggregation]`"""
+    """How the clients' uploads are added, and who can see single ones."""
 
-    arithmetic: Literal["exact", "exact-blocks", "float"] = (
-        "exact"  # exact-blocks: a block's sum is rounded, as a whole
-    )
-    security: Literal["plain", "masked", "encrypted"] | None = None  # when absent, the algorithm's own; mostly plain
-    min_clients: Positive = 2  # fewest clients whose sum is opened, masked or encrypted
-    allow: list[str] = []  # exchanges or fields that may show values of fewer
-    bounds: dict[str, Factor] = {}  # by "exchange.field", or a record of fields
+    arithmetic: Literal["exact", "exact-blocks", "float"] = "exact"
+    """exact: rounded to a grid and added as integers, the same bits for any number of ranks; exact-blocks: the sum over
+    a block of clients is rounded as a whole; float: floating point."""
+    security: Literal["plain", "masked", "encrypted"] | None = None
+    """plain: the server could look at each upload; masked: pairwise masks that cancel in the sum; encrypted:
+    homomorphic encryption. Where absent, the algorithm's own, mostly plain."""
+    min_clients: Positive = 2
+    """Fewest clients whose sum is opened, if it is masked or encrypted."""
+    allow: list[str] = []
+    """Exchanges or fields, by name, that may show values of fewer clients."""
+    bounds: dict[str, Factor] = {}
+    """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
     scales: dict[str, Factor] = {}
+    """Step of the grid to which uploads are rounded, by "exchange.field"."""
 
 
 class RecordTable(Table):
-    """`[record]`"""
+    """What is measured and kept while the job runs."""
 
-    evaluate_every: NotNegative = 10  # rounds between measurements; 0: none at all
-    checkpoint_every: NotNegative = 100  # rounds between checkpoints; 0: only when interrupted, and at the end
-    evaluate_rows: Positive | None = None  # measured and certified, a uniform draw; all when absent
-    certify_every: NotNegative = 0  # rounds between KKT certificates, at measured rounds; 0: at the end
-    released_only: bool = False  # leave out what is computed from training data and not covered by epsilon
-    transcript: NotNegative = 0  # rounds whose every message is written down, for `mpifed audit`
+    evaluate_every: NotNegative = 10
+    """Rounds between measurements of loss and accuracy; 0: none at all."""
+    checkpoint_every: NotNegative = 100
+    """Rounds between checkpoints; 0: only when interrupted, and at the end."""
+    evaluate_rows: Positive | None = None
+    """Rows measured, drawn uniformly; all where absent."""
+    certify_every: NotNegative = 0
+    """Rounds between KKT certificates, at measured rounds; 0: at the end."""
+    released_only: bool = False
+    """Leave out all that is computed from training data and not covered by epsilon."""
+    transcript: NotNegative = 0
+    """Rounds whose every message is written down, for `mpifed audit`."""
 
 
 class MaskingTable(Table):
-    """`[masking]`, of the masked channel"""
+    """Of masked aggregation."""
 
-    neighbours: Positive | None = None  # clients with whom each shares masks; when absent, as many as are safe
+    neighbours: Positive | None = None
+    """Clients with whom each shares masks; where absent, as many as are safe."""
 
 
 class EncryptionTable(Table):
-    """`[encryption]`, of the encrypted channel"""
+    """Of encrypted aggregation."""
 
     scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
-    key_bits: Literal[2048, 3072, 4096] = 2048  # of Paillier's modulus
+    """bfv: packed, fast, the clients share one key; threshold-bfv: nobody has the whole key; paillier: as in HyFDCA's
+    paper."""
+    key_bits: Literal[2048, 3072, 4096] = 2048
+    """Bits of Paillier's modulus."""
 
 
 class AuditTable(Table):
-    """`[audit]`"""
+    """What `mpifed audit` may find."""
 
-    accept: list[str] = []  # findings that are known, and no reason for `mpifed audit` to end with exit code 7
+    accept: list[str] = []
+    """Findings that are known, and no reason for `mpifed audit` to end with exit code 7."""
 
 
 class ServerTable(Table):
-    """`[server]`"""
+    """The server, rank 0."""
 
-    dedicated: bool | None = None  # rank 0 hosts no clients; when absent, unless the channel is plain
+    dedicated: bool | None = None
+    """Rank 0 hosts no clients; where absent, only if uploads are masked or encrypted."""
 
 
 class ComputeTable(Table):
-    """`[compute]`"""
+    """Where and in which precision is computed."""
 
-    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a CUDA device where CuPy finds one
-    memory_gib: Factor | None = None  # of the device, for rows; most of what is free when absent
-    mpi: Literal["host", "device"] = "host"  # from where MPI takes the sums of a plain channel; device: if it can
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """gpu: a CUDA device, by CuPy; auto: one if there is any."""
+    memory_gib: Factor | None = None
+    """Memory of the device for rows of data, in GiB; most of what is free where absent."""
+    mpi: Literal["host", "device"] = "host"
+    """Memory from which MPI takes plain sums; device: where the MPI library can."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Of models and of local arithmetic."""
 
 
 class StopTable(Table):
-    """`[stop]`"""
+    """What ends a run before its last round; a run that does not reach what is asked ends with exit code 5."""
 
-    seconds: Factor | None = None  # of training, off-clock work left out
-    # of a certificate, made at every measured round: the largest of the three numbers after it, or one by itself
+    seconds: Factor | None = None
+    """Of training; measuring is left out."""
     kkt_residual: Factor | None = None
+    """The largest of the next three, at most this, in a certificate made at every measured round."""
     stationarity: Factor | None = None
-    feasibility: Real | None = None  # when absent, limits must be met exactly
+    """Relative length of the gradient of the Lagrangian."""
+    feasibility: Real | None = None
+    """Relative excess over a limit; where absent, limits must be met exactly."""
     complementarity: Factor | None = None
-    duality_gap: Factor | None = None  # above a lower bound, at every measured round
-    epsilon: Factor | None = None  # the most that a client may spend; else that of [privacy]
+    """Relative product of multiplier and distance from the limit."""
+    duality_gap: Factor | None = None
+    """Distance from a lower bound of the objective, at every measured round."""
+    epsilon: Factor | None = None
+    """The most that a client may spend of its privacy budget; that of [privacy] where absent."""
 
     @property
     def certificates(self) -> dict[str, float]:
@@ -117,26 +155,38 @@ class StopTable(Table):
 
 
 class SimulatedNetworkTable(Table):
-    """`[simulated_network]`: a time model of a deployment; it changes no bit of the run"""
+    """A time model of a deployment; it changes no bit of the run."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
-    # of one client; where absent, those of the network that is named
-    latency_s: Real | None = None  # of a round trip, there and back
+    """A network whose figures are known; the next three replace its own."""
+    latency_s: Real | None = None
+    """Of a round trip of one client, in seconds."""
     up_bytes_per_s: Factor | None = None
+    """From a client to the server."""
     down_bytes_per_s: Factor | None = None
-    client_slowdown: Factor = 1.0  # a client's arithmetic against this machine's
-    # as-run: as measured in the run's channel; published: so much for each value of a private exchange, in any channel
+    """From the server to a client."""
+    client_slowdown: Factor = 1.0
+    """Time of a client's arithmetic, relative to this machine's."""
     encryption: Literal["as-run", "published", "none"] = "as-run"
+    """as-run: as measured here; published: by the times below for every value of a private exchange, however the run
+    was aggregated."""
     # of Paillier: V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960; what HyFDCA's authors took
     encrypt_s: Real = 0.018882
+    """Seconds to encrypt a value."""
     decrypt_s: Real = 0.018865
+    """Seconds to decrypt a value."""
     add_s: Real = 0.000054
-    ciphertext_bytes: Factor = 512.0  # modulo the square of a modulus of 2048 bits
-    ciphertext_values: Positive = 1  # that fit into one; a message of a few takes a whole one, and its time
+    """Seconds to add two ciphertexts."""
+    ciphertext_bytes: Factor = 512.0
+    """Of a ciphertext; of Paillier, modulo the square of a modulus of 2048 bits."""
+    ciphertext_values: Positive = 1
+    """Values in a ciphertext; a message of fewer takes a whole one."""
 
 
 class LimitKeys(Table):
-    """What every `[[constraint]]` has beside its term."""
+    """What every [[constraint]] has beside its term: the term's mean is to be at most `limit`."""
 
     limit: Annotated[float, Field(ge=-1e30, le=1e30)]
-    margin: Real = 0.0  # the algorithm aims at limit - margin
+    """Upper bound of the term."""
+    margin: Real = 0.0
+    """The algorithm aims at limit - margin."""

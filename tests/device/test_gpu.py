@@ -52,7 +52,7 @@ def test_the_same_bits_every_time_and_wherever_rows_are(device: Any, case: Case,
 def test_the_same_bits_on_any_number_of_ranks(
     device: Any, skewed: Path, patches: Path, tmp_path: Path, write_job: Any, launch: Callable[..., Any]
 ) -> None:
-    for name, folder in (("ssca-3", skewed), ("fedpdm-1", skewed), ("hyfdca-3", patches)):
+    for name, folder in (("ssca-horizontal-3", skewed), ("fedpdm-1", skewed), ("hyfdca-3", patches)):
         job = job_of(folder, CASES[NAMES.index(name)], "cpu").table()
         job |= {"rounds": 3, "record": {"evaluate_every": 3, "checkpoint_every": 0}, "data": job["data"] | {"block": 2}}
         job["compute"]["device"] = "gpu"

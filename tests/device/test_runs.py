@@ -49,8 +49,8 @@ def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        *((name, "float") for name in ("ssca-0", "ssca-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
-        *((name, "exact-blocks") for name in ("ssca-0", "ssca-1", "fedavg-0")),
+        *((name, "float") for name in ("ssca-horizontal-0", "ssca-vertical-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
+        *((name, "exact-blocks") for name in ("ssca-horizontal-0", "ssca-horizontal-1", "fedavg-0")),
     ],
 )
 def test_other_sums(name: str, numbers: str, skewed: Path, sides: Path, halves: Path, patches: Path) -> None:
@@ -80,7 +80,7 @@ class _Counted:
 
 
 ONE_COPY = [
-    "ssca-0", "ssca-0", "ssca-1", "fedavg-1", "fedprox-0", "scaffold-0", "fedpdm-0",
+    "ssca-horizontal-0", "ssca-vertical-0", "ssca-vertical-1", "fedavg-1", "fedprox-0", "scaffold-0", "fedpdm-0",
     "fedpdm-4", "vertical-sgd-0", "hybrid-fedavg-0", "bundle-0", "hyfdca-3", "hyfdca-4",
 ]  # fmt: skip
 
@@ -119,7 +119,7 @@ def _to_device(job: Any, rounds: int) -> int:
     return Copies.to_device
 
 
-@pytest.mark.parametrize("name", ["fedavg-1", "hyfdca-3", "hybrid-fedavg-0", "ssca-0"])
+@pytest.mark.parametrize("name", ["fedavg-1", "hyfdca-3", "hybrid-fedavg-0", "ssca-vertical-0"])
 def test_rows_that_do_not_fit_give_the_same_bits(name: str, skewed: Path, sides: Path, patches: Path) -> None:
     case = CASES[NAMES.index(name)]
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]

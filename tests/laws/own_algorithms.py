@@ -125,12 +125,12 @@ class VerticalLeastSquares:
     """
 
     problem: Problem
-    batch: Annotated[int, Gt(0)]
+    batch_size: Annotated[int, Gt(0)]
     step: Annotated[float, Gt(0)] = 0.1
 
     @property
     def exchanges(self) -> tuple[ToClients | ToServer, ...]:
-        p, b = self.problem.features, self.batch
+        p, b = self.problem.features, self.batch_size
         return (
             ToClients("scores", Scores(Field((b,))), self.ask, self.scores, self.hear),
             ToServer("gradients", Gradients(Field((p,))), self.ask, self.gradients, self.absorb),
@@ -152,14 +152,14 @@ class VerticalLeastSquares:
 
     def start_clients(self, block: Block, now: Round) -> State:
         n, dtype = len(block.clients), self.problem.dtype
-        return State(np.zeros((n, self.problem.features), dtype=dtype), np.zeros((n, self.batch), dtype=dtype))
+        return State(np.zeros((n, self.problem.features), dtype=dtype), np.zeros((n, self.batch_size), dtype=dtype))
 
     def ask(self, server: Server, now: Round) -> Question:
         return Question(np.float64(self.step))
 
     def rows(self, now: Round) -> Array:
         """[b] the same rows at every client."""
-        return now.draw("rows", np.array([0]), np.array([self.problem.samples]), self.batch)[0]
+        return now.draw("rows", np.array([0]), np.array([self.problem.samples]), self.batch_size)[0]
 
     def scores(self, clients: State, question: Question, block: Block, now: Round) -> tuple[State, Scores]:
         parts = [self._of(shard, now) @ w[shard.columns] for shard, w in zip(block.shards, clients.w, strict=True)]
@@ -172,7 +172,7 @@ class VerticalLeastSquares:
     def gradients(self, clients: State, question: Question, block: Block, now: Round) -> tuple[State, Gradients]:
         placed = np.zeros_like(clients.w)
         for shard, residual, into in zip(block.shards, clients.residual, placed, strict=True):
-            into[shard.columns] = residual @ self._of(shard, now) / self.batch
+            into[shard.columns] = residual @ self._of(shard, now) / self.batch_size
         return clients._replace(w=clients.w - placed.dtype.type(question.step) * placed), Gradients(placed)
 
     def absorb(self, server: Server, total: Gradients, now: Round) -> Server:
@@ -184,7 +184,7 @@ class VerticalLeastSquares:
 
     def _of(self, shard: Any, now: Round) -> Array:
         """[b, p_i] this round's rows of one client."""
-        rows = np.empty((self.batch, shard.features), dtype=self.problem.dtype)
+        rows = np.empty((self.batch_size, shard.features), dtype=self.problem.dtype)
         shard.take(self.rows(now), rows)
         return rows
 

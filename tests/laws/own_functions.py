@@ -66,7 +66,7 @@ class Absolute(Linear):
 
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
-    penalty: float = 0.0
+    l2: float = 0.0
 
     def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
         return Parameters(np.zeros((features, 1), dtype), ())

@@ -136,8 +136,8 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         (PDM | {"local_steps": 2}, PEOPLE),
     ],
     "vertical-sgd": [
-        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}, {}),
-        ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "label_holder": 2}, {}),
+        ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}}, {}),
+        ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}, "label_holder": 2}, {}),
     ],
     "hybrid-fedavg": [
         (

@@ -16,6 +16,7 @@ from mpifed.core.round import Round
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.schedules import StepSize
+from mpifed.run.parts import make, optimizers
 
 Rows = tuple[Any, Any]  # X [s, p], y [s] of a client
 
@@ -38,6 +39,7 @@ def algorithm(
         more.pop("dtype", "float64"), privacy=Privacy(**settings), **more,
     )  # fmt: skip
     hyper = {name: StepSize(*v) if isinstance(v, list) else v for name, v in table.items() if name != "name"}
+    hyper |= {name: make(kind, hyper[name]) for name, kind in optimizers(table).items() if name in hyper}
     found = ALGORITHMS[table["name"]](problem, **hyper)
     assert wrong or found.check() == []
     return found
@@ -72,7 +74,7 @@ def answers(one: Any, block: Block, now: Round, model: Any = None, states: Any =
 
 def share_of(one: Any, index: int = 0) -> Any:
     """What an upload of round `index` tells."""
-    return one._share(index) if hasattr(one, "rho") else one._share(one.step.at(index + 1))
+    return one._share(index) if hasattr(one, "rho") else one._share(one.client_optimizer.at(index + 1))
 
 
 def filled(like: Record, numbers: Any) -> Record:

@@ -79,7 +79,7 @@ def seen(one: Any, rounds: int, canary: float, shard: type) -> Any:
     for index in range(rounds):
         now = Round(index, 1, np.ones(TRIALS, dtype=bool), secure=True)
         states, upload = answers(one, block, now, states=states)
-        share = one._share(index) if hasattr(one, "rho") else one._share(one.step.at(index + 1))
+        share = one._share(index) if hasattr(one, "rho") else one._share(one.client_optimizer.at(index + 1))
         total += upload[:, 0] / (1.0 if np.isnan(share.sensitivity) else share.sensitivity)
     return total
 

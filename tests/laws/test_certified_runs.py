@@ -106,7 +106,7 @@ def test_every_number_is_that_of_the_true_problem(
     problem: str, name: str, rounds: int, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:
     algorithm = ALGORITHMS[name]
-    folder = by_columns if algorithm["name"] == "ssca-vertical" else classes
+    folder = by_columns if name in ("vertical", "label holder", "recursive") else classes
     result(table(folder, algorithm, rounds=rounds, compute=DOUBLE, **PROBLEMS[problem]), tmp_path)
     found = check(tmp_path)
     assert rounds == 1 or found["stationarity"]
@@ -168,7 +168,8 @@ def test_real_targets(name: str, regression: Path, columns: Path, tmp_path: Path
 @pytest.mark.parametrize("name", ["fedavg", "vertical-sgd"])
 def test_baselines_have_the_norm_of_their_gradient(name: str, classes: Path, by_columns: Path, tmp_path: Path) -> None:
     folder = classes if name == "fedavg" else by_columns
-    algorithm = {"name": name, "batch_size": 10, "client_optimizer": {"learning_rate": 0.2}}
+    optimizer = "client_optimizer" if name == "fedavg" else "server_optimizer"
+    algorithm = {"name": name, "batch_size": 10, optimizer: {"learning_rate": 0.2}}
     result(table(folder, algorithm, rounds=5, compute=DOUBLE, **PROBLEMS["plain"]), tmp_path)
     found = check(tmp_path)
     assert found["kkt_residual"] == found["stationarity"]

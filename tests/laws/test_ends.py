@@ -187,7 +187,7 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
 def test_limits_are_of_all_rows_though_some_are_measured(by_rows_or_columns: Any, tmp_path: Path) -> None:
     """[record] evaluate_rows: the rounds between are measured over some, the end over all."""
     job = by_rows_or_columns | {"rounds": 4, "stop": {}}
-    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"rows": 30}))
+    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"evaluate_rows": 30}))
     for name, record in (("all", every), ("some", some)):
         assert ended_with(job | {"record": record}, tmp_path / name) == 5
     found = [summary(tmp_path / name) for name in ("all", "some")]
@@ -294,12 +294,12 @@ def test_every_rank_ends_alike(
         ({"evaluate_every": 10}, 4, [0, 4], [0, 4]),
     ],
 )
-@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical", "fedavg"])
+@pytest.mark.parametrize(("name", "split"), [("ssca", "rows"), ("ssca", "columns"), ("fedavg", "rows")])
 def test_certificates_stand_in_their_rows(
-    name: str, record: dict[str, int], rounds: int, measured: list[int], there: list[int], classes: Path,
+    name: str, split: str, record: dict[str, int], rounds: int, measured: list[int], there: list[int], classes: Path,
     by_columns: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
-    folder = by_columns if name == "ssca-vertical" else classes
+    folder = by_columns if split == "columns" else classes
     hyper = {"batch_size": 7, "client_optimizer": {"learning_rate": 0.1}} if name == "fedavg" else SIZES
     tables = {} if name == "fedavg" else {"constraint": [{"name": "loss", "limit": 1.0}]}
     job = table(folder, {"name": name, **hyper}, rounds=rounds, record={**record, "checkpoint_every": 0}, **tables)
@@ -353,8 +353,7 @@ def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -
 # --- warnings ----------------------------------------------------------------------------------------------------
 
 
-def warnings(folder: Path, out: Path, **hyper: Any) -> list[str]:
-    vertical = hyper.get("name") == "ssca-vertical"
+def warnings(folder: Path, out: Path, vertical: bool = False, **hyper: Any) -> list[str]:
     algorithm = {"name": "ssca", "batch_size": 7, **SOUND, **hyper}
     tables = {"constraint": [{"name": "loss", "limit": 3.0}]} if not vertical else {}
     run(checked(table(folder, algorithm, rounds=2, **tables)), Alone(), out)
@@ -364,7 +363,7 @@ def warnings(folder: Path, out: Path, **hyper: Any) -> list[str]:
 
 def test_step_sizes_that_fulfil_all_conditions_give_no_warning(classes: Path, by_columns: Path, tmp_path: Path) -> None:
     assert warnings(classes, tmp_path / "rows") == []
-    assert warnings(by_columns, tmp_path / "columns", name="ssca-vertical") == []
+    assert warnings(by_columns, tmp_path / "columns", vertical=True) == []
 
 
 @pytest.mark.parametrize(
@@ -398,16 +397,16 @@ def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write
     assert ended.err.count(f"mpifed: warning: {remark}") == ended.err.count("its limit 0.2 is not met") == 1, ended.text
 
 
-@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical"])
+@pytest.mark.parametrize("split", ["rows", "columns"])
 def test_a_slack_cost_below_the_multiplier_is_remarked(
-    name: str, classes: Path, by_columns: Path, tmp_path: Path
+    split: str, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:
-    folder = by_columns if name == "ssca-vertical" else classes
+    folder = by_columns if split == "columns" else classes
 
     def remarks(cost: Any, limit: float, **hyper: Any) -> list[str]:
         out = tmp_path / f"run-{cost}-{limit}"
         job = table(
-            folder, {"name": name, "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
+            folder, {"name": "ssca", "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
             minimize={"name": "norm"}, model={"name": "softmax"},
             constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
         )  # fmt: skip
@@ -431,7 +430,7 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
 
 def gapped(folder: Path, **changes: Any) -> dict[str, Any]:
     hinge = {"name": "hinge", "l2": 5e-3}
-    return table(folder, {"name": "hyfdca"}, objective=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
+    return table(folder, {"name": "hyfdca"}, model=hinge, rounds=60, stop={"duality_gap": 0.02}) | changes
 
 
 def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ GRADIENTS = ["gradients.statistics", "certificate-gradients.statistics"]
 LOSSES = ["all-losses.tally", "certificate-gradients.tally"]
 SLOPES = ["slopes.slopes", "certificate-slopes.slopes"]
 SINGLE = {
-    "ssca-0": GRADIENTS + LOSSES,
-    "ssca-1": GRADIENTS + LOSSES + SLOPES,
-    "ssca-2": GRADIENTS + LOSSES,
-    "ssca-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
-    "ssca-4": GRADIENTS + LOSSES,
-    "ssca-5": GRADIENTS + LOSSES,
+    "ssca-vertical-0": GRADIENTS + LOSSES,
+    "ssca-vertical-1": GRADIENTS + LOSSES + SLOPES,
+    "ssca-vertical-2": GRADIENTS + LOSSES,
+    "ssca-vertical-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
+    "ssca-vertical-4": GRADIENTS + LOSSES,
+    "ssca-vertical-5": GRADIENTS + LOSSES,
     "vertical-sgd-0": GRADIENTS + LOSSES,
     "vertical-sgd-1": GRADIENTS + LOSSES + SLOPES,
 }
@@ -91,10 +91,10 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
 FEW = [
-    "ssca-6", "ssca-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
+    "ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
     "cocoa-0", "hybrid-fedavg-0", "hyfem-0", "hyfdca-0", "bundle-0",
 ]  # fmt: skip
-LESS = ["ssca-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
+LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
 PROTECTED = ["masked", "encrypted"]
 PLAN: dict[int, list[One]] = {
     0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
@@ -112,14 +112,19 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
     data = {"path": str(folders[way.pop("data")]), "block": way.pop("block")}
     record: dict[str, Any] = {"evaluate_every": ROUNDS, "checkpoint_every": 0}
     if case.split in ("rows", "columns"):
-        record["rows"] = 60
+        record["evaluate_rows"] = 60
     # of cells, a round may have few who hold a column
     by_chance = case.tables is PEOPLE_BY_CHANCE
     if by_chance:  # whoever left, or a sum too small, would tell how many came
         way["participation"] = {"clients_per_round": 7}
     least = 1 if by_chance or "some" in one.way else 2
     sums = {"security": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": least}
-    return table(Path(), case.algorithm, rounds=ROUNDS, record=record, sum=sums) | case.tables | way | {"data": data}
+    return (
+        table(Path(), case.algorithm, rounds=ROUNDS, record=record, aggregation=sums)
+        | case.tables
+        | way
+        | {"data": data}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +159,8 @@ def history(out: Path) -> dict[str, str]:
 
 
 def test_the_plan_holds_every_algorithm_and_every_case() -> None:
-    assert {case.name for case in CASES} == set(ALGORITHMS)
-    assert {BY_NAME[name].name for name in FEW} == set(ALGORITHMS)
+    assert {case.algorithm["name"] for case in CASES} == set(ALGORITHMS)
+    assert {BY_NAME[name].name for name in FEW} == {case.name for case in CASES}
     for channel in PROTECTED:
         found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
         assert found == set(NAMES)
@@ -192,7 +197,9 @@ def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
 # --- what single clients send ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-3", "encrypted")])
+@pytest.mark.parametrize(
+    ("name", "channel"), [*((name, "masked") for name in SINGLE), ("ssca-vertical-3", "encrypted")]
+)
 def test_what_single_clients_send_must_be_allowed(
     name: str, channel: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -214,6 +221,6 @@ def test_what_single_clients_send_must_be_allowed(
         assert all(f"{field}.".startswith(f"{known}.") for field in re.findall(r"([\w.-]+) \(1\)", left))
     (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
     sums = {"security": channel, **tomllib.loads(pasted)}
-    run(checked(given | {"sum": sums}), Alone(), tmp_path / "pasted")
+    run(checked(given | {"aggregation": sums}), Alone(), tmp_path / "pasted")
     run(checked(given), Alone(), tmp_path / "declared")
     assert summary(tmp_path / "pasted")["model_sha256"] == summary(tmp_path / "declared")["model_sha256"]

@@ -66,9 +66,9 @@ def test_killed_on_three_ranks_and_resumed_on_two(
 
 def test_a_sum_out_of_bounds_names_the_block(skewed: Path, tmp_path: Path) -> None:
     sums = {"arithmetic": "exact-blocks", "bounds": {"changes.value": 2.0**-30}}
-    said = r'changes\.value\.\w+: the sum over clients [\d, ]+, a block, .*times the bound.*numbers = "exact"'
+    said = r'changes\.value\.\w+: the sum over clients [\d, ]+, a block, .*times the bound.*arithmetic = "exact"'
     with pytest.raises(NumericalError, match=said):
-        run(checked(made(skewed, AVG, sum=sums)), Alone(), tmp_path / "run")
+        run(checked(made(skewed, AVG, aggregation=sums)), Alone(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

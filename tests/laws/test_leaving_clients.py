@@ -96,7 +96,7 @@ def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path:
 # --- rounds to which some never came -----------------------------------------------------------------------------
 
 ONE_EXCHANGE = [name for name in NAMES if name in ("fedavg-1", "fedavg-3", "fedprox-0", "scaffold-0", "scaffold-1",
-    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-0", "ssca-3")]  # fmt: skip
+    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-horizontal-0", "ssca-horizontal-3")]  # fmt: skip
 
 
 def hashed(record: Any) -> str:

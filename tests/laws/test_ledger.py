@@ -89,9 +89,9 @@ def test_rows(folder: str, grid: str, request: pytest.FixtureRequest, tmp_path: 
     check(job(data, algorithm, **tables), tmp_path / "run", horizontal(data), up, model)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ssca-horizontal"])
+@pytest.mark.parametrize("name", ["fedavg", "ssca"])
 def test_only_those_present_send(name: str, skewed: Path, tmp_path: Path) -> None:
-    own = {"fedavg": {"batch_size": B, "client_optimizer": {"learning_rate": 0.1}}, "ssca-horizontal": SIZES}[name]
+    own = {"fedavg": {"batch_size": B, "client_optimizer": {"learning_rate": 0.1}}, "ssca": SIZES}[name]
     whole = horizontal(skewed)
     some = Sent(*(numbers[:4] for numbers in whole))
     if name == "fedavg":

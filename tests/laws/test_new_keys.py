@@ -84,7 +84,7 @@ def test_resumed_on_another_number_of_ranks(
 
 
 def test_another_channel_is_another_job(whole: Path, skewed: Path) -> None:
-    with pytest.raises(UsageError, match=r"sum\.channel: 'plain' before, 'masked' now"):
+    with pytest.raises(UsageError, match=r"aggregation\.security: 'plain' before, 'masked' now"):
         run(checked(given(skewed, rounds=7, **CHANNELS["masked"])), Alone(), whole, resume=True)
 
 

@@ -120,7 +120,7 @@ def test_noise_of_the_mean(case: Any, secure: bool, block: Any) -> None:
     total = map_leaves(lambda leaf: leaf.sum(axis=0), answer)
     model = one.model(exchange.absorb(server, total, now))
     assert np.std(model.first) == pytest.approx(expected, rel=ROUGHLY)
-    if privacy["model"] == "central":
+    if privacy["trust"] == "central":
         assert not flat(answer.value).any()
 
 

@@ -40,7 +40,7 @@ def test_a_bad_job(launch: Callable[..., Any], job: Path, ranks: int) -> None:
     ended = run(launch, ranks, job, "", "--set", "algorithm.batches=1", "--set", "rounds=many")
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
-    assert ended.text.count("[algorithm] batches: unknown key; known are batch, step") == 1
+    assert ended.text.count('[algorithm] batches: unknown key; did you mean "batch_size"?') == 1
     assert ended.text.count('rounds = "many"') == 1
     assert "Traceback" not in ended.text
     assert not (job.parent / "run").exists()
@@ -57,21 +57,31 @@ def test_a_job_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path,
     assert ended.text.count("[participation] clients_per_round = 9") == 1
 
 
-SSCA = '{name = "NAME", batch = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = [9.0, 1.0], stage_rounds = 2}'
+def without_optimizer(job: Path) -> None:
+    """SSCA takes none."""
+    job.write_text(job.read_text().replace("[client_optimizer]\nlearning_rate = 0.3\n", ""))
+
+
+SSCA = (
+    '{name = "NAME", batch_size = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = [9.0, 1.0], stage_rounds = 2}'
+)
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_a_problem_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
     changes = (
-        f"algorithm={SSCA.replace('NAME', 'ssca')}", "participation.clients_per_round=3",
+        f"algorithm={SSCA.replace('NAME', 'ssca').replace('}', ', label_holder = 1}')}",
+        "participation.clients_per_round=30",
         'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
     )  # fmt: skip
+    without_optimizer(job)
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
     for said in (
-        "[algorithm] name: needs data split by columns", "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
-        "[participation] clients_per_round = 3", "[constraint 1] limit - margin = 0", "[constraint 2] classes = [11]",
+        "[algorithm] label_holder = 1: is for data split by columns",
+        "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
+        "[participation] clients_per_round = 30", "[constraint 1] limit - margin = 0", "[constraint 2] classes = [11]",
     ):  # fmt: skip
         assert ended.text.count(said) == 1, (said, ended.text)
 
@@ -85,13 +95,14 @@ def test_a_constraint_that_is_not_there(launch: Callable[..., Any], job: Path, r
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-@pytest.mark.parametrize("name", ["ssca-horizontal", "ssca-vertical"])
+@pytest.mark.parametrize("split", ["rows", "columns"])
 def test_a_term_that_counts_no_sample(
-    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, name: str, ranks: int
+    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, split: str, ranks: int
 ) -> None:
-    algorithm = SSCA.replace("NAME", name).replace("[9.0, 1.0]", "9.0")
+    algorithm = SSCA.replace("NAME", "ssca").replace("[9.0, 1.0]", "9.0")
     limit = 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]'
-    changes = (f"data.path={sides if name == 'ssca' else digits}", f"algorithm={algorithm}", limit)
+    changes = (f"data.path={sides if split == 'columns' else digits}", f"algorithm={algorithm}", limit)
+    without_optimizer(job)
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 3, ended.text
     assert ended.text.count("none of the 1438 samples counts") == 1, ended.text
@@ -101,8 +112,9 @@ def test_a_term_that_counts_no_sample(
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_numbers_that_blow_up_on_columns(launch: Callable[..., Any], job: Path, sides: Path, ranks: int) -> None:
     """Partial scores out of their bound, at the first client who has any."""
-    algorithm = '{name = "vertical-sgd", batch_size = 5, step = [1e6]}'
-    changes = (f"data.path={sides}", f"algorithm={algorithm}", "rounds=50")
+    algorithm = '{name = "vertical-sgd", batch_size = 5}'
+    job.write_text(job.read_text().replace("[client_optimizer]", "[server_optimizer]"))
+    changes = (f"data.path={sides}", f"algorithm={algorithm}", "server_optimizer.learning_rate=1e6", "rounds=50")
     ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
     assert ended.code == 4, ended.text
     assert ended.text.count("mpifed: error: ") == 1, ended.text

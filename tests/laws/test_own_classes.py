@@ -122,7 +122,7 @@ def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> No
     limits = [*right, term | {"limit": 1.0}]
     changes: dict[str, Any] = {"minimize": term} if table == "minimize" else {"constraint": limits}
     if name == "FalselyConvexRate":  # where the loss is not convex, the claim says nothing
-        changes["objective"] = {"name": "softmax"}
+        changes["model"] = {"name": "softmax"}
     text = refused(job(digits, SSCA, **changes), tmp_path / "run")
     place = "minimize" if table == "minimize" else "constraint 3"
     assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text
@@ -157,7 +157,7 @@ REGULARIZERS = {
 def test_a_wrong_regularizer(digits: Path, tmp_path: Path, name: str, weight: float) -> None:
     settings = {"low": -weight, "high": weight} if name == "OutOfTheBox" else {"weight": weight}
     objective = {"name": "softmax", "bias": True}
-    task = job(digits, objective=objective, regularizer={"name": f"own_functions:{name}", **settings})
+    task = job(digits, model=objective, regularizer={"name": f"own_functions:{name}", **settings})
     text = refused(task, tmp_path / "run")
     assert text.startswith(f'[regularizer] name = "own_functions:{name}": '), text
     assert REGULARIZERS[name] in text, text
@@ -177,8 +177,8 @@ def test_all_that_is_wrong_is_said_at_once(digits: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("objective", "data"),
     [
-        ({"name": "own_functions:Network", "hidden": 6}, "digits"),
-        ({"name": "own_functions:Network", "hidden": 6, "bias": True}, "sides"),
+        ({"name": "own_functions:MLP", "hidden": 6}, "digits"),
+        ({"name": "own_functions:MLP", "hidden": 6, "bias": True}, "sides"),
         ({"name": "own_functions:Softmax"}, "digits"),
         ({"name": "own_functions:Softmax", "bias": True}, "classes"),
         ({"name": "own_functions:InSingle", "bias": True}, "digits"),
@@ -198,7 +198,7 @@ def test_a_right_objective(
     monkeypatch.syspath_prepend(ROOT)
     vertical = {"name": "vertical-sgd", "batch_size": 5, "server_optimizer": {"learning_rate": 1e-3}}
     algorithm = vertical if data in ("sides", "columns") else AVG | {"client_optimizer": {"learning_rate": 1e-3}}
-    begin(job(request.getfixturevalue(data), algorithm, objective=objective), tmp_path / "run")
+    begin(job(request.getfixturevalue(data), algorithm, model=objective), tmp_path / "run")
     assert _said(tmp_path / "run") == []
 
 
@@ -261,7 +261,7 @@ def test_no_check_says_nothing_where_all_is_of_mpifed(digits: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("regularizer", [{}, {"regularizer": {"name": "own_functions:L1"}}])
 def test_it_changes_no_bit(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
-    task = job(digits, model={"name": "own_functions:Network", "hidden": 6}, rounds=2, **regularizer)
+    task = job(digits, model={"name": "own_functions:MLP", "hidden": 6}, rounds=2, **regularizer)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     found, drawn = [], []
@@ -285,7 +285,7 @@ def test_of_a_private_run_no_record_decides_or_is_told(
     kind = "Doubled" if data == "digits" else "KinkDoubled"
     private = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "noise": "test"}
     objective = {"name": f"own_functions:{kind}"}
-    text = refused(job(request.getfixturevalue(data), objective=objective, privacy=private), tmp_path / "run")
+    text = refused(job(request.getfixturevalue(data), model=objective, privacy=private), tmp_path / "run")
     assert "slope at" in text or "head_squares" in text
 
 

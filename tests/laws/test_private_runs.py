@@ -23,7 +23,7 @@ from mpifed.maths.privacy import accounting
 from mpifed.run import gra, ledger
 from mpifed.run.best import choose, select
 from mpifed.run.command import How, run_command
-from mpifed.run.compare import best_text, pareto_text
+from mpifed.run.compare import best_text, compare_text, pareto_text
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary, write_json
 from mpifed.run.loop import run
@@ -324,7 +324,7 @@ def test_a_choice_among_private_points_is_not_covered(
         out = tmp_path / name
         assert run_command(write_job(tmp_path / f"{name}.toml", job), (), out, None, How(progress="none")) == 0
         assert capfd.readouterr().err.count(SWEPT) == said
-        for text in (run_text(out), best_text(out, "train_loss"), pareto_text(out, {"train_loss": 1.0})):
+        for text in (compare_text(out), best_text(out, "train_loss"), pareto_text(out, {"train_loss": 1.0})):
             assert text.count(SWEPT) == said
         for found in (select(out, "train_loss"), gra.select(out, {"train_loss": 1.0})):
             assert found["warnings"] == [SWEPT] * said

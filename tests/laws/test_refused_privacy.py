@@ -27,7 +27,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
         ['trust = "local"', 'level = "client"'],
     ),
     "hidden and concave": (
-        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}, ['dual = "public"', "concave = 0"],
+        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1},
+        ['dual = "public"', "nonconvex_penalty = 0"],
     ),
 }  # fmt: skip
 

@@ -102,7 +102,7 @@ def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> Non
         run(job, Alone(), tmp_path / "run")
         assert summary(tmp_path / "run")["rounds"] == 3
         return
-    with pytest.raises(UsageError, match="would end in a round of fewer, and tell how many took part"):
+    with pytest.raises(UsageError, match="would end in a round of fewer, and tell their number"):
         run(job, Alone(), tmp_path / "run")
 
 
@@ -110,9 +110,9 @@ def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> Non
 def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
     """A sum of no answers shows nobody; the model stays where it is, but for the noise."""
     job, _ = by_chance(digits, channel, lambda counts: counts[1] == 0 and min(counts[0], counts[2]) > 1)
-    job = job.model_copy(update={"sum": job.aggregation.model_copy(update={"min_clients": 1})})
+    job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"min_clients": 1})})
     run(job, Alone(), tmp_path / "run")
-    run(job.model_copy(update={"sum": type(job.aggregation)()}), Alone(), tmp_path / "plain")
+    run(job.model_copy(update={"aggregation": type(job.aggregation)()}), Alone(), tmp_path / "plain")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "plain")["model_sha256"]
 
 
@@ -131,7 +131,7 @@ def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_
 # --- jobs that cannot be -----------------------------------------------------------------------------------------
 
 ROWS, COLUMNS = "digits", "sides"
-VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch_size": 7}, "server_optimizer": {"learning_rate": 0.5}}
+VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch_size": 7, "server_optimizer": {"learning_rate": 0.5}}}
 # the tables, the data, and what is said
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "floats, masked": (

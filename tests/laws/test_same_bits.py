@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from jobs_in_python import as_in_a_file
 from registry import CASES, SIZES, Case, table
 
 from mpifed.run.history import read_history
@@ -58,7 +59,7 @@ def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
         some = 8 if cases[0].split == "rows" else 5
         job["participation"] = {} if cases[0].everybody else {"clients_per_round": some}
         job["sweep"] = {
-            "algorithm": [case.algorithm for case in cases],
+            "methods": [as_in_a_file({"algorithm": case.algorithm}) for case in cases],
             "data": [{"path": str(even), "block": 1}, {"path": str(uneven), "block": 3}][-ways(cases[0]) :],
         }
         if not cases[0].tables:
@@ -125,13 +126,19 @@ def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any) -> 
     found: dict[tuple[str, ...], set[str]] = {}
     for number, sweep in enumerate(sweeps(0)):
         for row in sweep.rows:
-            found.setdefault((str(number), row["algorithm"], row["data"]), set()).add(row["model_sha256"])
+            found.setdefault((str(number), method(row), row["data"]), set()).add(row["model_sha256"])
     assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server changes nothing
     # who has the labels may change a last bit, or none: what is told of them is rounded
     differ: dict[tuple[str, ...], set[str]] = {}
     for (number, algorithm, data), hashes in found.items():
         differ.setdefault((number, without(algorithm, "label_holder", "head_client"), data), set()).update(hashes)
     assert len(set.union(*differ.values())) == sum(map(len, differ.values()))
+
+
+def method(row: dict[str, str]) -> str:
+    """The tables of a method, as sweep.csv writes them."""
+    tables = [row[name] for name in ("algorithm", "client_optimizer", "server_optimizer") if row.get(name)]
+    return str({key: value for table in tables for key, value in ast.literal_eval(table).items()})
 
 
 def without(algorithm: str, *keys: str) -> str:

@@ -196,7 +196,7 @@ def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: d
     eta = 1 / (RHO + 1 / STEP) if table is PDM else STEP
     w = np.linspace(-3, 3, 60_001)
     pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("l2", 0.0)
-    moved = w - eta * (pull * w + objective.get("concave", 0.0) * 2 * w / (1 + w**2) ** 2)
+    moved = w - eta * (pull * w + objective.get("nonconvex_penalty", 0.0) * 2 * w / (1 + w**2) ** 2)
     stretch = np.abs(np.diff(moved) / np.diff(w)).max()
     gain = 2 if table is PDM else 1
     assert sensitivity(one) == pytest.approx(gain * eta * (stretch * 2 * G / B + 2 * G), rel=1e-6)

@@ -26,7 +26,7 @@ SOFTMAX = {"name": "softmax", "l2": 1e-2}
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
     plain = {"arithmetic": "float", "security": "plain"}
     objective = {"name": loss, "l2": penalty}
-    return task(folder, {"name": "bundle", **algorithm}, aggregation=plain, objective=objective, rounds=rounds)
+    return task(folder, {"name": "bundle", **algorithm}, aggregation=plain, model=objective, rounds=rounds)
 
 
 def together(folder: Path) -> tuple[Any, Any]:
@@ -160,7 +160,7 @@ def test_refusals(shared_path: Path) -> None:
             Alone(),
         )
     with pytest.raises(UsageError, match="no dual problem"):
-        prepare(task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, objective=SOFTMAX), Alone())
+        prepare(task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, model=SOFTMAX), Alone())
 
 
 # --- its pieces ------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm:
     (exchange,) = ready.algorithm.exchanges
     _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
     server = exchange.absorb(ready.server, total, now)
-    if algorithm.get("momentum"):
+    if algorithm.get("server_optimizer", {}).get("momentum"):
         assert (server.velocity.first == total.value.first / np.float32(total.weight)).all()
     else:
         assert server.velocity == ready.server.velocity == ()
@@ -179,9 +179,9 @@ def one_client(tmp_path_factory: Any) -> Path:
     return make_data(out, "synthetic", "--split", "rows", "--clients", 1, "--samples", 60, "--features", 5)
 
 
-@pytest.mark.parametrize("step", [[0.3], [0.5, 0.4]], ids=str)
+@pytest.mark.parametrize("step", [0.3, {"initial": 0.5, "exponent": 0.4}], ids=str)
 def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
-    one_client: Path, tmp_path: Path, step: list[float]
+    one_client: Path, tmp_path: Path, step: float | dict[str, float]
 ) -> None:
     """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1}), with a decaying step too."""
     task = heavy_ball_job(one_client, step, rounds=30)
@@ -189,13 +189,13 @@ def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
     now = before = prepare(task, Alone()).server.model.first[:, 0]
     for t in range(1, 31):
         gradient = X.T @ (X @ now - y) / len(y) + 2 * 1e-2 * now
-        before, now = now, now - step[0] / t ** sum(step[1:]) * gradient + 0.7 * (now - before)
+        before, now = now, now - step_size(step, t) * gradient + 0.7 * (now - before)
     close(run(task, Alone(), tmp_path / "run").model, [now[:, None]])
 
 
 def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path: Path) -> None:
     """u = momentum u + gradient, w = w - step u; and on a quadratic in closed form, in the basis of its Hessian."""
-    task = heavy_ball_job(one_client, [0.3], rounds=25)
+    task = heavy_ball_job(one_client, 0.3, rounds=25)
     X, y = rows_of(open_federation(one_client))[0]
     hessian = X.T @ X / len(y) + 2 * 1e-2 * np.eye(5)
     best = np.linalg.solve(hessian, X.T @ y / len(y))
@@ -213,25 +213,25 @@ def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path:
     close(run(task, Alone(), tmp_path / "run").model, [w[:, None]])
 
 
-def heavy_ball_job(folder: Path, step: list[float], rounds: int) -> Job:
+def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) -> Job:
     objective = {"name": "least-squares", "l2": 1e-2}
     return job(
         folder,
         {"batch_size": 60, "client_optimizer": {"learning_rate": step}, "server_optimizer": {"momentum": 0.7}},
-        objective=objective,
+        model=objective,
         rounds=rounds,
     )
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5])
 def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
-    with pytest.raises(UsageError, match=r"\[algorithm\] momentum"):
+    with pytest.raises(UsageError, match=r"\[server_optimizer\] momentum"):
         job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": momentum}})
 
 
 def test_least_squares(regression: Path, tmp_path: Path) -> None:
     objective = {"name": "least-squares", "l2": 1e-2}
-    task = job(regression, {"batch_size": 3, "local_steps": 4}, objective=objective)
+    task = job(regression, {"batch_size": 3, "local_steps": 4}, model=objective)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
 
 
@@ -269,7 +269,9 @@ def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
     for (X, y), rows in zip(data, drawn, strict=True):
         part = network_gradient(w, X[rows], y[rows], task.model["l2"])
         expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)])
+    close(
+        run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)]
+    )
 
 
 def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:

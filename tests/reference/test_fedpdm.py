@@ -143,7 +143,7 @@ def test_other_functions(skewed: Path, tables: dict[str, Any]) -> None:
 def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]) -> None:
     """Each record's gradient by itself, and the penalties not at all; without noise the two duals are one."""
     objective = {"name": "softmax", "bias": True, "l2": 0.05}
-    same(local_job(skewed, fedpdm(local_steps=3, **algorithm), objective=objective, **tables))
+    same(local_job(skewed, fedpdm(local_steps=3, **algorithm), model=objective, **tables))
 
 
 def test_exact_sums(skewed: Path) -> None:
@@ -153,7 +153,7 @@ def test_exact_sums(skewed: Path) -> None:
 
 def test_least_squares(regression: Path) -> None:
     objective = {"name": "least-squares", "l2": 1e-2}
-    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), objective=objective, regularizer=L1), outputs=1)
+    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), model=objective, regularizer=L1), outputs=1)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -259,7 +259,7 @@ def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
 def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
     objective = {"name": "softmax", "l2": 0.05, "nonconvex_penalty": 0.1}
-    task = local_job(skewed, fedpdm(local_steps=3), objective=objective, **tables)
+    task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
     at, federation = found.ready, found.ready.federation
     everybody = Round(-1, 1, np.ones(11, dtype=bool))

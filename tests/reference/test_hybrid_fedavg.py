@@ -133,7 +133,7 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
     ("algorithm", "objective", "message"),
     [
         ({"batch_size": 1000}, {}, r"\[algorithm\] batch_size = 1000: the smallest shard"),
-        ({}, {"name": "mlp"}, r"\[model\] name: Network has parameters that belong to no column"),
+        ({}, {"name": "mlp"}, r"\[model\] name: MLP has parameters that belong to no column"),
         ({}, {"name": "softmax", "bias": True}, r"\[model\] name: Softmax has parameters that belong to no column"),
         ({"local_epochs": 2}, {}, r"\[algorithm\] local_steps and local_epochs"),
     ],

@@ -312,7 +312,7 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
     folder = grid(shared_path, "2x3")
     objective = {"name": loss, "l2": PENALTY}
     rounds = 400 if loss == "hinge" else 120
-    job = job_of(folder, rule="accelerated", rounds=rounds, objective=objective)
+    job = job_of(folder, rule="accelerated", rounds=rounds, model=objective)
     found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, Data(folder))
     assert found["objective"] == pytest.approx(expected, rel=1e-5)
     assert found["dual"] <= expected * (1 + 1e-9)

@@ -56,9 +56,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
             own[i] = new
         x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
         if task.regularizer is not None:
-            threshold = (
-                task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
-            )
+            threshold = task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
             x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
         c = c + dc / N
     return Course(x, c, own)

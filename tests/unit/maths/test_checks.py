@@ -49,7 +49,7 @@ def task(
 
 
 OWN: dict[str, dict[str, Any]] = {
-    "mlp": {"hidden": 5}, "network, bias": {"hidden": 40, "bias": True}, "softmax": {},
+    "mlp": {"hidden": 5}, "mlp, bias": {"hidden": 40, "bias": True}, "softmax": {},
     "softmax, bias": {"bias": True}, "one-vs-rest, bias": {"bias": True}, "true-class-logistic, bias": {"bias": True},
     "logistic": {}, "least-squares": {}, "hinge": {}, "squared-hinge": {},
 }  # fmt: skip

@@ -206,7 +206,7 @@ def test_what_cannot_be_clipped_is_refused() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_client_s_record_is_clipped_over_all_leaves(dtype: str) -> None:
     rng, clip = np.random.default_rng(0), 3.0
-    model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(make("network, bias")))
+    model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(make("mlp, bias")))
     lengths = np.array([1e-3, 1.0, 50.0]) * rng.uniform(1, 2, N)
     record = map_leaves(lambda leaf: leaf * lengths.astype(dtype).reshape(-1, *[1] * (leaf.ndim - 1)), model)
     before = np.array([np.linalg.norm(of_client(record, i).astype("f8")) for i in range(N)])

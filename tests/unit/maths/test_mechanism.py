@@ -41,7 +41,7 @@ def test_the_grid(settings: dict[str, Any], values: int) -> None:
         parts = 2  # a record, and the other in its place, are each rounded
     moved = parts * math.sqrt(values) * 2.0**-how.exponent
     assert moved <= FINE
-    shares = 50 if settings.get("model") == "distributed" else 1
+    shares = 50 if settings.get("trust") == "distributed" else 1
     narrow = how.sigma / math.sqrt(shares)
     assert narrow >= 32
     assert moved > FINE / 2 or narrow < 64

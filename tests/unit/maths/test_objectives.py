@@ -33,12 +33,12 @@ from mpifed.maths.objectives.linear import cross_entropy_slope
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
     "mlp": ("mlp", {"hidden": 3}),
-    "network, bias": ("mlp", {"hidden": 3, "bias": True}),
+    "mlp, bias": ("mlp", {"hidden": 3, "bias": True}),
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
     "true-class-logistic, bias": ("true-class-logistic", {"bias": True}),
 }
-CLASSIFIERS = ["mlp", "network, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
+CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
 
 
@@ -72,8 +72,8 @@ def logits_of(objective: Any, model: Parameters, X: Any) -> Any:
         return np.concatenate([0 * z, z], axis=1)
     if not isinstance(objective, MLP):
         return z
-    z = z + (model.head.hidden_bias if model.bias else 0)
-    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if model.bias else 0)
+    z = z + (model.head.hidden_bias if objective.bias else 0)
+    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if objective.bias else 0)
 
 
 def probabilities_of(objective: Any, model: Parameters, X: Any) -> Any:
@@ -238,7 +238,7 @@ def test_huge_logits(dtype: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["mlp", "network, bias"])
+@pytest.mark.parametrize("name", ["mlp", "mlp, bias"])
 def test_huge_scores_of_the_network(name: str, dtype: str) -> None:
     objective = make(name)
     model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
@@ -326,7 +326,7 @@ def test_penalty(name: str) -> None:
 
 def test_without_biases_the_head_has_none() -> None:
     plain = make("mlp").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
-    biased = make("network, bias").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
+    biased = make("mlp, bias").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
     assert isinstance(plain.head, Output)
     assert isinstance(biased.head, BiasedOutput)
     assert [bias.shape for bias in biased.head[1:]] == [(3,), (OUTPUTS,)]
@@ -336,7 +336,7 @@ def test_without_biases_the_head_has_none() -> None:
 
 @pytest.mark.parametrize("lead", [(), (N,)])
 def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
-    plain, biased = make("mlp"), make("network, bias")
+    plain, biased = make("mlp"), make("mlp, bias")
     model, arguments = model_of(plain), data(plain, lead)
     with_zeros = model._replace(head=BiasedOutput(model.head.second, np.zeros(3), np.zeros(OUTPUTS)))
     one, two = gradient(plain, model, *arguments), gradient(biased, with_zeros, *arguments)
@@ -345,7 +345,7 @@ def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
 
 
 def test_a_hidden_bias_is_the_weight_of_a_column_of_ones() -> None:
-    plain, biased = make("mlp"), make("network, bias")
+    plain, biased = make("mlp"), make("mlp, bias")
     model, (X, y, weights) = model_of(biased), data(biased, (N,))
     model = model._replace(head=model.head._replace(output_bias=np.zeros(OUTPUTS)))
     ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
@@ -357,7 +357,7 @@ def test_a_hidden_bias_is_the_weight_of_a_column_of_ones() -> None:
 
 
 def test_an_output_bias_of_all_classes_alike_changes_nothing() -> None:
-    objective = make("network, bias")
+    objective = make("mlp, bias")
     model, (X, y, weights) = model_of(objective), data(objective, (N,))
     other = model._replace(head=model.head._replace(output_bias=model.head.output_bias + 5))
     found, same = (gradient(objective, at, X, y, weights) for at in (model, other))

@@ -201,7 +201,7 @@ def test_counted(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Loss, ErrorRate])
-@pytest.mark.parametrize("name", ["network, bias", "softmax"])
+@pytest.mark.parametrize("name", ["mlp, bias", "softmax"])
 def test_the_mean_over_some_classes_is_that_over_their_rows(kind: Any, name: str) -> None:
     term, objective = kind(classes=(1, 2)), make(name)
     model, (X, y, _) = model_of(objective), data(objective, ())
@@ -283,7 +283,7 @@ def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (Loss(), "softmax", []),
         (Loss(), "least-squares", []),
-        (Loss((0, OUTPUTS - 1)), "network, bias", []),
+        (Loss((0, OUTPUTS - 1)), "mlp, bias", []),
         (Loss((3, 4, 7)), "softmax", ["classes = [3, 4, 7]: the data have classes 0 to 3; take out 4, 7"]),
         (Loss((-1,)), "softmax", ["classes = [-1]: the data have classes 0 to 3; take out -1"]),
         (ErrorRate((1, 0, 1)), "logistic", ["classes = [1, 0, 1]: names a class more than once; name each once"]),

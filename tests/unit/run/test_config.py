@@ -19,6 +19,7 @@ from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
+from mpifed.maths.optimizers import SGD
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.run.config import Job, read_table, set_value
@@ -61,7 +62,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         )
     )
     starts = (
-        "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,', "[data] path: missing",
+        "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,',
+        "[data] path: missing",
         '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
         "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
         "[algorithm] local_epochs = 0: ",
@@ -212,15 +214,15 @@ OF_CELLS = {"hybrid-fedavg", "hyfem", "hyfdca", "bundle", "cocoa"}  # of tests/l
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OF_CELLS))
 def test_every_algorithm_checks_what_fits(name: str) -> None:
-    vertical = getattr(ALGORITHMS[name], "needs_everybody", False)
+    vertical = name == "vertical-sgd"
     right, wrong, batch = ("columns", "rows", 61) if vertical else ("rows", "columns", 11)
     job = checked(
         table(algorithm={"name": name, "batch_size": batch, **STEPS[name]}, participation={"clients_per_round": 4})
     )
     with pytest.raises(UsageError) as caught:
-        job.make_algorithm(problem(split=wrong))
+        job.make_algorithm(problem(split="grid" if name == "ssca" else wrong))
     said = str(caught.value)
-    assert f"needs data split by {right}, and the folder is split by {wrong}" in said
+    assert f"needs data split by {right}, and the folder is split by {'grid' if name == 'ssca' else wrong}" in said
     too_large = "there are 60 samples" if vertical else "the smallest shard (client 0) has 10 samples"
     assert f"[algorithm] batch_size = {batch}: {too_large}" in said
     assert "[participation] clients_per_round = 4: somewhere has 3 clients" in said
@@ -294,19 +296,22 @@ def test_a_plain_job_minimizes_the_loss() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"minimize": {"name": "los"}}, "[minimize] name: 'los' is not known; give one of loss, error-rate, norm, or"),
+        (
+            {"minimize": {"name": "los"}},
+            "[minimize] name: 'los' is not known; did you mean \"loss\"?; give one of loss, error-rate, norm, or",
+        ),
         ({"minimize": {}}, "[minimize] name: missing"),
         ({"minimize": {"name": "norm", "limit": 1.0}}, "[minimize] limit: unknown key"),
         ({"minimize": {"name": "loss", "classes": 3}}, "[minimize] classes"),
         (
             {"constraint": [{"name": "lose", "limit": 1.0}]},
-            "[constraint 1] name: 'lose' is not known; give one of loss",
+            "[constraint 1] name: 'lose' is not known; did you mean \"loss\"?; give one of loss",
         ),
         ({"constraint": [LOSS, {"name": "loss"}]}, "[constraint 2] limit: missing"),
         ({"constraint": [LOSS, LOSS | {"limit": "1"}]}, '[constraint 2] limit = "1": '),
         ({"constraint": [LOSS | {"limit": True}]}, "[constraint 1] limit = true"),
         ({"constraint": [LOSS | {"margin": -0.1}]}, "[constraint 1] margin = -0.1"),
-        ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; known are classes"),
+        ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; did you mean"),
         ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
         ({"constraint": LOSS}, "constraint = "),
         ({"constraint": [3]}, "[constraint] 0 = 3"),
@@ -321,8 +326,6 @@ def test_a_plain_job_minimizes_the_loss() -> None:
         ({"algorithm": SSCA | {"start": "papr"}}, '[algorithm] start = "papr"'),
         ({"algorithm": SSCA | {"variance_reduction": "svrg"}}, '[algorithm] variance_reduction = "svrg"'),
         ({"algorithm": SSCA | {"local_steps": 0}}, "[algorithm] local_steps = 0"),
-        ({"algorithm": SSCA | {"label_holder": 0}}, "[algorithm] label_holder: unknown key"),
-        ({"algorithm": VERTICAL | {"local_steps": 2}}, "[algorithm] local_steps: unknown key"),
         ({"algorithm": VERTICAL | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
         ({"algorithm": VERTICAL | {"head_client": -1}}, "[algorithm] head_client = -1"),
         ({"algorithm": VERTICAL | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
@@ -406,8 +409,14 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             COLUMNS,
             "[algorithm] batch_size = 61: there are 60 samples; lower batch_size",
         ),
-        ({"algorithm": VERTICAL}, {}, "[algorithm] name: needs data split by columns, and the folder is split by rows"),
-        ({"algorithm": SSCA}, COLUMNS, "[algorithm] name: needs data split by rows, and the folder is split by"),
+        ({"algorithm": SSCA | {"label_holder": 0}}, {}, "[algorithm] label_holder = 0: is for data split by columns"),
+        ({"algorithm": SSCA | {"head_client": 1}}, {}, "[algorithm] head_client = 1: is for data split by columns"),
+        ({"algorithm": SSCA | {"local_steps": 2}}, COLUMNS, "[algorithm] local_steps = 2: is for data split by rows"),
+        (
+            {"algorithm": SSCA},
+            {"split": "grid"},
+            "[algorithm] name: needs data split by rows, and the folder is split by",
+        ),
         (
             {"algorithm": SSCA | {"batch_size": 11}},
             {},
@@ -439,9 +448,7 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
 )
 def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
     task = COLUMNS if name == "vertical-sgd" else {}
-    (line,) = misfits(
-        {"algorithm": {"name": name, "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes, task
-    )
+    (line,) = misfits({"algorithm": {"name": name, "batch_size": 4, **STEPS[name]}} | changes, task)
     assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
     assert "take ssca" in line
 
@@ -457,7 +464,7 @@ def test_real_targets_have_no_classes() -> None:
 
 def test_everybody_is_as_good_as_all_who_are_there() -> None:
     job = checked(table(algorithm=VERTICAL, participation={"clients_per_round": 3}))
-    assert job.make_algorithm(problem_of(job, **COLUMNS)).batch == 4
+    assert job.make_algorithm(problem_of(job, **COLUMNS)).batch_size == 4
 
 
 # --- changes by --set --------------------------------------------------------------------------------------------
@@ -524,8 +531,8 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
         ("constraint.limit=1", "there is no number limit; they are counted from 1 to 2"),
         ("constraint.1={name = 'norm'}", "number 1 is a table; set one of its keys"),
         ("constraint.1.limit.more=1", "limit is a value and no table"),
-        ("algorithm.step.1=2", "step is a value and no table"),
-        ("algorithm.step.1.more=2", "step is a value and no table"),
+        ("algorithm.batch_size.1=2", "batch_size is a value and no table"),
+        ("algorithm.batch_size.1.more=2", "batch_size is a value and no table"),
     ],
 )
 def test_set_of_what_is_not_there(change: str, said: str) -> None:
@@ -547,7 +554,7 @@ def test_set_of_a_field_whose_name_has_dots(tmp_path: Path) -> None:
     """[aggregation.bounds] names fields with dots in them, as its error message says to."""
     found = table()
     set_value(found, 'aggregation.bounds."changes.value.first"=8.0')
-    assert checked(found).sum.bounds == {"changes.value.first": 8.0}
+    assert checked(found).aggregation.bounds == {"changes.value.first": 8.0}
 
 
 def test_reading(tmp_path: Path) -> None:
@@ -592,10 +599,10 @@ def test_own_classes() -> None:
     )
     task = problem()
     made = job.make_algorithm(task)
-    assert made == Mine(task, 4, StepSize(0.1), extra=5)
+    assert made == Mine(task, 4, SGD(0.1), extra=5)
     assert job.make_objective() == MyObjective(l2=0.25, slack=0.5)
     inherited = {"bias": False, "nonconvex_penalty": 0.0}
-    assert job.table()["objective"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
+    assert job.table()["model"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
 
 
 @dataclass(frozen=True)
@@ -622,7 +629,7 @@ class NotANorm:
 class Seamless:
     """An objective whose scores are not linear in the features: without `scores` and `pull`."""
 
-    penalty: float = 0.0
+    l2: float = 0.0
     classifies = True
 
     def loss(self, head: Any, scores: Any, y: Any) -> Any:
@@ -640,7 +647,7 @@ def test_own_terms() -> None:
     assert job.table()["constraint"] == [{**own, "power": 3.0, "margin": 0.0}]
     job.make_algorithm(problem_of(job))
     found = complaints(table(algorithm=SSCA, constraint=[{"name": here("MyTerm"), "limit": 1.0, "powr": 3}]))
-    assert found == ["[constraint 1] powr: unknown key; known are classes, power, limit, margin"]
+    assert found == ['[constraint 1] powr: unknown key; did you mean "power"?; known are classes, power, limit, margin']
     (line,) = complaints(table(algorithm=SSCA, constraint=[{"name": here("Nobody"), "limit": 1.0}]))
     assert line.startswith(f'[constraint 1] name = "{here("Nobody")}": ')
 
@@ -672,7 +679,7 @@ def test_own_classes_are_checked_alike() -> None:
         )
     )
     assert [line.split(":")[0] for line in found] == ['[algorithm] extra = "x"', "[algorithm] more"]
-    assert "known are batch, step, local_steps, local_epochs, momentum, extra" in found[1]
+    assert "known are batch_size, local_steps, local_epochs, extra" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,207 @@
+"""`mpifed explain NAME`: what a table, key, method or model means; the reference of jobs is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import BaseModel
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.core.attribute_docs import attribute_docs
+from mpifed.core.errors import UsageError
+from mpifed.core.text import shown
+from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.optimizers import SGD, ServerSGD
+from mpifed.maths.regularizers import REGULARIZERS
+from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.terms import TERMS
+from mpifed.run.config import Job
+from mpifed.run.renamed import RENAMED, VALUES, nearest
+from mpifed.run.tables import LimitKeys
+
+_MANY = 10**6  # an upper bound from here on is no news to a reader
+
+
+class Key(NamedTuple):
+    """A key of a table."""
+
+    name: str
+    type: str
+    default: str  # empty where it must be given
+    meaning: str
+
+
+class Entry(NamedTuple):
+    """Something that has a name in a job."""
+
+    kind: str  # "table", "algorithm", "model", ...
+    name: str
+    text: str
+    keys: tuple[Key, ...]
+
+
+def entries() -> list[Entry]:
+    """All tables of a job, and all that they can name."""
+    found = [Entry("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
+    found += [Entry("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
+    found += [
+        Entry("table", "client_optimizer", _text(SGD), _keys(SGD)),
+        Entry("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
+        Entry("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+    ]
+    kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
+        ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
+    )  # fmt: skip
+    for kind, known in kinds:
+        found += [Entry(kind, name, _text(known[name]), _keys(known[name])) for name in known]
+    schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
+    found += [Entry("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+    return found
+
+
+def explained(name: str) -> str:
+    """What `name` means: an entry, `table.key`, or a key wherever it stands.
+
+    Raises
+    ------
+    UsageError
+        when nothing has that name.
+    """
+    every, table, _, key = entries(), *name.strip("[] ").rpartition(".")
+    wanted = key.strip("[] ")
+    whole = [entry for entry in every if entry.name == wanted and not table]
+    holders = [entry for entry in every if any(one.name == wanted for one in entry.keys) and table in ("", entry.name)]
+    old = [entry.now for entry in RENAMED if wanted in (entry.table if entry.key is None else entry.key,)]
+    old += [new for (_, _, value), new in VALUES.items() if value == wanted]
+    if not whole and not holders:
+        if old:
+            return "\n".join(f"{wanted}: is now {now}" for now in dict.fromkeys(old))
+        known = [entry.name for entry in every] + [one.name for entry in every for one in entry.keys]
+        raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, known)}")
+    parts = ["\n".join(_entry_lines(entry)) for entry in whole]
+    keys = dict.fromkeys((entry, one) for entry in holders for one in entry.keys if one.name == wanted)
+    parts += [f"[{_table_of(entry)}] {_key_line(one)}" for entry, one in keys]
+    return "\n\n".join(parts)
+
+
+def reference() -> list[tuple[str, str]]:
+    """(title, Markdown) of each entry, in the order of a job."""
+    return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in entries()]
+
+
+# --- how it is told ---------------------------------------------------------------------------------------------------
+
+
+def _table_of(entry: Entry) -> str:
+    table = {"algorithm": "algorithm", "model": "model", "term": "constraint", "regularizer": "regularizer"}.get(
+        entry.kind
+    )
+    return entry.name if table is None else f"{table}: {entry.name}"
+
+
+def _entry_lines(entry: Entry) -> Iterator[str]:
+    yield f"{entry.name} ({entry.kind})"
+    yield ""
+    yield entry.text
+    if entry.keys:
+        yield ""
+        yield from (f"  {_key_line(key)}" for key in entry.keys)
+
+
+def _key_line(key: Key) -> str:
+    default = f", by default {key.default}" if key.default else ""
+    return f"{key.name}: {key.type}{default}" + (f". {key.meaning}" if key.meaning else "")
+
+
+def _markdown(entry: Entry) -> Iterator[str]:
+    yield entry.text
+    if entry.keys:
+        yield ""
+        yield "| key | value | default | meaning |"
+        yield "| --- | --- | --- | --- |"
+        for key in entry.keys:
+            cells = (f"`{key.name}`", key.type, f"`{key.default}`" if key.default else "", key.meaning)
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+# --- what classes say -------------------------------------------------------------------------------------------------
+
+
+def _text(kind: type) -> str:
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def _tables(job: type[BaseModel]) -> dict[str, type]:
+    """The tables of a job that are classes, by name."""
+    found: dict[str, type] = {}
+    for name, field in job.model_fields.items():
+        parts = [field.annotation, *get_args(field.annotation)]
+        tables = [part for part in parts if isinstance(part, type) and _is_table(part)]
+        found |= {name: tables[0]} if tables else {}
+    return found
+
+
+def _is_table(kind: type) -> bool:
+    return issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)
+
+
+def _keys(kind: type, skip: Mapping[str, Any] | tuple[()] = ()) -> tuple[Key, ...]:
+    hints, docs = get_type_hints(kind, include_extras=True), attribute_docs(kind)
+    defaults: dict[str, Any] = {}
+    if issubclass(kind, BaseModel):
+        names = [name for name in kind.model_fields if name not in skip]
+        defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    else:
+        fields = [field for field in dataclasses.fields(cast(Any, kind)) if not field.name.startswith("problem")]
+        names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
+        defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    return tuple(Key(name, type_text(hints[name]), _default(defaults, name), docs.get(name, "")) for name in names)
+
+
+def _default(defaults: Mapping[str, Any], name: str) -> str:
+    if name not in defaults:
+        return ""
+    value = defaults[name]
+    if value is None:
+        return "absent"
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
+
+
+def type_text(hint: Any) -> str:
+    """What a reader of TOML calls a type."""
+    if hint == LearningRate:
+        return "a number or a schedule"
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return type_text(arguments[0]) + _bounds(arguments[1:])
+    if origin is Literal:
+        return " or ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
+    if origin in (list, tuple):
+        return f"a list of {type_text(arguments[0])}"
+    plain = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+    if hint in plain:
+        return plain[hint]
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a named one, as StepSize
+        return f"[{', '.join(getattr(hint, '_fields', ()))}]"
+    return "a table"
+
+
+def _bounds(marks: tuple[Any, ...]) -> str:
+    found = []
+    for mark in marks:
+        for kind, sign, name in ((Gt, ">", "gt"), (Ge, ">=", "ge"), (Lt, "<", "lt"), (Le, "<=", "le")):
+            bound = getattr(mark, name, None) if isinstance(mark, kind) or hasattr(mark, "metadata") else None
+            if bound is not None and not (sign[0] == "<" and bound >= _MANY):
+                found.append(f"{sign} {bound:g}")
+        if hasattr(mark, "metadata"):
+            found += [text for inner in mark.metadata for text in [_bounds((inner,)).strip()] if text]
+        if isinstance(mark, MinLen):
+            found.append(f"at least {mark.min_length}")
+    return f" {', '.join(dict.fromkeys(found))}" if found else ""
