@@ -31,7 +31,7 @@ class Server(NamedTuple):  # what must survive a round; it is in every checkpoin
 @dataclass(frozen=True)
 class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] in the job
     problem: Problem
-    batch: int
+    batch_size: int
     step: float
     momentum: float = 0.9
 
@@ -47,7 +47,7 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
         return measures_of_rows(self)
 
     def check(self):
-        return check_rows(self.problem, self.batch)
+        return check_rows(self.problem, self.batch_size)
 
     def start_server(self, now):
         model = start_model(self.problem, now)
@@ -61,8 +61,8 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
 
     def answer(self, clients, model, block, now):  # at the clients of a block; leading axis: clients
         weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch))
-        slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch)
+        batch = block.take(block.draw(now, "minibatch", self.batch_size))
+        slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch_size)
         return clients, Weighted(slopes, weight)
 
     def absorb(self, server, total, now):  # at the server
@@ -77,4 +77,4 @@ class ServerMomentum:  # the fields after `problem` are the keys of [algorithm] 
         if received.answered_by(self.answer):
             weight = received.answer.weight
             slopes = map_leaves(lambda leaf: leaf / weight, received.answer.value)  # of the loss, without penalties
-            yield MeanGradient(model=received.question, gradient=slopes, batch=self.batch)
+            yield MeanGradient(model=received.question, gradient=slopes, batch=self.batch_size)
