@@ -32,7 +32,8 @@ def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
             if "--array" in arguments:
                 return
             arguments = ["run", arguments[1]]
-        ended = launch(ranks, *arguments, cwd=tmp_path, env={"PATH": WITHOUT_SLURM} if arguments[0] == "submit" else None)
+        env = {"PATH": WITHOUT_SLURM} if arguments[0] == "submit" else {}
+        ended = launch(ranks, *arguments, cwd=tmp_path, env=env)
         assert ended.code == 0, f"mpifed {' '.join(arguments)}\n{ended.text}"
         assert "Traceback" not in ended.text
 
