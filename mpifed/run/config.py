@@ -238,8 +238,10 @@ def _wrong_optimizers(job: Job) -> list[str]:
         given: dict[str, Any] | None = getattr(job, name)
         if name in taken:
             wrong += wrong_with(taken[name], given or {})
-        elif given is not None:
-            wrong.append(f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out')
+        elif given:
+            wrong.append(
+                f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out, as by --set {name}={{}}'
+            )
     return wrong
 
 

@@ -36,8 +36,7 @@ def job(folder: Path, **changes: Any) -> Job:
         "rounds": 5,
         "data": {"path": str(folder), "block": 2},
         "model": {"name": "mlp", "hidden": 5, "l2": 1e-3},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 2},
-        "client_optimizer": {"learning_rate": 0.3},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 2, "client_optimizer": {"learning_rate": 0.3}},
         "record": {"evaluate_every": 2, "checkpoint_every": 2},
         "participation": {"clients_per_round": 6},
     }

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 def job(folder: Path, **data: object) -> Job:
     return checked({
         "name": "staged", "rounds": 2, "data": {"path": str(folder), **data}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
 

@@ -151,7 +151,7 @@ def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) 
     data, out = tmp_path / "data", tmp_path / "run"
     job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
         "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 2, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
     commands = [

@@ -84,7 +84,7 @@ def _rows(shard: Any) -> Any:
 
 def test_masked_uploads_of_one_row_do_not(digits: Path, audit: Callable[..., Audit]) -> None:
     """The same job: six hidden cells cannot tell the sum of eight rows apart either."""
-    found = audit(digits, sum=MASKED)
+    found = audit(digits, aggregation=MASKED)
     assert names(found) == []
     for one in found.attempts:
         assert not one.success
@@ -111,7 +111,7 @@ def test_a_mask_that_is_none_is_found(
     from mpifed.comm.masking.masked import Masked
 
     monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
-    found = audit(digits, sum=MASKED)
+    found = audit(digits, aggregation=MASKED)
     assert found.channel == "masked"
     assert names(found) == ["not-uniform", "no-mask", "few-streams", "uneven-mask", "reconstruction"]
     assert attack(found, "reconstruction", "sealed uploads").recovered == 16
@@ -120,7 +120,7 @@ def test_a_mask_that_is_none_is_found(
 def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[..., Audit]) -> None:
     """No mask helps where three clients send one row each: the sum itself tells them apart."""
     wide = {"model": {"name": "mlp", "hidden": 12}, "participation": {"clients_per_round": 3}}
-    found = audit(digits, 1, sum=MASKED, **wide)
+    found = audit(digits, 1, aggregation=MASKED, **wide)
     assert names(found) == ["determined", "inversion"]
     one = attack(found, "inversion", "the opened sum")
     assert (one.recovered, one.of) == (3, 3)
@@ -137,7 +137,7 @@ def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[...
         assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
     allowed = {"security": "masked", "allow": own}
-    hidden = audit(sides, 1, sum=allowed, **wide)
+    hidden = audit(sides, 1, aggregation=allowed, **wide)
     assert names(hidden) == ["single-holder", "determined", "inversion"]
     for one in (found, hidden):  # the server puts the gradient of whole rows together, in every channel
         assert attack(one, "inversion", "the opened sum").recovered == 5
@@ -151,7 +151,7 @@ def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[...
 
 def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..., Audit]) -> None:
     own = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = audit(sides, 1, sum=own, algorithm=VERTICAL | {"batch_size": 40})
+    found = audit(sides, 1, aggregation=own, algorithm=VERTICAL | {"batch_size": 40})
     assert names(found) == ["single-holder"]
     assert "tried up to 10" in attack(found, "inversion", "the opened sum").text
 
@@ -169,7 +169,7 @@ def test_sums_that_only_put_together_are_seen(
     """An algorithm that declares a sum, and whose clients add zeros wherever others have something."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "laws"))
     own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 4}
-    found = audit(columns, algorithm=own, model={"name": "least-squares"}, sum=MASKED)
+    found = audit(columns, algorithm=own, model={"name": "least-squares"}, aggregation=MASKED)
     assert names(found) == ["single-holder"]
     assert found.findings[0].text == (
         "gradients.placed: 26 of 26 values that are not zero come from one client alone, to the server"
@@ -219,7 +219,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "scaffold": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 2},
     "fedpdm": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0},
     "ssca-vertical": VERTICAL,
-    "vertical-sgd": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}},
+    "vertical-sgd": {"batch_size": 7, "server_optimizer": {"learning_rate": 0.5}},
     "hybrid-fedavg": {
         "batch_size": 7,
         "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
@@ -314,7 +314,7 @@ def test_a_verdict_does_not_wait_for_pictures(
 
 
 def test_a_run_with_its_transcript(digits: Path, tmp_path: Path) -> None:
-    job = checked(table(digits, record={"evaluate_every": 0, "transcript": 2}, sum=MASKED))
+    job = checked(table(digits, record={"evaluate_every": 0, "transcript": 2}, aggregation=MASKED))
     run(job, Alone(), tmp_path / "run")
     found = audited(tmp_path / "run", (), None)
     assert found.source == f"of {tmp_path / 'run'}" and found.rounds == 2
@@ -372,7 +372,7 @@ def test_neither_run_nor_job(tmp_path: Path) -> None:
 
 def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> None:
     leaving = {"participation": {"dropout_rate": 0.1, "max_dropouts": 3}}
-    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, sum=MASKED, **leaving)
+    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, aggregation=MASKED, **leaving)
     assert found.uniform.uniform is True
     assert names(found) == []
 

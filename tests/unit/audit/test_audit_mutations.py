@@ -69,7 +69,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes

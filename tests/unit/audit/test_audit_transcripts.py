@@ -26,7 +26,7 @@ from mpifed.run.transcript import Transcript
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "name": "damaged", "rounds": 3, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 0, "transcript": 3},
         "aggregation": {"security": channel},
     }  # fmt: skip

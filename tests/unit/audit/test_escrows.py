@@ -35,7 +35,7 @@ def found(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Found:
     def found() -> dict[str, str]:
         job = {
             "name": "mutated", "rounds": 3, "data": {"path": str(six)}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
             "record": {"evaluate_every": 0},
             "aggregation": {"security": "masked"}, "participation": {"dropout_rate": 0.1, "max_dropouts": 1},
         }  # fmt: skip

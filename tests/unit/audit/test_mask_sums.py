@@ -57,7 +57,7 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple
     def audit(folder: Path, *arguments: str, **changes: Any) -> tuple[dict[str, str], str]:
         base: dict[str, Any] = {
             "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
             "record": {"evaluate_every": 0},
             "aggregation": {"security": "masked"},
         }  # fmt: skip

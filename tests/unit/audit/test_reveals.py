@@ -83,7 +83,7 @@ CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]]
         {FEW, PRODUCTS, LINEAR}, "sides", 1, WIDE, {"batch_size": 3, "label_holder": 2} | SIZES,
         {"record": {"evaluate_every": 1}},
     ),
-    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch_size": 3, "client_optimizer": {"learning_rate": 0.5}},
+    "vertical-sgd": ({FEW, PRODUCTS}, "sides", 2, WIDE, {"batch_size": 3, "server_optimizer": {"learning_rate": 0.5}},
     {}),
     "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC,
     {"batch_size": 1, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}}}, {}),
@@ -129,7 +129,7 @@ def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
     def noise(kind: str) -> Any:
         table = {
             "name": "noise", "rounds": 2, "data": {"path": str(digits)}, "model": SOFTMAX,
-            "algorithm": {"name": kind, "batch_size": 5}, "client_optimizer": {"learning_rate": 0.5},
+            "algorithm": {"name": kind, "batch_size": 5, "client_optimizer": {"learning_rate": 0.5}},
             "privacy": NOISE | privacy,
         }  # fmt: skip
         stage = rehearse(checked(table), 2)

@@ -37,7 +37,7 @@ def leaks(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Callable
     def leaks(channel: str = "masked") -> dict[str, str]:
         job = {
             "name": "keys", "rounds": 1, "data": {"path": str(six)}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 5}, "client_optimizer": {"learning_rate": 0.1},
+            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
             "record": {"evaluate_every": 0},
             "aggregation": {"security": channel},
         }  # fmt: skip

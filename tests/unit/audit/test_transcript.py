@@ -147,7 +147,7 @@ def test_ranks_are_put_together(tmp_path: Path) -> None:
 def job(folder: Path, **changes: Any) -> Job:
     table: dict[str, Any] = {
         "name": "transcript", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2, "transcript": 2},
     }  # fmt: skip
     return checked(table | changes)
@@ -236,7 +236,7 @@ def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, reques
     folder, changes = COUNTED[name]
     allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name == "columns" else {}
     sums = {"security": channel} | (allow if channel == "masked" else {})
-    task = job(request.getfixturevalue(folder), sum=sums, **changes)
+    task = job(request.getfixturevalue(folder), aggregation=sums, **changes)
     stage = staged.rehearse(task, 3)
     assert stage.federation is not None
     counted = stage.federation.accounts({})

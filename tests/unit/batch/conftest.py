@@ -40,7 +40,7 @@ def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
     def job(**tables: Any) -> Path:
         return write_job(nowhere / "job.toml", {
             "name": "tried", "rounds": 100, "data": {"path": "data"}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}, **tables,
+            "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, **tables,
         })  # fmt: skip
 
     return job

@@ -51,8 +51,7 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
         "rounds": 7,
         "data": {"path": str(digits)},
         "model": {"name": "mlp", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 3},
     }
     return write_job(tmp_path / "job.toml", table)
@@ -93,7 +92,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     ran(path, (), tmp_path / "run")
     check_bytes(found, tmp_path / "run")
     assert [one["times"] for one in found["setup"]] == ([20, 20] if rule == "damped" else [1])
-    assert [one["channel"] for one in found["exchanges"]] == [channel, channel, "plain"]
+    assert [one["security"] for one in found["exchanges"]] == [channel, channel, "plain"]
     assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
@@ -372,7 +371,7 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
-    with pytest.raises(UsageError, match="batch = 10000: the smallest shard"):
+    with pytest.raises(UsageError, match="batch_size = 10000: the smallest shard"):
         forecast(job, ("algorithm.batch_size=10000",), ranks=1)
 
 
@@ -385,8 +384,7 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
         "rounds": 40,
         "data": {"path": str(tmp_path / "data")},
         "model": {"name": "least-squares"},
-        "algorithm": {"name": "fedavg", "batch_size": 10},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 10, "client_optimizer": {"learning_rate": 0.1}},
     }
     path = tmp_path / "job.toml"
 

@@ -63,7 +63,7 @@ def test_ranks_of_a_node_spare_the_network() -> None:
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     table = {
         "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 0},
     }  # fmt: skip
     return write_job(tmp_path / "job.toml", table)

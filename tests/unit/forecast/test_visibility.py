@@ -15,7 +15,7 @@ VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.3
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
     'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',
-    'model={name = "hinge", penalty = 5e-3}',
+    'model={name = "hinge", l2 = 5e-3}',
 )
 SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
 
@@ -28,8 +28,7 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
         "rounds": 2,
         "data": {"path": str(digits)},
         "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 20},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
     }
     return write_job(tmp_path / "job.toml", table)
 

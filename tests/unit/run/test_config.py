@@ -102,20 +102,27 @@ def test_unknown_keys_of_every_table_list_the_known_ones(name: str) -> None:
         ({"model": {"name": "soft"}}, ", ".join(OBJECTIVES)),
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
         (
-            {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": -0.1}},
+            {"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": -0.1}}},
             "[client_optimizer] learning_rate = -0.1",
         ),
         (
             {
-                "algorithm": {"name": "fedavg", "batch_size": 4},
-                "client_optimizer": {"learning_rate": [0.1, 0.2, 0.3]},
+                "algorithm": {
+                    "name": "fedavg",
+                    "batch_size": 4,
+                    "client_optimizer": {"learning_rate": [0.1, 0.2, 0.3]},
+                },
             },
             "[client_optimizer] learning_rate = [0.1, 0.2, 0.3]: a learning rate is a number, or a schedule",
         ),
         (
             {
-                "algorithm": {"name": "fedavg", "batch_size": 4, "problem": 1},
-                "client_optimizer": {"learning_rate": 0.1},
+                "algorithm": {
+                    "name": "fedavg",
+                    "batch_size": 4,
+                    "problem": 1,
+                    "client_optimizer": {"learning_rate": 0.1},
+                },
             },
             "problem: unknown key",
         ),
@@ -160,8 +167,12 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
         {"aggregation": {"arithmetic": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
         {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
         {
-            "algorithm": {"name": "fedavg", "batch_size": 4, "local_epochs": 2},
-            "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+            "algorithm": {
+                "name": "fedavg",
+                "batch_size": 4,
+                "local_epochs": 2,
+                "client_optimizer": {"learning_rate": {"initial": 1e-3, "exponent": 0.5}},
+            },
         },
         {"model": {"name": "mlp", "l2": 1e-17}},
     ],
@@ -424,8 +435,12 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
         ),
         (
             {
-                "algorithm": {"name": "vertical-sgd", "batch_size": 4, "label_holder": 5},
-                "server_optimizer": {"learning_rate": 0.1},
+                "algorithm": {
+                    "name": "vertical-sgd",
+                    "batch_size": 4,
+                    "label_holder": 5,
+                    "server_optimizer": {"learning_rate": 0.1},
+                },
             },
             COLUMNS,
             "[algorithm] label_holder = 5: clients are numbered 0 to 2",

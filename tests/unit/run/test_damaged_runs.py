@@ -43,8 +43,7 @@ def job(folder: Path, rounds: int, **more: Any) -> Job:
             "rounds": rounds,
             "data": {"path": str(folder)},
             "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 4},
-            "client_optimizer": {"learning_rate": 0.2},
+            "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
             "record": {"evaluate_every": 1, "checkpoint_every": 1},
             **more,
         }

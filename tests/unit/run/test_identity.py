@@ -51,7 +51,7 @@ FILES = {
 def job(folder: Path, **changes: Any) -> Job:
     table: dict[str, Any] = {
         "name": "same", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2},
     }  # fmt: skip
     return checked(table | changes)

@@ -150,7 +150,7 @@ def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Pat
 def tiny(data: Path) -> Job:
     return checked({
         "name": "locked", "rounds": 1, "data": {"path": str(data)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.2},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
     })  # fmt: skip
 
 

@@ -32,8 +32,7 @@ def job(folder: Path, **changes: Any) -> Job:
         "rounds": 5,
         "data": {"path": str(folder)},
         "model": {"name": "softmax", "l2": 0.01},
-        "algorithm": {"name": "fedavg", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.2},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2, "checkpoint_every": 0},
     }
     return checked(table | changes)

@@ -19,7 +19,7 @@ CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 def algorithm_of(**changes: Any) -> tuple[Job, Any]:
     table: dict[str, Any] = {
         "name": "job", "rounds": 3, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
     }  # fmt: skip
     job = checked(table | changes)
     counts = np.full(CLIENTS, 16)

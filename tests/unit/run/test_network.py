@@ -159,7 +159,7 @@ def test_the_page_has_their_figures() -> None:
 )
 def test_tables_that_cannot_be(network: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        job(Path("nowhere"), network=network)
+        job(Path("nowhere"), simulated_network=network)
 
 
 # --- of runs -----------------------------------------------------------------------------------------------------
@@ -175,10 +175,9 @@ def job(folder: Path, rounds: int = 4, **changes: Any) -> Job:
         "rounds": rounds,
         "data": {"path": str(folder)},
         "model": {"name": "softmax", "l2": 0.01},
-        "algorithm": {"name": "fedavg", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.2},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
         "record": {"evaluate_every": 2, "checkpoint_every": 2},
-        "network": LINK,
+        "simulated_network": LINK,
     }
     return checked(table | changes)
 
@@ -189,7 +188,7 @@ def sha256(out: Path) -> str:
 
 def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run(job(digits, network=LINK | {"client_slowdown": 1e-9}), Alone(), out)
+    run(job(digits, simulated_network=LINK | {"client_slowdown": 1e-9}), Alone(), out)
     history, found = read_history(out), read_json(out / "run.json")
     simulated = history["simulated_s"]
     assert simulated[0] == 0 and (np.diff(simulated) > 0).all()
@@ -208,7 +207,7 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
     assert "simulated seconds" in text and "over a network with 100 ms there and back" in text
 
     plain = tmp_path / "plain"
-    run(checked({k: v for k, v in job(digits).table().items() if k != "network"}), Alone(), plain)
+    run(checked({k: v for k, v in job(digits).table().items() if k != "simulated_network"}), Alone(), plain)
     assert sha256(plain) == sha256(out)
     assert "simulated_s" not in read_history(plain) and summary(plain)["simulated_s"] is None
     assert "simulated seconds" not in run_text(plain)
@@ -220,7 +219,7 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
-        **job(patches, 1, network=network).table(), "model": {"name": "hinge", "l2": 0.01},
+        **job(patches, 1, simulated_network=network).table(), "model": {"name": "hinge", "l2": 0.01},
         "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
         "aggregation": {"security": channel},
     }  # fmt: skip
@@ -258,9 +257,9 @@ def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch:
 def test_resumed_runs_go_on_with_it(digits: Path, tmp_path: Path) -> None:
     network = LINK | {"client_slowdown": 1e-9}  # so that hardly anything of it is measured
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(job(digits, 8, network=network), Alone(), whole)
-    run(job(digits, 4, network=network), Alone(), parts)
-    run(job(digits, 8, network=network), Alone(), parts, resume=True)
+    run(job(digits, 8, simulated_network=network), Alone(), whole)
+    run(job(digits, 4, simulated_network=network), Alone(), parts)
+    run(job(digits, 8, simulated_network=network), Alone(), parts, resume=True)
     once, twice = (read_history(out)["simulated_s"] for out in (whole, parts))
     np.testing.assert_allclose(once, twice, rtol=0.01)
     assert len(twice) == 5 and sha256(whole) == sha256(parts)
@@ -278,8 +277,8 @@ def test_an_interrupted_run_does_too(digits: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [None, LINK | {"latency_s": 9.0}])
 def test_over_another_network_earlier_rows_are_left_empty(first: Any, digits: Path, tmp_path: Path) -> None:
     def table(rounds: int, network: Any) -> Job:
-        found = {name: value for name, value in job(digits, rounds).table().items() if name != "network"}
-        return checked(found | ({"network": network} if network else {}))
+        found = {name: value for name, value in job(digits, rounds).table().items() if name != "simulated_network"}
+        return checked(found | ({"simulated_network": network} if network else {}))
 
     out = tmp_path / "run"
     run(table(4, first), Alone(), out)

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def table(**changes: Any) -> dict[str, Any]:
     base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "model": {"name": "softmax"}}
     return (
-        base | {"algorithm": {"name": "fedavg", "batch_size": 4}, "client_optimizer": {"learning_rate": 0.1}} | changes
+        base | {"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}} | changes
     )
 
 

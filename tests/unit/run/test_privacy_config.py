@@ -33,8 +33,7 @@ def table(**changes: Any) -> dict[str, Any]:
         "rounds": 3,
         "data": {"path": "somewhere"},
         "model": {"name": "softmax"},
-        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "privacy": PRIVATE,
     }
     return copy.deepcopy(base) | changes

@@ -56,9 +56,9 @@ def test_void_rounds(model: str, channel: str, said: str) -> None:
     """Each attempt counts in epsilon, which then is more than the noise was computed for."""
     table: dict[str, Any] = {
         "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "aggregation": {"security": channel},
-        "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "model": model},
+        "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "trust": model},
     }  # fmt: skip
     warned = []
     for rate in (0.0, 0.1):
@@ -76,10 +76,9 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
         "rounds": 1,
         "data": {"path": str(digits)},
         "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 20},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "aggregation": {"security": channel},
-        "privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "model": model},
+        "privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "trust": model},
     }
     job = Job.read(write_job(tmp_path / "job.toml", table))
     warned = any(UNCOVERED in one for one in warnings_of(job, job.privacy))
@@ -110,7 +109,7 @@ def distributed(channel: str, participation: dict[str, Any]) -> Job:
     return checked(
         {
             "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax"},
-            "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+            "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
             "aggregation": {"security": channel},
             "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "trust": "distributed"},
             "participation": participation,

@@ -29,8 +29,7 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "seed": 5,
         "data": {"path": str(folder)},
         "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "sweep": sweep,
     }
 

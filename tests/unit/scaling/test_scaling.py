@@ -95,7 +95,7 @@ def test_srun_within_an_allocation(tmp_path: Path) -> None:
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     table = {
         "name": "t", "rounds": 3, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20}, "client_optimizer": {"learning_rate": 0.1},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "participation": {"clients_per_round": 4},
     }  # fmt: skip
     return write_job(tmp_path / "job.toml", table)
