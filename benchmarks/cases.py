@@ -33,10 +33,7 @@ def columns(algorithm: str, batch: int, *more: str) -> Case:
     return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
 
 
-STATES = (
-    '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}',
-    "--set=client_optimizer={learning_rate=0.1}",
-)
+STATES = '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}'
 
 
 def sampled(*change: str) -> Case:
@@ -89,7 +86,7 @@ CASES = {
     "hyfdca": cells("grid", 5e-4),
     "hyfdca-text": cells("text", 5e-6),
     "clients": sampled(),
-    "clients-states": sampled(*STATES),
+    "clients-states": sampled(STATES),
     "alg3-b100": columns("alg3", 100),
     "alg4-b100": columns("alg4", 100),
 }  # fmt: skip

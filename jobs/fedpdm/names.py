@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.reproduction.runs import CLIENT_RATE, decaying
-from mpifed.run.best import toml_text
-
 JOBS = Path(__file__).parent
 KINDS = ("paper", "rigorous")  # whose accounting; the paper's goes with its loss (25), the rigorous one with softmax
 METHODS = ("fedpdm", "fedavg", "fedprox", "scaffold")
@@ -50,5 +47,5 @@ def changes(kind: str, method: str, level: str) -> dict[str, list[str]]:
         if level == "none":
             found["rule"] = ["algorithm.local_steps=20", "algorithm.tolerance=0.01"]
     elif method in TUNED:
-        found["by-rho"] = [f"{CLIENT_RATE}={toml_text(decaying(1 / RHO, 0.5))}"]
+        found["by-rho"] = [f"client_optimizer.learning_rate={{initial = {1 / RHO}, exponent = 0.5}}"]
     return found

@@ -31,8 +31,10 @@ TUNE_ROUNDS = 100
 CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and their weights
 
 # what a sweep tries, by method
-RATES = [runs.decaying(a, 0.5, b) for a, b in ((1.0, 1.0), (10.0, 1.0), (100.0, 10.0), (1000.0, 100.0))]
-AVERAGED = {runs.CLIENT_RATE: RATES, "algorithm.local_steps": [3, 10, 50]}
+RATES = [
+    {"initial": a, "exponent": 0.5, "offset": b} for a, b in ((1.0, 1.0), (10.0, 1.0), (100.0, 10.0), (1000.0, 100.0))
+]
+AVERAGED = {"client_optimizer.learning_rate": RATES, "algorithm.local_steps": [3, 10, 50]}
 SEARCHED: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "hyfdca": {"algorithm.inner": [1, 3, 10, 30, 100, 300, 1000]},
     "fedavg": AVERAGED,
@@ -145,7 +147,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
                 optima[setting.data] = best_of(folder, job["model"]["l2"], kept)
             network = SimulatedNetworkTable(
-                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["simulated_network"]
+                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"]
             )
             curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from mpifed.run.best import FAILED, toml_text
+from mpifed.run.best import FAILED
 from mpifed.run.command import How, run_command
 from mpifed.run.config import read_table
 from mpifed.run.history import read_json
 from mpifed.run.sweep import FINISHED
 
 GRID_SEED = 1001  # of every search, and of nothing that is reported
-CLIENT_RATE, SERVER_RATE = "client_optimizer.learning_rate", "server_optimizer.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,9 @@ class Plan:
     def search(self, name: str, axes: Mapping[str, Sequence[Any]], kind: str = "grid") -> Path:
         """The folder of a grid over some settings of a job, one seed."""
         folder = self.out / kind / name
-        grid = [f'sweep."{key}"={toml_text(list(values))}' for key, values in axes.items()]
+        grid = [f'sweep."{key}"={list(values)}' for key, values in axes.items()]
         self.run(name, folder, self.rounds, self.rounds, [f"seed={GRID_SEED}", *grid], 1)
         return folder
-
-
-def decaying(initial: float, exponent: float, offset: float = 0.0) -> dict[str, float]:
-    """The learning rate initial / (offset + t^exponent), as a job has it."""
-    return {"initial": initial, "exponent": exponent} | ({"offset": offset} if offset else {})
 
 
 def done(folder: Path, points: int, rounds: int) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from jobs.reproduction import runs
 from jobs.ssca import figures, report
-from jobs.ssca.results import Curve, rate_of, read_curve, step_of, tuned
-from mpifed.run.best import select, toml_text
+from jobs.ssca.results import Curve, read_curve, step_of, tuned
+from mpifed.run.best import select
 
 JOBS = Path(__file__).parent
 EARLY = 30  # rounds measured every 10; the later ones every 50
@@ -44,6 +44,11 @@ SMALL = grid_of((0.3, 1.0, 3.0), (0.0, 0.2, HELD))
 LARGE = grid_of((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD))
 
 
+def rate_key(name: str) -> str:
+    """Who takes a baseline's steps: the clients, and with columns the server."""
+    return f"{'server' if name.startswith('vertical') else 'client'}_optimizer.learning_rate"
+
+
 @dataclass(frozen=True)
 class Plan(runs.Plan):
     """With the grid over the step of the SGD baselines."""
@@ -54,14 +59,14 @@ class Plan(runs.Plan):
     def curve(self, name: str, step: Step | None = None) -> Path:
         """The folder of a job's runs to the end, densely measured at their beginning."""
         folder = self.out / (name if step is None else f"{name}-{step[0]:g}-{step[1]:g}")
-        changes = [] if step is None else [f"{rate_of(name)}={toml_text(runs.decaying(*step))}"]
+        changes = [] if step is None else [f"{rate_key(name)}={{initial = {step[0]}, exponent = {step[1]}}}"]
         self.run(name, folder, min(EARLY, self.rounds), 10, changes, self.seeds)
         self.run(name, folder, self.rounds, 50, changes, self.seeds)
         return folder
 
     def steps(self, name: str) -> Path:
         """The folder of the grid over a baseline's step."""
-        return self.search(name, {rate_of(name): [runs.decaying(*step) for step in self.grid]})
+        return self.search(name, {rate_key(name): [{"initial": a, "exponent": alpha} for a, alpha in self.grid]})
 
     def tradeoff(self, name: str) -> Path:
         """The folder of a sweep of Figure 4, a single seed."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.reproduction import runs as reproduction
 from jobs.reproduction.results import Floats, place, read_runs
 from mpifed.run.best import read_points
 
@@ -23,7 +22,7 @@ class Curve(NamedTuple):
     accuracy: Floats  # [seeds, T] on the test data
     norm: Floats  # [seeds, T] ||w||^2
     limit: float | None  # U
-    l2: float  # lambda
+    penalty: float  # lambda
     residual: Floats  # [seeds] of the last round's KKT certificate; NaN where there is none
 
     @property
@@ -47,24 +46,19 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     if runs is None:
         return None
     job = runs.job
-    limits, l2 = [one["limit"] for one in job.get("constraint", [])], job["model"].get("l2", 0.0)
+    limits, penalty = [one["limit"] for one in job.get("constraint", [])], job["model"].get("l2", 0.0)
     cost, objective = runs.columns["train_loss"], runs.columns["objective"]
     if job["minimize"]["name"] == "norm":
         norm = objective
     else:
-        norm = (objective - cost) / l2 if l2 else np.full_like(cost, np.nan)
+        norm = (objective - cost) / penalty if penalty else np.full_like(cost, np.nan)
     accuracy = runs.columns["test_accuracy"]
-    return Curve(name, runs.rounds, cost, accuracy, norm, (*limits, None)[0], l2, runs.last("kkt_residual"))
-
-
-def rate_of(name: str) -> str:
-    """The learning rate of a baseline's job: with data split by columns the server takes the step."""
-    return reproduction.SERVER_RATE if name.startswith("vertical-sgd") else reproduction.CLIENT_RATE
+    return Curve(name, runs.rounds, cost, accuracy, norm, (*limits, None)[0], penalty, runs.last("kkt_residual"))
 
 
 def step_of(settings: Mapping[str, Any]) -> tuple[float, float]:
-    """(a, alpha) of a point of a grid over learning rates a / t^alpha."""
-    (rate,) = (value for key, value in settings.items() if key in (reproduction.CLIENT_RATE, reproduction.SERVER_RATE))
+    """[a, alpha] of a point of a search over learning rates a / t^alpha."""
+    (rate,) = (value for key, value in settings.items() if key.endswith("_optimizer.learning_rate"))
     return float(rate["initial"]), float(rate["exponent"])
 
 
@@ -72,7 +66,7 @@ def tuned(grid: Path, decay: float) -> tuple[float, float] | None:
     """The best step [a, alpha] of a grid among those with one alpha."""
     costs = {}
     for point in read_points(grid):
-        step = step_of(point.settings)
-        if step[1] == decay and point.finished and "train_loss" in point.numbers():
-            costs[step] = point.numbers()["train_loss"]
+        a, alpha = step_of(point.settings)
+        if alpha == decay and point.finished and "train_loss" in point.numbers():
+            costs[float(a), float(alpha)] = point.numbers()["train_loss"]
     return min(costs, key=costs.__getitem__) if costs else None

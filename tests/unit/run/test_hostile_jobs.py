@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_in_python import as_in_a_file, checked
+from jobs_in_python import checked
 from test_config import complaints, table
 
 from mpifed.core.errors import UsageError
@@ -60,13 +60,13 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         ({"model": {"name": "softmax", "l2": datetime.time(1)}}, "[model] l2 = 01:00:00: is a date"),
         ({"aggregation": {"allow": NESTED}},
         "[aggregation] allow: has more than 16 tables and lists within each other"),
-        ({"model": {"name": "softmax", "l2": 3.5e38}}, "[model] l2 = 3.5e+38: Input should be less than"),
+        ({"model": {"name": "softmax", "l2": 3.5e38}}, "l2 = 3.5e+38: Input should be less than"),
         ({"model": {"name": "softmax", "l2": float("nan")}}, "[model] l2 = NaN: "),
         ({"model": {"name": "mlp", "hidden": 10**12}}, "[model] hidden = 1000000000000: Input should be"),
         ({"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1e308}}},
         "[client_optimizer] learning_rate = 1e+308: "),
-        ({"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.9, 2000.0], "gamma": [0.9, 0.35]}}, "[algorithm] rho.1 = 2000.0: "),
-        ({"algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 10**12}}, "] local_steps"),
+        ({"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}}, "[client_optimizer] learning_rate.exponent = 2000.0: "),
+        ({"algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 10**12, "client_optimizer": {"learning_rate": 0.1}}}, "] local_steps"),
         ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: Input should be less"),
         ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
         ({"record": {"evaluate_every": 2**62}}, "[record] evaluate_every = 4611686018427387904: Input should be less"),
@@ -142,7 +142,7 @@ def test_keys_of_a_sweep_that_are_none(key: str) -> None:
 def test_grids_are_counted_before_they_are_made(grid: dict[str, Any], said: str) -> None:
     begin = time.monotonic()
     with pytest.raises(UsageError) as caught:
-        points(as_in_a_file(table(sweep=grid)), "my.toml")
+        points(table(sweep=grid), "my.toml")
     assert said in str(caught.value)
     assert time.monotonic() - begin < 1
 
@@ -150,10 +150,10 @@ def test_grids_are_counted_before_they_are_made(grid: dict[str, Any], said: str)
 def test_a_grid_may_be_as_large_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "MOST", 4)
     for grid in ({"seeds": 4}, {"rounds": [1, 2], "seeds": 2}):
-        assert len(points(as_in_a_file(table(sweep=grid)), "my.toml")) == 4
+        assert len(points(table(sweep=grid), "my.toml")) == 4
     for grid in ({"seeds": 5}, {"rounds": [1, 2, 3, 4, 5]}):
         with pytest.raises(UsageError, match=r"from 1 to 4|and may have 4"):
-            points(as_in_a_file(table(sweep=grid)), "my.toml")
+            points(table(sweep=grid), "my.toml")
 
 
 def test_tables_within_tables_have_an_end() -> None:
@@ -176,4 +176,4 @@ def test_a_seed_that_is_none_is_told_of_with_a_sweep_too() -> None:
 
 def test_the_points_of_a_sweep_have_names_of_folders() -> None:
     with pytest.raises(UsageError, match="must be the name of one folder"):
-        points(as_in_a_file(table(sweep={"name": ["a", "../b"]})), "my.toml")
+        points(table(sweep={"name": ["a", "../b"]}), "my.toml")

@@ -37,7 +37,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "fedprox": {"client_optimizer": STEP, "mu": 0.7},
     "scaffold": {"client_optimizer": STEP, "server_optimizer": ServerSGD(0.8)},
     "fedpdm": {"client_optimizer": STEP, "rho": 2.0},
-    "ssca": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
+    "ssca-horizontal": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
 }
 
 
@@ -50,12 +50,12 @@ class Heard:
         self.row = row  # among all rows
 
 
-def played(name: str, shard: Any, rounds: int, **more: Any) -> tuple[Any, list[list[Heard]]]:
+def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> tuple[Any, list[list[Heard]]]:
     """(algorithm, what each client sent in each round), the server going on by itself."""
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
-    kind: Any = SSCAHorizontal if name == "ssca" else ALGORITHMS[name]
-    one: Any = kind(problem, **{"batch_size": 1, **HYPER[name], **more})
+    kind = SSCAHorizontal if name == "ssca-horizontal" else ALGORITHMS[name]
+    one: Any = kind(problem, batch_size=batch, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
@@ -65,7 +65,7 @@ def played(name: str, shard: Any, rounds: int, **more: Any) -> tuple[Any, list[l
         now = everybody._replace(index=index)
         question = exchange.ask(server, now)
         states, answer = exchange.answer(states, question, block, now)
-        rows = block.draw(now, "minibatch", one.batch_size)
+        rows = block.draw(now, "minibatch", batch)
         sent = [
             Heard(question, map_leaves(lambda leaf, i=i: leaf[i], answer.value), answer.weight[i], start + rows[i, 0])
             for i, start in enumerate((0, COUNTS[0]))
@@ -129,14 +129,14 @@ def test_a_step_of_fedpdm(array_shard: Any) -> None:
 
 
 def test_statistics_of_ssca(array_shard: Any) -> None:
-    one, heard = played("ssca", array_shard, rounds=3)
+    one, heard = played("ssca-horizontal", array_shard, rounds=3)
     for sent in heard:
         for upload in sent:
             check(one, upload, of_statistics(upload.value.gradient, upload.weight))
 
 
 def test_recursive_statistics_keep_the_direction(array_shard: Any) -> None:
-    _, heard = played("ssca", array_shard, rounds=3, variance_reduction="recursive")
+    _, heard = played("ssca-horizontal", array_shard, rounds=3, variance_reduction="recursive")
     for sent in heard:
         for upload in sent:
             along, rank_one = direction(of_statistics(upload.value.gradient, upload.weight).first)
