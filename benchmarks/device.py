@@ -62,7 +62,9 @@ class Case(NamedTuple):
 CASES = {
     "ssca": Case("rows", {"name": "ssca", "batch_size": BATCH} | STEP, NETWORK),
     "fedpdm": Case(
-        "rows", {"name": "fedpdm", "batch_size": BATCH, "rho": 2.0, "local_steps": STEPS}, NETWORK,
+        "rows",
+        {"name": "fedpdm", "batch_size": BATCH, "rho": 2.0, "local_steps": STEPS},
+        NETWORK,
         {"learning_rate": 0.5},
     ),
     "hyfdca": Case("cells", {"name": "hyfdca", "rule": "line-search"}, {"name": "hinge", "l2": 1e-4}),

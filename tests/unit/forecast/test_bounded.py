@@ -22,7 +22,8 @@ def shown(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Calla
     """shown(*changes): the forecast of a small job that is changed so, within the limit."""
     table = {
         "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1}}, "record": {"evaluate_every": 3},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1}},
+        "record": {"evaluate_every": 3},
     }  # fmt: skip
     job = write_job(tmp_path / "job.toml", table)
 
