@@ -13,8 +13,9 @@ The score has no intercept: let the data be of `--scale minmax`, or have a colum
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mpifed.core.record import Array, Record
 from mpifed.maths.arrays import sigmoid
-from mpifed.maths.objectives import Logistic, Slope
+from mpifed.maths.objectives import Logistic, Objective, Slope
 from mpifed.maths.terms import Sampled
 
 
@@ -22,15 +23,17 @@ from mpifed.maths.terms import Sampled
 class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the job; Sampled has `classes`
     nonnegative: ClassVar[bool] = True  # so that a limit <= 0 is refused
 
-    def loss(self, objective, head, scores, y):  # [..., s] of each sample; the constraint is their mean
+    # [..., s] of each sample; the constraint is their mean
+    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
         return sigmoid(scores[..., 0])  # the probability of class 1
 
-    def slope(self, objective, head, scores, y, weights):  # of the weighted sum
+    # of the weighted sum
+    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
         rate = self.loss(objective, head, scores, y)
         down = weights * rate * (1 - rate)
         return Slope(rate, head=(), scores=down[..., None].astype(scores.dtype))
 
-    def check(self, objective, outputs):  # what does not fit, in words
+    def check(self, objective: Objective, outputs: int) -> list[str]:  # what does not fit, in words
         wrong = super().check(objective, outputs)
         if not isinstance(objective, Logistic):
             wrong.append('PositiveRate: is for one score; take [model] name = "logistic"')

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
+from mpifed.core.algorithm import Algorithm
+
 _WHERE = {
     "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
@@ -20,12 +22,12 @@ _WHERE = {
 }
 
 
-class _Algorithms(Mapping[str, type]):
+class _Algorithms(Mapping[str, type[Algorithm]]):
     """Classes by name, each imported when asked for: a run needs one of them."""
 
-    def __getitem__(self, name: str) -> type:
+    def __getitem__(self, name: str) -> type[Algorithm]:
         module, _, attribute = _WHERE[name].partition(".")
-        found: type = getattr(import_module(f"{__name__}.{module}"), attribute)
+        found: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), attribute)
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -35,4 +37,4 @@ class _Algorithms(Mapping[str, type]):
         return len(_WHERE)
 
 
-ALGORITHMS: Mapping[str, type] = _Algorithms()
+ALGORITHMS: Mapping[str, type[Algorithm]] = _Algorithms()

@@ -38,9 +38,9 @@ from mpifed.algorithms.hybrid import (
     told_rows,
     trust_of_duals,
 )
-from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hybrid_measures import Grid, measured_products
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.exchange import Exchange, Field, ToClients, ToServer
 from mpifed.core.record import Array, index
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
@@ -104,7 +104,7 @@ class Plane(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(Grid):
     """Each round the clients hear scores where the planes are least, and the server hears of a search and a plane.
 
     1. `products`: the clients hear x.w at the minimizer of the planes, unless they have whole rows.
@@ -117,12 +117,11 @@ class Bundle:
     primal : X'u travels "sealed" in the job's channel, or in the "clear", as w does
     """
 
-    default_channel: ClassVar[str] = "encrypted"
+    default_security: ClassVar[str] = "encrypted"
     needs_everybody: ClassVar[bool] = True
     why_everybody: ClassVar[str] = "a plane is a sum over all samples"
     certifies_gap: ClassVar[bool] = True
 
-    problem: Problem
     planes: Annotated[int, Gt(1), Le(10**4)] = 30
     mix: Annotated[float, Gt(0), Le(1)] = 0.1
     primal: Literal["clear", "sealed"] = "sealed"
@@ -150,16 +149,6 @@ class Bundle:
             self.absorb_plane, private=self.primal == "sealed",
         )  # fmt: skip
         return (search, planes) if self.whole else (products, search, planes)
-
-    @property
-    def setup(self) -> tuple[()]:
-        """Nothing."""
-        return ()
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Losses, and the gap to the planes' bound."""
-        return measures_of_cells(self)
 
     def check(self) -> list[str]:
         """A loss with a conjugate, and a penalty."""

@@ -135,8 +135,7 @@ def is_convex(problem: Problem) -> bool:
         return False
     if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.l2 < 0):
         return False
-    own = getattr(problem.objective, "convex", False)
-    return all(isinstance(term, Norm) or (own and getattr(term, "convex", False)) for term in _all_terms(problem))
+    return all(isinstance(term, Norm) or (problem.objective.convex and term.convex) for term in _all_terms(problem))
 
 
 def strong_convexity(problem: Problem) -> Floats:

@@ -16,10 +16,10 @@ from annotated_types import Gt, Le
 
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
-from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hybrid_measures import Grid, measured_products, measures_of_cells
 from mpifed.algorithms.local import wrong_draw
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.exchange import Field, Measure, ToServer
 from mpifed.core.record import Array, Record, in_memory
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
@@ -58,7 +58,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoCoA:
+class CoCoA(Grid):
     """Each client improves its own alpha on a model of the dual, (9), by passes of coordinate ascent.
 
     K in the paper is the number of clients who are asked in a round, H is `local_epochs` passes over a client's rows,
@@ -73,15 +73,9 @@ class CoCoA:
     """
 
     certifies_gap: ClassVar[bool] = True
-    problem: Problem
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
     sigma: Size | None = None
     local_epochs: Repeats = 1
-
-    @property
-    def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

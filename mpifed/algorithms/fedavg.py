@@ -38,7 +38,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
-from mpifed.core.exchange import Problem, ToServer
+from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -86,7 +86,6 @@ class FedAvg(Rows):
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
-    problem: Problem
     batch_size: Count
     client_optimizer: SGD
     server_optimizer: ServerSGD = AVERAGE

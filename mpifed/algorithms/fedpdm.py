@@ -37,7 +37,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
-from mpifed.core.exchange import Measure, Problem, ToServer
+from mpifed.core.exchange import Measure, ToServer
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -90,7 +90,6 @@ class FedPDM(Rows):
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
-    problem: Problem
     batch_size: Count
     client_optimizer: SGD
     rho: Size

@@ -65,7 +65,7 @@ def wrong_functions(problem: Problem) -> list[str]:
     wrong = [f"[minimize] {line}" for line in objective_term(problem).check(problem.objective, problem.outputs)]
     for m, one in enumerate(problem.constraints, 1):
         wrong += [f"[constraint {m}] {line}" for line in one.term.check(problem.objective, problem.outputs)]
-        never = getattr(one.term, "nonnegative", False) and getattr(problem.objective, "nonnegative", True)
+        never = one.term.nonnegative and problem.objective.nonnegative
         if never and one.aim <= 0:
             wrong.append(
                 f"[constraint {m}] limit - margin = {one.aim:g}: the function is never below zero, so no model can "

@@ -11,9 +11,10 @@ import numpy as np
 
 from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels, sampled, slopes, tally, terms
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Algorithm, Columns, Field, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import Columns, Field, Measure, Problem, ToServer, fields_like
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Parameters
@@ -28,28 +29,13 @@ class Weighted(NamedTuple):
     weight: Array  # [n] its number of rows relative to the mean client
 
 
-class Rows:
-    """What algorithms for rows share unless they say otherwise: clients keep nothing, the server has a `model`."""
-
-    @property
-    def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
+class Rows(Algorithm):
+    """The base of algorithms for data split by rows: losses, constraints and certificates are measured."""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Training loss and objective; gradient norm."""
-        algorithm: Any = self
-        return measures_of_rows(algorithm)
-
-    def start_clients(self, block: Block, now: Round) -> Any:
-        """Nothing."""
-        return ()
-
-    def model(self, server: Any) -> Parameters:
-        """The server's."""
-        found: Parameters = server.model
-        return found
+        return measures_of_rows(self)
 
 
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
@@ -152,9 +138,12 @@ class Evaluation(NamedTuple):
 
 def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:
     """Columns of the history: losses, objective, constraints, and the algorithm's own."""
-    own: Columns = getattr(algorithm, "report", lambda server: {})(server)
     measured = report_levels(algorithm.problem, algorithm.model(server), found.tally)
-    return {**measured, **own, **measured}  # what decides whether a limit is met is measured, whatever else is told
+    return {
+        **measured,
+        **algorithm.report(server),
+        **measured,
+    }
 
 
 def reported_certificate(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:

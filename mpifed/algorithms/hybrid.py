@@ -201,7 +201,7 @@ def check_duals(problem: Problem) -> list[str]:
     """What algorithms that work on the dual problem ask besides."""
     objective, wrong = problem.objective, check_cells(problem)
     kind = type(objective).__name__
-    if getattr(objective, "dual", None) is None:
+    if objective.dual is None:
         wrong.append(
             f"[model] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
         )

@@ -15,12 +15,12 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.hybrid import own_part, placed_by_columns
-from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hybrid_measures import Grid, measured_products
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import at_holders, check_own_scores, column_holdings, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.exchange import Field, ToServer
 from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -50,7 +50,7 @@ class Changes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HybridFedAvg:
+class HybridFedAvg(Grid):
     """Every round the clients present take local SGD steps in their own columns, and the server averages overlaps.
 
     A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
@@ -65,17 +65,11 @@ class HybridFedAvg:
     With data split by rows both are FedAvg.
     """
 
-    problem: Problem
     batch_size: Count
     client_optimizer: SGD
     local_steps: Repeats | None = None
     local_epochs: Repeats | None = None
     combine: Literal["overlaps", "feature-blocks"] = "overlaps"
-
-    @property
-    def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -85,11 +79,6 @@ class HybridFedAvg:
         fields = Changes(Field(shape, 2.0**-40 * heaviest, 2.0**10 * heaviest, columns=0))
         told = ("model.first",)
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=told),)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Training loss and objective."""
-        return measures_of_cells(self)
 
     @property
     def local(self) -> LocalSteps:
@@ -108,10 +97,6 @@ class HybridFedAvg:
     def start_server(self, now: Round) -> Server:
         """The objective's initial model."""
         return Server(start_model(self.problem, now), np.int64(0))
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Nothing."""
-        return ()
 
     def ask(self, server: Server, now: Round) -> Question:
         """The model and the learning rate."""

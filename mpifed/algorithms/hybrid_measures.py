@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from mpifed.algorithms.hybrid import (
     told_rows,
     unpadded,
 )
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Columns, Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.exchange import Columns, Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, Record, index
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
@@ -76,6 +77,17 @@ class Model(NamedTuple):
     asked: Asked
     sums: Record  # Sums
     primal: Record  # Primal, or ()
+
+
+class Grid(Algorithm):
+    """The base of algorithms for cells: losses are measured. Models have no intercepts."""
+
+    intercepts: ClassVar[bool] = False
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Losses over all rows."""
+        return measures_of_cells(self)
 
 
 def measures_of_cells(
@@ -182,8 +194,7 @@ def _reported(algorithm: Algorithm, server: Any, measured: Model, first: Any) ->
     model = Parameters(measured.asked.first, measured.asked.head)
     loss = float(total.loss) / problem.samples
     columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
-    own: dict[str, float] = getattr(algorithm, "report", lambda server: {})(server)
-    columns |= own
+    columns |= algorithm.report(server)
     if isinstance(primal, Primal):
         w = primal.pulled.astype(np.float64) / lambda_n(problem)
         columns["dual"] = dual_value(problem.objective.l2, w, float(total.conjugate), problem.samples)

@@ -35,7 +35,7 @@ from mpifed.algorithms.hybrid import (
     trust_of_duals,
     unpadded,
 )
-from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hybrid_measures import Grid, measured_products, measures_of_cells
 from mpifed.algorithms.hyfdca_checks import wrong_settings
 from mpifed.algorithms.hyfdca_local import Clients, Local, Question
 from mpifed.algorithms.hyfdca_rules import (
@@ -50,7 +50,7 @@ from mpifed.algorithms.hyfdca_rules import (
 )
 from mpifed.algorithms.hyfdca_setup import Norms, Power
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
+from mpifed.core.exchange import Exchange, Field, Measure, ToClients, ToServer
 from mpifed.core.record import Array, Record
 from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
@@ -84,7 +84,7 @@ class Primal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HyFDCA:
+class HyFDCA(Grid):
     """Algorithm 1: local dual steps from secure inner products, averaged; the server hears X'alpha alone.
 
     Before the first round the clients may hear the norms of their samples, and the server X'Xv of some vectors v.
@@ -114,13 +114,12 @@ class HyFDCA:
         paper. When absent the first where all take part, else the second
     """
 
-    default_channel: ClassVar[str] = "encrypted"
+    default_security: ClassVar[str] = "encrypted"
     why_everybody: ClassVar[str] = "its sums are of all of them"
     why_no_gap: ClassVar[str] = (
         'rule "paper" leaves it large while the model is good already; take rule = "damped", "line-search" or '
         '"accelerated"'
     )
-    problem: Problem
     rule: Rule = "line-search"
     inner: Count | None = None
     sigma: Size | None = None

@@ -15,12 +15,12 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
-from mpifed.algorithms.hybrid_measures import measured_products, measures_of_cells
+from mpifed.algorithms.hybrid_measures import Grid, measured_products
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.exchange import Field, ToServer
 from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HyFEM:
+class HyFEM(Grid):
     """Every client keeps a model of its own columns, drawn towards the server's, which is the mean of them all.
 
     # differs from the paper: of its formulation, which is made for networks with embeddings to be matched, this is what
@@ -73,7 +73,6 @@ class HyFEM:
     The learning rate as for `HybridFedAvg`.
     """
 
-    problem: Problem
     batch_size: Count
     client_optimizer: SGD
     local_steps: Repeats | None = None
@@ -81,21 +80,11 @@ class HyFEM:
     mu: Weight = field(kw_only=True)
 
     @property
-    def setup(self) -> tuple[ToServer, ...]:
-        """Nothing."""
-        return ()
-
-    @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """The server hears the sum of all clients' w_k, in the columns of each."""
         fields, told = Answer(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
         stale = "models"
         return (ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=told, stale=stale),)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Training loss and objective of w_0."""
-        return measures_of_cells(self)
 
     @property
     def local(self) -> LocalSteps:
@@ -145,10 +134,6 @@ class HyFEM:
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
         return Server(Parameters(first, ()), server.steps + 1, known)
-
-    def model(self, server: Server) -> Parameters:
-        """w_0."""
-        return server.model
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """In a client's first round, which begins where all do, the mean gradient in its columns."""

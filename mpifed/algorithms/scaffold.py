@@ -36,7 +36,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
-from mpifed.core.exchange import Problem, ToServer
+from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -75,7 +75,6 @@ class Scaffold(Rows):
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
-    problem: Problem
     batch_size: Count
     client_optimizer: SGD
     server_optimizer: ServerSGD = AVERAGE

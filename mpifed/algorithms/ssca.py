@@ -20,7 +20,7 @@ from mpifed.algorithms.margins import start_margins, steer
 from mpifed.algorithms.slack_costs import after_round, largest, next_costs, start_costs
 from mpifed.algorithms.ssca_remarks import against_noise, courses_of, remark
 from mpifed.algorithms.ssca_subproblem import quadratics, solve
-from mpifed.core.exchange import Problem
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.record import Array, Record, map_leaves, on_host
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Count, Repeats, Size
@@ -54,7 +54,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SSCA:
+class SSCA(Algorithm):
     """Algorithms 1-4: hyper-parameters, and everything that the server does.
 
     The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
@@ -71,7 +71,6 @@ class SSCA:
     # differs from the paper: an addition.
     """
 
-    problem: Problem
     batch_size: Count
     rho: StepSize
     gamma: StepSize
@@ -268,10 +267,6 @@ class SSCA:
         )
 
     # --- what is told of the state ----------------------------------------------------------------------------------
-
-    def model(self, server: Server) -> Parameters:
-        """w_t."""
-        return server.model
 
     def report(self, server: Server) -> dict[str, float]:
         """Columns of the history: multipliers, and ||s|| of the last convex problem."""

@@ -40,8 +40,9 @@ from mpifed.algorithms.horizontal import (
     reported_levels,
     tally_fields,
 )
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
+from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
 from mpifed.core.record import Array, Record, in_memory, index, map_leaves, namespace
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
@@ -275,13 +276,15 @@ def _for_each(record: Record, clients: int) -> Record:
     return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
 
 
-class Columns:
-    """What algorithms for columns share: `label_holder` and `head_client`, and that clients keep nothing."""
+class Columns(Algorithm):
+    """The base of algorithms for data split by columns; its subclasses have the fields `label_holder`, `head_client`.
+
+    They need everybody: without one client there are no scores.
+    """
 
     label_holder: int | None
     head_client: int | None
 
-    # without one client there are no scores
     needs_everybody = True
 
     @property
@@ -292,12 +295,7 @@ class Columns:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Losses, constraints and the certificate."""
-        algorithm: Any = self
-        return measures_of_columns(algorithm, self.label_holder, self.sender)
-
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        """Nothing."""
-        return ()
+        return measures_of_columns(self, self.label_holder, self.sender)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """What a pass over rows does."""
@@ -326,12 +324,6 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
         wrong.append(
             f"[algorithm] head_client = {head_client}: without labels it cannot know the head's gradient; leave it "
             f"out, or give it label_holder = {holder}"
-        )
-    missing = [name for name in ("scores", "pull", "slope") if not callable(getattr(problem.objective, name, None))]
-    if missing:
-        wrong.append(
-            f"[model] name: {type(problem.objective).__name__} has no {', '.join(missing)}: data split by columns "
-            "need scores that are linear in the features; derive it from mpifed.maths.objectives.Linear"
         )
     return wrong
 

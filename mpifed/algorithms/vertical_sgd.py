@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from mpifed.algorithms.horizontal import start_model
 from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
-from mpifed.core.exchange import Exchange, Problem
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, Record, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -37,7 +37,6 @@ class VerticalSGD(Columns):
     `label_holder` and `head_client` as in `SSCAVertical`.
     """
 
-    problem: Problem
     batch_size: Count
     server_optimizer: SGD
     label_holder: Annotated[int, Ge(0)] | None = None
@@ -47,11 +46,6 @@ class VerticalSGD(Columns):
     def exchanges(self) -> tuple[Exchange, ...]:
         """The clients hear the sum of the scores; the server hears gradients."""
         return Pass(self.problem, self.batch_size, self.label_holder, self.sender).exchanges(self.ask, self.absorb)
-
-    @property
-    def setup(self) -> tuple[()]:
-        """Nothing."""
-        return ()
 
     def check(self) -> list[str]:
         """The split and the batch must fit the data."""
@@ -87,7 +81,3 @@ class VerticalSGD(Columns):
             slope = velocity
         model = map_leaves(lambda w, d: w - d * w.dtype.type(step), server.model, slope)
         return Server(model, server.steps + 1, velocity)
-
-    def model(self, server: Server) -> Parameters:
-        """The model as it stands."""
-        return server.model

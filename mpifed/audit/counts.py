@@ -109,7 +109,7 @@ def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: 
 def paper_count(stage: Stage, exchange: Exchange, party: str, rows: int, sides: list[Side]) -> str:
     """The count of arXiv:2104.06011 in its letters, for its own algorithms on its network."""
     problem, name = stage.algorithm.problem, stage.job.algorithm["name"]
-    if name != "ssca" or not hasattr(problem.objective, "hidden"):
+    if name != "ssca" or problem.objective.hidden is None:
         return ""
     J, L, K, M = problem.objective.hidden, problem.outputs, problem.features, len(problem.constraints)
     d = J * (K + L)

@@ -24,7 +24,6 @@ from mpifed.core.reveals import (
     MeanGradient,
     Received,
     Revealed,
-    Reveals,
     ScoreDerivatives,
     function_of,
 )
@@ -177,8 +176,6 @@ class Reader:
             when the method fails, or what it gives has no shapes that fit.
         """
         algorithm = self.stage.algorithm
-        if not isinstance(algorithm, Reveals):
-            return []
         name = f'{type(algorithm).__name__}.reveals of {_whose(received)} to "{received.exchange.name}"'
         try:
             found = list(algorithm.reveals(_read_only(received)))
@@ -214,7 +211,7 @@ class Reader:
     @property
     def by_word(self) -> str:
         """What to add to a sentence about answers that is taken from the algorithm."""
-        return ", as the algorithm says" if isinstance(self.stage.algorithm, Reveals) else ""
+        return ", as the algorithm says" if self.stage.algorithm.explains_answers() else ""
 
     @cached_property
     def beside(self) -> list[Exchange]:

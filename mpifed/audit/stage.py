@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Algorithm, Exchange, Measure, States, ToClients, ToServer, play
+from mpifed.core.exchange import Exchange, Measure, States, ToClients, ToServer, play
 from mpifed.core.holdings import Cells
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster

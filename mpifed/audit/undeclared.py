@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.algorithms.revealed import of_step, wide
 from mpifed.audit.reader import Reader
 from mpifed.core.record import Array, bare_leaves, leaves, map_leaves, unflat, zeros
-from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Reveals
+from mpifed.core.reveals import InnerProducts, MeanGradient, Received
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 PADDING = 8  # numbers before or behind those of a model, in a vector of all of them
@@ -23,8 +23,8 @@ Leaves = list[tuple[str, Any]]
 def remarks(reader: Reader) -> Iterator[str]:
     """Whom the algorithm's paper trusts; and what was tried of answers of which the algorithm says nothing."""
     stage = reader.stage
-    yield from getattr(stage.algorithm, "trust", lambda plain: [])(stage.transcript.channel == "plain")
-    says = isinstance(stage.algorithm, Reveals)
+    yield from stage.algorithm.trust(stage.transcript.channel == "plain")
+    says = stage.algorithm.explains_answers()
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
         what = f"they were tried as {', '.join(tried)}" if tried else "nothing in them has a shape that is attacked"

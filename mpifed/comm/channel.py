@@ -146,7 +146,7 @@ class Channel:
 
 def answering(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
     """[N] who answers."""
-    return np.zeros_like(now.present) if getattr(exchange, "silent", False) else now.present
+    return np.zeros_like(now.present) if exchange.silent else now.present
 
 
 def hearing(exchange: Exchange, now: Round) -> NDArray[np.bool_]:

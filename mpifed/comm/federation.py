@@ -198,7 +198,7 @@ class Federation:
                 self._memories[name].last[client] = numbers
         for line in self._lines.values():
             memory = line.memory
-            if memory is None or memory.answered.any() or getattr(line.exchange, "silent", False):
+            if memory is None or memory.answered.any() or line.exchange.silent:
                 continue
             here = np.zeros(self.clients, dtype=np.int64)
             here[list(memory.last)] = 1
@@ -259,7 +259,7 @@ class Federation:
         line, channel = self._line(exchange), self._channel(exchange)
         if channel.recorder is not None:
             channel.recorder.question(line, now, question)
-        fused, start = getattr(exchange, "fused", None), time.perf_counter()
+        fused, start = exchange.fused, time.perf_counter()
         if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
             self.hosted.answer_by_blocks(line, fused, question, now)
         elif fused is not None and not self._settings["exact"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -129,6 +129,8 @@ class ToServer:
     private: bool = True  # travels in the job's channel; if not, in the clear
     stale: str = ""
     returning: bool = False  # only who is back after a round without it takes part
+    hearer: ClassVar[None] = None  # as in `ToClients`, for who looks at any exchange
+    silent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class ToClients:
     stale: str = ""
     returning: bool = False
     silent: bool = False
+    fused: ClassVar[None] = None
 
 
 Exchange: TypeAlias = ToServer | ToClients
@@ -221,41 +224,6 @@ class Problem:
     def weights(self) -> Array:
         """[N] rows of each client relative to the mean client: 1 everywhere when the shards are equal."""
         return self.counts * (self.clients / self.counts.sum())
-
-
-class Algorithm(Protocol):
-    """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field.
-
-    It may have a method `reveals`, which tells the audit what is in answers: see `mpifed.core.reveals`.
-    """
-
-    @property
-    def problem(self) -> Problem:
-        """What is public about the task."""
-
-    @property
-    def exchanges(self) -> tuple[ToServer | ToClients, ...]:
-        """What is played in one round, in this order."""
-
-    @property
-    def setup(self) -> tuple[ToServer | ToClients, ...]:
-        """What is played once before round 0."""
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """What is summed over all rows, off the clock, to be reported."""
-
-    def check(self) -> list[str]:
-        """What does not fit between hyper-parameters and problem, one message each."""
-
-    def start_server(self, now: Round) -> Record:
-        """The server's state before round 0."""
-
-    def start_clients(self, block: Block, now: Round) -> Record:
-        """The clients' states before round 0, leading axis n; () when they keep none."""
-
-    def model(self, server: Record) -> Record:
-        """The model as it stands."""
 
 
 class Summation(Protocol):

@@ -8,9 +8,9 @@ algorithm and no exchange by name. An exchange is recognized by the method that 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, Record
@@ -96,11 +96,3 @@ class AddedNoise(NamedTuple):
 
 
 Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum | AddedNoise
-
-
-@runtime_checkable
-class Reveals(Protocol):
-    """An algorithm that says what answers tell: an optional method of `mpifed.core.exchange.Algorithm`."""
-
-    def reveals(self, received: Received) -> Iterable[Revealed]:
-        """What is in one client's answer, or in the sum that the server hears; nothing where no attack fits it."""

@@ -81,8 +81,8 @@ def line(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
 def _width(stage: Stage) -> Part | None:
     """The hidden cells of a wide network."""
     problem = stage.algorithm.problem
-    hidden = getattr(problem.objective, "hidden", None)
-    if not isinstance(hidden, int) or hidden * stage.data.features <= _WIDE or hidden < 4:
+    hidden = problem.objective.hidden
+    if hidden is None or hidden * stage.data.features <= _WIDE or hidden < 4:
         return None
 
     def of(count: int) -> Stage:

@@ -19,7 +19,8 @@ from threadpoolctl import threadpool_limits
 from mpifed.comm.masking.graph import enough
 from mpifed.comm.placement import place
 from mpifed.comm.sums import make_sum
-from mpifed.core.exchange import Algorithm, Exchange, Field, ToClients
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
 from mpifed.forecast.cost import NOTHING, Cost
@@ -115,7 +116,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "measures": [everybody.exchange(one) for measure in measures for one in measure.exchanges],
         "privacy": outlook(job, stage.algorithm),
         "warnings": [
-            *getattr(stage.algorithm, "warnings", lambda: [])(),
+            *stage.algorithm.warnings(),
             *warnings_of(job, stage.algorithm.problem.privacy, without_epsilon(stage.algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
@@ -275,7 +276,7 @@ class _Asked(NamedTuple):
 
 def _numbers(job: Job, exchange: Exchange) -> str:
     """What is added: of blocks, only where the exchange can give their sums."""
-    by_blocks = job.aggregation.arithmetic == "exact-blocks" and getattr(exchange, "fused", None) is None
+    by_blocks = job.aggregation.arithmetic == "exact-blocks" and exchange.fused is None
     return "exact" if by_blocks else job.aggregation.arithmetic
 
 

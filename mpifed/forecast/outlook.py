@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mpifed.core.exchange import Algorithm
+from mpifed.core.algorithm import Algorithm
 from mpifed.run.calibration import budget_of, spending_of
 from mpifed.run.config import Job
 from mpifed.run.ledger import finite, most_within

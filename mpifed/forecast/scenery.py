@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array
 from mpifed.run.config import Job

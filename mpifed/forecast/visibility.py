@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from mpifed.comm.channel import Protection
 from mpifed.comm.groups import fewest
 from mpifed.comm.places import Place
-from mpifed.core.exchange import Algorithm, Exchange, ToClients
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import bare_leaves
 from mpifed.run.protection import one_key

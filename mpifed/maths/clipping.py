@@ -93,7 +93,7 @@ def _without(X: Any, known: Array) -> Any:
 def clippable(objective: Objective, head: Record) -> list[str]:
     """Why the norms of the samples' gradients cannot be known, one message each; for models with such a head."""
     kind, wrong = type(objective), []
-    own = [name for name in ("scores", "pull") if getattr(kind, name, None) is not getattr(Linear, name)]
+    own = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
     if own:
         wrong.append(
             f"[model] name: {kind.__name__} has {' and '.join(own)} of its own, and clipping needs those of "

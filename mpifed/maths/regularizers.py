@@ -7,9 +7,10 @@ is then gamma / rho (and not gamma rho).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -20,22 +21,24 @@ from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Weight
 
 
-class Regularizer(Protocol):
-    """h of a model.
+class Regularizer(ABC):
+    """h of a model: a frozen dataclass whose fields are the keys of `[regularizer]`, with `value` and `prox`."""
 
-    One whose settings can be wrong together has `check() -> list[str]` too: one message for each, with the name of the
-    table.
-    """
-
+    @abstractmethod
     def value(self, model: Parameters) -> float:
         """h, in float64; infinite where it forbids the model."""
 
+    @abstractmethod
     def prox(self, model: Parameters, step: float) -> Parameters:
         """The minimizer over x of h(x) + ||x - model||^2 / (2 step), in the dtype of the model."""
 
+    def check(self) -> list[str]:
+        """Which of its settings are wrong together, one message each, with the name of the table."""
+        return []
+
 
 @dataclass(frozen=True)
-class L1:
+class L1(Regularizer):
     """weight * sum of |x|, which makes parameters zero.
 
     Biases are left free unless `biases = true`: they are what the head has of one axis. With them inside, a model would
@@ -55,7 +58,7 @@ class L1:
 
 
 @dataclass(frozen=True)
-class ElasticNet:
+class ElasticNet(Regularizer):
     """weight * sum of |x| + square_weight * sum of x^2; biases as in `L1`.
 
     The squares are those of the objective's `penalty`, and may as well stand there: here they enter by the prox, and
@@ -78,7 +81,7 @@ class ElasticNet:
 
 
 @dataclass(frozen=True)
-class GroupL1:
+class GroupL1(Regularizer):
     """weight * sqrt(h) * sum over features of the norm of their h weights: a feature is used, or left out altogether.
 
     A group is a row of the model's `first`, what one feature adds to all h scores. The head belongs to no feature and
@@ -102,7 +105,7 @@ class GroupL1:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Regularizer):
     """low <= x <= high for all parameters, those of the head too: 0 inside, infinite outside."""
 
     low: float = -np.inf
@@ -131,7 +134,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class L0Ball:
+class L0Ball(Regularizer):
     """At most `nonzeros` parameters of the whole model, head and biases among them, are not zero; else h is infinite.
 
     The set is not convex: the prox is the nearest model in it, and one of the nearest where absolute values tie.
@@ -174,7 +177,7 @@ def _change(function: Callable[[Array], Array], model: Parameters, biases: bool 
     return Parameters(first, map_leaves(lambda leaf: function(leaf) if biases or leaf.ndim > 1 else leaf, model.head))
 
 
-REGULARIZERS: dict[str, type] = {
+REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1,
     "elastic-net": ElasticNet,
     "group-l1": GroupL1,

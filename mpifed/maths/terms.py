@@ -7,44 +7,58 @@ leading axes broadcast.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.arrays import namespace
 from mpifed.maths.objectives import Objective, Parameters, Slope, squares
 
 
-class Term(Protocol):
-    """F is the mean of `loss` over the counted samples, plus the value of `server` where there is one."""
+class Term(ABC):
+    """F is the mean of `loss` over the counted samples, plus the value of `server` where there is one.
 
-    sampled: ClassVar[bool]  # whether samples have a part in it
+    A subclass is a frozen dataclass whose fields are keys of `[minimize]` or `[[constraint]]`. It must give `loss` and
+    `slope`; `Sampled` adds the key `classes`.
+
+    Attributes
+    ----------
+    sampled : whether samples have a part in it
+    nonnegative : whether F is never below zero: a limit <= 0 can then not be met
+    convex : whether F is convex in the model where the objective's loss is
+    """
+
+    sampled: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = False
+    convex: ClassVar[bool] = False
 
     def counted(self, y: Array) -> Array | None:
         """[..., s] bool, which samples count; None: all of them."""
+        return None
 
+    @abstractmethod
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
         """[..., s] the term of each sample, whether it counts or not."""
 
+    @abstractmethod
     def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of sum over samples of weights [..., s] times the term, whether they count or not."""
 
     def server(self, model: Parameters) -> tuple[float, Record] | None:
         """Value in float64 and gradient of a part that needs no samples; None: there is none."""
+        return None
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
         """What does not fit to objective and data, one message each, without the name of the table."""
+        return []
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Term):
     """What terms of samples share: they count all samples, or those of some classes; a term adds `loss` and `slope`."""
 
     classes: tuple[int, ...] | None = None
-
-    sampled: ClassVar[bool] = True
-    nonnegative: ClassVar[bool] = False  # whether F is never below zero: a limit <= 0 can then not be met
-    convex: ClassVar[bool] = False  # whether F is convex in the model where the objective's loss is
 
     def counted(self, y: Array) -> Array | None:
         """[..., s] whether a sample is of one of `classes`; None: all count."""
@@ -52,10 +66,6 @@ class Sampled:
             return None
         xp = namespace(y)
         return xp.isin(y, xp.asarray(self.classes))
-
-    def server(self, model: Parameters) -> tuple[float, Record] | None:
-        """Nothing."""
-        return None
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
         """`classes` must be some of the data's, each once."""
@@ -119,16 +129,12 @@ def _error(loss: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Term):
     """||w||^2 of all parameters, which the server knows by itself."""
 
     sampled: ClassVar[bool] = False
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = True
-
-    def counted(self, y: Array) -> Array | None:
-        """All samples alike."""
-        return None
 
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
         """[..., s] zeros: no sample has a part in it."""
@@ -143,9 +149,5 @@ class Norm:
         """||w||^2 and 2 w."""
         return squares(model), map_leaves(lambda leaf: 2 * leaf, model)
 
-    def check(self, objective: Objective, outputs: int) -> list[str]:
-        """It fits everything."""
-        return []
 
-
-TERMS: dict[str, type] = {"loss": Loss, "error-rate": ErrorRate, "norm": Norm}
+TERMS: dict[str, type[Term]] = {"loss": Loss, "error-rate": ErrorRate, "norm": Norm}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.exchange import Algorithm
 from mpifed.maths.privacy import accounting
 from mpifed.run.fit import with_noise
 from mpifed.run.ledger_file import LEDGER, REMEDY, Header

@@ -18,8 +18,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Problem
+from mpifed.core.exchange import Problem
 from mpifed.core.text import wrong_name
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import OPTIMIZERS
@@ -191,7 +192,7 @@ class Job(Table):
     @property
     def channel(self) -> str:
         """How private sums travel."""
-        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_channel", "plain")
+        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
         return found
 
     def make_objective(self) -> Objective:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.comm.encryption import schemes
-from mpifed.core.exchange import Algorithm
+from mpifed.core.algorithm import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.network import wrong_network
@@ -106,12 +106,12 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     """What is wrong between a job, its algorithm and its data, one message each."""
     problem, name = algorithm.problem, job.algorithm["name"]
     private = problem.privacy is not None
-    if private and not hasattr(algorithm, "released"):
+    if private and not algorithm.accounts():
         return [
             f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
             f"goes with {', '.join(_private_ones()) or 'an algorithm of your own that has `released`'}"
         ]
-    settled: Any = algorithm
+    settled = algorithm
     if private and problem.privacy.noise_multiplier is None:
         settled = with_noise(algorithm, 1.0)  # what fits does not depend on how much
     wrong = [*wrong_functions(problem), *settled.check()]
@@ -120,24 +120,24 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
         wrong += _wrong_secret(job, settled) if is_secret(job, settled) else []
     if private:
         wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
-    if constrains(problem) and not getattr(algorithm, "constrained", False):
+    if constrains(problem) and not algorithm.constrained:
         wrong.append(
             f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take ssca'
         )
-    if not getattr(algorithm, "regularized", False):
+    if not algorithm.regularized:
         wrong += squares_alone(problem)
     per_round = job.participation.clients_per_round
     if per_round is not None and per_round > problem.clients:
         wrong.append(f"[participation] clients_per_round = {per_round}: {job.data.path} has {problem.clients} clients")
-    elif per_round not in (None, problem.clients) and getattr(algorithm, "needs_everybody", False):
+    elif per_round not in (None, problem.clients) and algorithm.needs_everybody:
         wrong.append(
             f'[participation] clients_per_round = {per_round}: "{name}" needs all {problem.clients} clients in '
-            f"every round, since {_why_all(algorithm)}; leave it out"
+            f"every round, since {algorithm.why_everybody}; leave it out"
         )
-    if job.participation.dropout_rate and getattr(algorithm, "needs_everybody", False):
+    if job.participation.dropout_rate and algorithm.needs_everybody:
         wrong.append(
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
-            f"round, since {_why_all(algorithm)}; leave it out"
+            f"round, since {algorithm.why_everybody}; leave it out"
         )
     if job.participation.dropout_rate and any(exchange.stale for exchange in settled.exchanges):
         wrong.append(
@@ -156,22 +156,16 @@ def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
     for asked in job.stop.certificates:
         if asked != "duality_gap" and asked not in measured:
             yield f'[stop] {asked}: "{name}" measures no certificate; leave it out, or add one to its measures'
-    if job.stop.duality_gap is None or getattr(algorithm, "certifies_gap", False):
+    if job.stop.duality_gap is None or algorithm.certifies_gap:
         return
     if "duality_gap" not in measured:
-        why = getattr(algorithm, "why_no_gap", "it keeps no dual variables")
-        yield f'[stop] duality_gap: "{name}" has none that could end a run: {why}; leave it out'
+        yield f'[stop] duality_gap: "{name}" has none that could end a run: {algorithm.why_no_gap}; leave it out'
         return
     if not (is_convex(algorithm.problem) and strong_convexity(algorithm.problem).any()):
         yield (
             "[stop] duality_gap: a lower bound needs an objective and constraints that are convex, one of them "
             "strongly, as with [model] l2 > 0 or the norm, no regularizer, and all rows measured; leave it out"
         )
-
-
-def _why_all(algorithm: Algorithm) -> str:
-    """Why an algorithm needs everybody."""
-    return getattr(algorithm, "why_everybody", "each holds other columns")
 
 
 def _too_few(job: Job, present: int) -> Iterator[str]:
@@ -195,14 +189,13 @@ def _too_few(job: Job, present: int) -> Iterator[str]:
 
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
     """The same algorithm with the noise multiplier settled."""
-    one: Any = algorithm
-    privacy = dataclasses.replace(one.problem.privacy, noise_multiplier=multiplier)
-    settled: Algorithm = dataclasses.replace(one, problem=dataclasses.replace(one.problem, privacy=privacy))
-    return settled
+    problem = algorithm.problem
+    privacy = dataclasses.replace(problem.privacy, noise_multiplier=multiplier)
+    return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
 
 
 def _private_ones() -> list[str]:
-    return [name for name, algorithm in ALGORITHMS.items() if hasattr(algorithm, "released")]
+    return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
 def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Algorithm
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.round import Round
 from mpifed.run.calibration import budget_of

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from mpifed.algorithms.horizontal import CHUNK
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Algorithm, Columns, Measure, Problem, States, Summation, play
+from mpifed.core.exchange import Columns, Measure, Problem, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round

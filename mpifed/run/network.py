@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from mpifed.core.exchange import Algorithm
+    from mpifed.core.algorithm import Algorithm
     from mpifed.run.tables import SimulatedNetworkTable
 
 Account = Mapping[str, float]  # what an exchange has cost, as `mpifed.comm.channel.Account` counts it

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.exchange import Algorithm, Exchange
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Exchange
 from mpifed.core.round import Leaving, Round, below, secret_rng
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ def is_secure(job: Job) -> bool:
 
 def is_secret(job: Job, algorithm: Algorithm) -> bool:
     """Whether epsilon rests on that nobody knows who takes part; the algorithm's noise multiplier is settled."""
-    private: Any = algorithm
-    return job.privacy is not None and bool(private.released(0).by_chance)
+    return job.privacy is not None and bool(algorithm.released(0).by_chance)
 
 
 def round_of(job: Job, clients: int, index: int, key: int | None = None) -> Round:

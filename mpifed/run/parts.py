@@ -9,20 +9,48 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import breaches
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
-from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
-from mpifed.maths.regularizers import REGULARIZERS
-from mpifed.maths.schedules import SCHEDULES
-from mpifed.maths.terms import TERMS
+from mpifed.maths.ranges import Size
+from mpifed.maths.regularizers import REGULARIZERS, Regularizer
+from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.terms import TERMS, Term
 from mpifed.run.job_file import where_is
 from mpifed.run.renamed import nearest
+
+_NUMBER = "number"
+
+
+def _rate_kind(value: Any) -> str | None:
+    """Which of the forms of a learning rate a value is."""
+    if isinstance(value, dict):
+        kind = value.get("schedule", "power")
+        return kind if isinstance(kind, str) else None
+    return getattr(value, "schedule", None if isinstance(value, list) else _NUMBER)
+
+
+# told apart before they are read, so that a message is of the form that was meant
+_LEARNING_RATE = Annotated[
+    Annotated[Size, Tag(_NUMBER)]
+    | Annotated[PowerDecay, Tag("power")]
+    | Annotated[StepDecay, Tag("step")]
+    | Annotated[CosineDecay, Tag("cosine")],
+    Discriminator(
+        _rate_kind,
+        custom_error_type="learning_rate",
+        custom_error_message="a learning rate is a number, or a schedule: {initial = 0.1, exponent = 0.5}, {schedule = "
+        '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
+    ),
+]
 
 
 class Kind(NamedTuple):
@@ -31,26 +59,26 @@ class Kind(NamedTuple):
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
-    attribute: str  # of its classes, that tells them from other kinds
+    base: type  # of its classes, which says what they may have
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
     standard: str | None = None  # the name where a table gives none; there are no classes of the user's own then
 
 
-MODEL = Kind("model", OBJECTIVES, (), "classifies")
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), "start_server")
-MINIMIZE = Kind("minimize", TERMS, (), "counted")
-REGULARIZER = Kind("regularizer", REGULARIZERS, (), "prox")
+MODEL = Kind("model", OBJECTIVES, (), Objective)
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
+MINIMIZE = Kind("minimize", TERMS, (), Term)
+REGULARIZER = Kind("regularizer", REGULARIZERS, (), Regularizer)
 
 
 def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
     """The optimizers that an algorithm without errors takes, by the name of their tables."""
     hints = get_type_hints(_class(ALGORITHM, algorithm))
-    return {name: Kind(name, {"sgd": hints[name]}, (), "at", standard="sgd") for name in OPTIMIZERS if name in hints}
+    return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
 def constraint(number: int) -> Kind:
     """The term of a `[[constraint]]`, numbered from 1."""
-    return Kind(f"constraint {number}", TERMS, (), "counted", ("limit", "margin"))
+    return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
@@ -74,16 +102,16 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     return []
 
 
-def of_class(kind: Kind, table: Mapping[str, Any], attribute: str, default: Any) -> Any:
+def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
     """An attribute of the class that a table without errors names."""
-    return getattr(_class(kind, table), attribute, default)
+    return getattr(_class(kind, table), attribute)
 
 
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     """The object that a table without errors describes."""
     part = _class(kind, table)
     values = _fields(kind, part, table)
-    if "problem" in given and hasattr(part, "for_split"):
+    if issubclass(part, Algorithm):
         part = part.for_split(given["problem"].split)
     return part(**given, **values)
 
@@ -108,7 +136,7 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     known : the keys that could stand there
     """
     schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
-    place = [part for part in place if part not in SCHEDULES]
+    place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
     where = where_is(place)
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
@@ -142,11 +170,10 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
             f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
             "folder where you start"
         ) from error
-    if not (isinstance(part, type) and dataclasses.is_dataclass(part)):
-        raise UsageError(f'[{kind.table}] name = "{name}": must be a dataclass; its fields are the keys of the table')
-    if not hasattr(part, kind.attribute):
-        wanted = kind.table.partition(" ")[0]
-        raise UsageError(f'[{kind.table}] name = "{name}": is no class for [{wanted}]: it has no `{kind.attribute}`')
+    if not isinstance(part, type):
+        raise UsageError(f'[{kind.table}] name = "{name}": is no class')
+    if wrong := list(breaches(part, kind.base)):
+        raise UsageError("\n".join(f'[{kind.table}] name = "{name}": {one}' for one in wrong))
     return part
 
 
@@ -169,6 +196,7 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     hints = get_type_hints(part, include_extras=True)
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
+    hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
     typed: dict[str, Any] = {field.name: (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model

@@ -14,9 +14,9 @@ import numpy as np
 
 from mpifed.comm.transport import Transport, library
 from mpifed.core import loops
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.exchange import Algorithm
 from mpifed.core.record import Record, leaves
 from mpifed.run import environment
 from mpifed.run.best import job_of
@@ -243,7 +243,7 @@ class Results:
         }
 
     def _warnings(self) -> list[str]:
-        found: list[str] = [*self.notes, *getattr(self.algorithm, "warnings", lambda: [])()]
+        found: list[str] = [*self.notes, *self.algorithm.warnings()]
         for name in () if self.job.record.evaluate_every else self.job.stop.certificates:
             found.append(
                 f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
@@ -281,7 +281,7 @@ class Results:
         write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), self._attributes())
         if self.history is not None:
             self.history.close()
-        remarks: list[str] = getattr(self.algorithm, "remarks", lambda server, measured: [])(server, last)
+        remarks = self.algorithm.remarks(server, last)
         for remark in remarks:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may tell what the server keeps beside its model

@@ -13,10 +13,11 @@ from mpifed.comm.federation import Federation
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.places import OF_ALL_ROWS
 from mpifed.comm.transport import Transport, library, takes_device_arrays
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Algorithm, Exchange, Measure, Problem
+from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.holdings import Cells, Holdings, Members
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
@@ -60,8 +61,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
             f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
         )
     outputs = data.classes or 1
-    wrong: list[str] = getattr(objective, "check", lambda outputs: [])(outputs)
-    if wrong:
+    if wrong := objective.check(outputs):
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,

@@ -89,7 +89,7 @@ class Transcript:
 
     def opened(self, line: Line, now: Round, total: Record) -> None:
         """The sum, as those hear it who may."""
-        hearer = getattr(line.exchange, "hearer", None)
+        hearer = line.exchange.hearer
         receiver = CLIENTS if hearer is None else f"client {hearer}"
         receiver = receiver if isinstance(line.exchange, ToClients) else SERVER
         self._add_record(line, now, "opened", CLIENTS, receiver, total)

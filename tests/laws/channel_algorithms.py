@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Problem, ToClients, ToServer
+from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.record import Array
 from mpifed.core.round import Round
 from mpifed.run.checkpoint import Progress
@@ -68,10 +69,9 @@ def moved(value: Any, total: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gossip:
+class Gossip(Algorithm):
     """Clients hear the sum of everybody's values and move; then the server hears the sum of what they have now."""
 
-    problem: Problem
 
     @property
     def exchanges(self) -> tuple[ToClients | ToServer, ...]:
@@ -82,15 +82,8 @@ class Gossip:
         )
 
     @property
-    def setup(self) -> tuple[()]:
-        return ()
-
-    @property
     def measures(self) -> tuple[()]:
         return ()
-
-    def check(self) -> list[str]:
-        return []
 
     def start_server(self, now: Round) -> Server:
         return Server(Model(np.zeros(SIZE), np.int64(0)))
@@ -119,9 +112,6 @@ class Gossip:
     def absorb(self, server: Server, total: Talk, now: Round) -> Server:
         value, answered = server.model
         return Server(Model(moved(value, total.value), answered + np.int64(total.count)))
-
-    def model(self, server: Server) -> Model:
-        return server.model
 
 
 class ByHand(NamedTuple):

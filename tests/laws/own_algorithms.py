@@ -14,8 +14,9 @@ import numpy as np
 from annotated_types import Gt
 
 from mpifed.algorithms.fedavg import FedAvg
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Problem, ToClients, ToServer
+from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.record import Array
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -117,14 +118,13 @@ class Gradients(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VerticalLeastSquares:
+class VerticalLeastSquares(Algorithm):
     """Least squares on data split by columns, by stochastic gradients: two exchanges, and clients with a memory.
 
     1. clients hear the sum of everybody's partial scores of `batch` rows; 2. the server hears their gradients,
     each in its own columns. A client steps by itself and never hears the others' weights.
     """
 
-    problem: Problem
     batch_size: Annotated[int, Gt(0)]
     step: Annotated[float, Gt(0)] = 0.1
 
@@ -135,10 +135,6 @@ class VerticalLeastSquares:
             ToClients("scores", Scores(Field((b,))), self.ask, self.scores, self.hear),
             ToServer("gradients", Gradients(Field((p,))), self.ask, self.gradients, self.absorb),
         )
-
-    @property
-    def setup(self) -> tuple[()]:
-        return ()
 
     @property
     def measures(self) -> tuple[()]:
@@ -178,9 +174,6 @@ class VerticalLeastSquares:
     def absorb(self, server: Server, total: Gradients, now: Round) -> Server:
         w = server.model.first
         return Server(Parameters(w - w.dtype.type(self.step) * total.placed[:, None], ()))
-
-    def model(self, server: Server) -> Parameters:
-        return server.model
 
     def _of(self, shard: Any, now: Round) -> Array:
         """[b, p_i] this round's rows of one client."""

@@ -97,7 +97,7 @@ class Exponential(Absolute):
 
 
 @dataclass(frozen=True)
-class Zero:
+class Zero(regularizers.Regularizer):
     """h = 0."""
 
     def value(self, model: Parameters) -> float:
@@ -108,7 +108,7 @@ class Zero:
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(regularizers.Regularizer):
     """||w|| <= 1, told without any room for rounding."""
 
     def value(self, model: Parameters) -> float:
@@ -120,7 +120,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(regularizers.Regularizer):
     """Neighbouring features of an 8 x 8 picture are alike: the sum of squared differences, by its own 64 features."""
 
     def value(self, model: Parameters) -> float:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Ge
 
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, Problem, ToServer
+from mpifed.core.exchange import Field, Measure, ToServer
 from mpifed.core.record import Array
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -31,14 +32,13 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Algorithm):
     """Every client's answer is `mechanisms` mechanisms, whose multiplier grows by `growth` in every round.
 
     `uneven` gives client i the rate `rate` / (1 + i). With `rates_by_participation`, the rate is the chance to take
     part, which counts for all clients in every round.
     """
 
-    problem: Problem
     mechanisms: int = 1
     rate: float = 1.0
     growth: float = 0.0
@@ -53,15 +53,8 @@ class Noise:
         return (ToServer("noise", Answer(Field((p, self.problem.outputs))), self.ask, self.answer, self.absorb),)
 
     @property
-    def setup(self) -> tuple[()]:
-        return ()
-
-    @property
     def measures(self) -> tuple[Measure, ...]:
         return (Measure((), lambda server: server, lambda server, found, first: {"train_loss": 1.0, "size": 2.0}),)
-
-    def check(self) -> list[str]:
-        return []
 
     def released(self, index: int) -> Release:
         ones = np.ones(self.problem.clients)
@@ -75,9 +68,6 @@ class Noise:
     def start_server(self, now: Round) -> Server:
         return Server(Parameters(np.zeros((self.problem.features, self.problem.outputs), self.problem.dtype), ()))
 
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        return ()
-
     def ask(self, server: Server, now: Round) -> tuple[()]:
         return ()
 
@@ -89,9 +79,6 @@ class Noise:
 
     def absorb(self, server: Server, total: Answer, now: Round) -> Server:
         return Server(Parameters(server.model.first + total.value, ()))
-
-    def model(self, server: Server) -> Parameters:
-        return server.model
 
 
 @dataclass(frozen=True)

@@ -223,15 +223,15 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
     """
     kind = type(losses.examined.target)
     says = defines(kind, "nonnegative")
-    if getattr(losses.examined.target, "nonnegative", False) and says is not None and not belongs_to_mpifed(says):
+    if losses.examined.target.nonnegative and says is not None and not belongs_to_mpifed(says):
         for point in points:
             loss = losses.loss(point)
             if loss.min() < -ROUNDING * np.abs(loss).max():
                 raise Broken(f"nonnegative = True, and a sample's loss is {loss.min():.6g}; say False", "loss")
     objective = losses.before.get("objective")
-    if objective is not None and not getattr(objective, "convex", False):
+    if objective is not None and not objective.convex:
         return
-    if getattr(losses.examined.target, "convex", False):
+    if losses.examined.target.convex:
         _convex(losses, points, rng)
 
 

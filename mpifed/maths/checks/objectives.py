@@ -109,7 +109,7 @@ def _called_scores(examined: Examined, first: Array, X: Any) -> Array:
 def _scores(examined: Examined, model: Parameters, task: Task, rng: Generator) -> None:
     """Scores of a class's own are linear in weights and features, and pull() is their adjoint."""
     kind = type(examined.target)
-    if all(getattr(kind, name, None) is getattr(Linear, name) for name in ("scores", "pull")):
+    if all(getattr(kind, name) is getattr(Linear, name) for name in ("scores", "pull")):
         return
     X, sparse = task.X, isinstance(task.X, tuple)
     count, (features, width) = X[0].shape[0], model.first.shape
@@ -166,7 +166,7 @@ def _head_squares(losses: Losses, point: Point) -> None:
              if (one := defines(kind, name)) is not None}  # fmt: skip
     ones, last = np.ones(point.y.shape), len(kind.__mro__)
     slopes = losses.slope(point, ones)
-    own = getattr(kind, "head_squares", Linear.head_squares) is not Linear.head_squares
+    own = kind.head_squares is not Linear.head_squares
     if own and place["head_squares"] <= place["slope"]:
         given = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
         found = examined.call_twice("head_squares", **given)
@@ -225,7 +225,7 @@ def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
             f"along a direction of length 1 the gradient that server() gives is {float(claims[worst[0]]):.6g}, finite "
             f"differences of its value give {float(found[worst[0]].value):.6g}", "server",
         )  # fmt: skip
-    if getattr(examined.target, "convex", False):
+    if examined.target.convex:
         _convex_server(examined, model, rng)
 
 

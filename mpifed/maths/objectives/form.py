@@ -7,12 +7,16 @@ against finite differences. Shapes: n clients, s samples, p features, h scores, 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from numpy.random import Generator
 
 from mpifed.core.record import Array, Record, bare_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
+from mpifed.maths.duals import Dual
+from mpifed.maths.ranges import Weight
 
 
 class Parameters(NamedTuple):
@@ -30,52 +34,81 @@ class Slope(NamedTuple):
     scores: Array  # [..., s, h] of each sample's weighted loss
 
 
-class Objective(Protocol):
-    """What is minimized: mean loss + penalty * (sum of squares of all parameters).
+@dataclass(frozen=True)
+class Objective(ABC):
+    """What is minimized: the mean loss + l2 * (sum of squares of all parameters), and the form of its model.
 
-    An attribute `concave` > 0, where there is one, adds `concave` times the sum of w^2 / (1 + w^2) over all parameters.
+    A subclass is a frozen dataclass whose fields are the keys of `[model]`; `l2` is one of all. It must give `start`,
+    `loss`, `slope`, `predict`, `scores` and `pull`; `Linear` has the last two.
+
+    Attributes
+    ----------
+    classifies : whether y are classes 0 to outputs - 1; otherwise real targets, and one output
+    nonnegative : whether no loss is below zero: a limit <= 0 can then not be met
+    convex : whether each loss is a convex function of the model: lower bounds rest on it
+    dual : the conjugate of the loss, which algorithms on the dual problem need; None where it is not known here
     """
 
-    l2: float
-    classifies: ClassVar[bool]  # whether y are classes 0 to outputs - 1; otherwise real targets, and one output
+    l2: Weight = field(default=0.0, kw_only=True)
 
+    classifies: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = True
+    convex: ClassVar[bool] = False
+    dual: ClassVar[Dual | None] = None
+
+    @property
+    def nonconvex_penalty(self) -> float:
+        """beta, the factor of the sum of w^2 / (1 + w^2) over all parameters, which is minimized too."""
+        return 0.0
+
+    @property
+    def hidden(self) -> int | None:
+        """The hidden cells of a network with one layer of them."""
+        return None
+
+    @abstractmethod
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """A model to begin with."""
+        """A model to begin with, drawn from `rng` alone."""
 
+    @abstractmethod
     def scores(self, first: Array, X: Any) -> Array:
-        """[..., s, h] linear in the features."""
+        """[..., s, h] linear in the features X [..., s, p], or CSR matrices of them, and in `first` [..., p, h]."""
 
-    def loss(self, head: Record, scores: Array, y: Array) -> Array:
+    @abstractmethod
+    def loss(self, head: Any, scores: Array, y: Array) -> Array:
         """[..., s] the loss of each sample."""
 
-    def slope(self, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
+    @abstractmethod
+    def slope(self, head: Any, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of sum over samples of weights [..., s] times the loss."""
 
+    @abstractmethod
     def pull(self, X: Any, slopes: Array) -> Array:
         """[..., p, h] the derivative by the feature weights, from that by the scores."""
 
-    def predict(self, head: Record, scores: Array) -> Array:
+    @abstractmethod
+    def predict(self, head: Any, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
 
-    def head_squares(self, head: Record, scores: Array, y: Array, slopes: Array) -> Array:
+    def head_squares(self, head: Any, scores: Array, y: Array, slopes: Array) -> Array:
         """[..., s] float64 ||derivative of each sample's loss by all of the head||^2, which clipping needs.
 
-        `slopes` [..., s, h] are the derivatives by the sample's scores. No sample's gradient need be built.
+        `slopes` [..., s, h] are the derivatives by the sample's scores. No sample's gradient need be built. Zeros,
+        since there is no head; an objective with a head says otherwise.
         """
+        return namespace(scores).zeros(y.shape)
 
     def head_sum(self, slopes: Array) -> Record:
         """The derivative by the head, from `slopes` [..., s, h]; of objectives in which these tell it."""
+        raise NotImplementedError
 
     def check(self, outputs: int) -> list[str]:
         """What does not fit to data with so many outputs, one message each."""
+        return []
 
 
-class Linear:
-    """What objectives share unless they say otherwise: scores = X @ first, and any number of classes as targets."""
-
-    classifies: ClassVar[bool] = True
-    nonnegative: ClassVar[bool] = True  # whether no loss is below zero: a limit <= 0 can then not be met
-    convex: ClassVar[bool] = False  # whether each loss is a convex function of the model: lower bounds rest on it
+class Linear(Objective):
+    """The base of objectives whose scores are X times `first`: all that clipping and sparse data need."""
 
     def scores(self, first: Array, X: Any) -> Array:
         """[..., s, h] = X @ first."""
@@ -84,14 +117,6 @@ class Linear:
     def pull(self, X: Any, slopes: Array) -> Array:
         """[..., p, h] = X' @ slopes."""
         return transposed_product(X, slopes)
-
-    def head_squares(self, head: Record, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] zeros: there is no head; one with a head says otherwise."""
-        return namespace(scores).zeros(y.shape)
-
-    def check(self, outputs: int) -> list[str]:
-        """It fits."""
-        return []
 
 
 def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
@@ -124,7 +149,7 @@ def penalty_gradient(objective: Objective, w: Array) -> Array:
 
 def concave(objective: Objective) -> float:
     """beta, the factor of the penalty that is not convex; 0 for objectives that have none."""
-    return float(getattr(objective, "nonconvex_penalty", 0.0))
+    return float(objective.nonconvex_penalty)
 
 
 def concave_gradient(objective: Objective, w: Array) -> Array:

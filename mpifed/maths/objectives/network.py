@@ -48,7 +48,6 @@ class MLP(Linear):
 
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     bias: bool = False
-    l2: Weight = 0.0
     nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:

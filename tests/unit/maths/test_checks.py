@@ -80,7 +80,6 @@ def loss_of(function: Callable[[Any, Any], Any], slope: Callable[[Any, Any], Any
         classifies: ClassVar[bool] = False
         nonnegative: ClassVar[bool] = says.get("nonnegative", False)
         convex: ClassVar[bool] = says.get("convex", False)
-        penalty: float = 0.0
 
         def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
             return Parameters(np.zeros((features, 1), dtype), ())
@@ -91,6 +90,9 @@ def loss_of(function: Callable[[Any, Any], Any], slope: Callable[[Any, Any], Any
         def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
             down = slope(scores, y[..., None]) * weights[..., None]
             return Slope(self.loss(head, scores, y), (), down.astype(scores.dtype))
+
+        def predict(self, head: Any, scores: Any) -> Any:
+            return scores[..., 0]
 
     return Made()
 

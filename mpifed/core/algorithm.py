@@ -1,0 +1,142 @@
+"""The base class of all algorithms: everything that a run, an audit or a forecast reads of one, with its default."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.reveals import Received, Revealed
+from mpifed.core.round import Round
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field, set by the run.
+
+    The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
+    `start_server`; all else has a default. Algorithms for data split by rows derive from
+    `mpifed.algorithms.horizontal.Rows`, those for columns from `mpifed.algorithms.vertical.Columns`, and those for
+    both from `mpifed.algorithms.hybrid_measures.Grid`, which give the measures too.
+
+    Attributes
+    ----------
+    default_security : how sums travel where `[aggregation] security` does not say
+    constrained : whether it minimizes `[minimize]` and meets `[[constraint]]`
+    regularized : whether it takes `[regularizer]`, and the model's `nonconvex_penalty`
+    needs_everybody : whether every client must take part in every round, `why_everybody` in words
+    certifies_gap : whether `[stop] duality_gap` may end its runs; if not, and its measures have none, `why_no_gap`
+    intercepts : whether models may have intercepts
+    """
+
+    problem: Problem
+
+    default_security: ClassVar[str] = "plain"
+    why_everybody: ClassVar[str] = "each holds other columns"
+    why_no_gap: ClassVar[str] = "it keeps no dual variables"
+    intercepts: ClassVar[bool] = True
+
+    @property
+    def constrained(self) -> bool:
+        """Whether it knows constraints, and minimizes more than the mean loss."""
+        return False
+
+    @property
+    def regularized(self) -> bool:
+        """Whether it takes regularizers."""
+        return False
+
+    @property
+    def needs_everybody(self) -> bool:
+        """Whether every client must take part in every round."""
+        return False
+
+    @property
+    def certifies_gap(self) -> bool:
+        """Whether its own duality gap may end a run."""
+        return False
+
+    @classmethod
+    def for_split(cls, split: str) -> type[Algorithm]:
+        """The class that plays the algorithm on data split like that: "rows", "columns" or "grid"."""
+        return cls
+
+    # --- what is played ---------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What is played in one round, in this order."""
+
+    @property
+    def setup(self) -> tuple[Exchange, ...]:
+        """What is played once before round 0."""
+        return ()
+
+    @property
+    @abstractmethod
+    def measures(self) -> tuple[Measure, ...]:
+        """What is summed over all rows, off the clock, to be reported; () for an algorithm without such columns."""
+
+    @abstractmethod
+    def start_server(self, now: Round) -> Any:
+        """The server's state before round 0, a NamedTuple: what must survive a round is in it."""
+
+    def start_clients(self, block: Block, now: Round) -> Any:
+        """The clients' states before round 0, a NamedTuple with leading axis n; () when they keep none."""
+        return ()
+
+    def model(self, server: Any) -> Any:
+        """The model as it stands, `mpifed.maths.objectives.Parameters`: `server.model`, unless said otherwise."""
+        return server.model
+
+    # --- what fits, and what is said of a run -----------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """What does not fit between hyper-parameters and problem, one message each."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """What is allowed and may still surprise, one message each."""
+        return []
+
+    def report(self, server: Any) -> Mapping[str, float]:
+        """Columns of the history that the server knows by itself."""
+        return {}
+
+    def remarks(self, server: Any, measured: Mapping[str, float | None]) -> list[str]:
+        """What run.json says of the last state, of which `measured` are the columns of the history."""
+        return []
+
+    # --- privacy, and what an audit must know -----------------------------------------------------------------------
+
+    def released(self, index: int) -> Any:
+        """What the server releases in round `index`: `mpifed.maths.privacy.accounting.Release`.
+
+        An algorithm that does not say is refused with `[privacy]`.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def accounts(cls) -> bool:
+        """Whether it says what it releases."""
+        return cls.released is not Algorithm.released
+
+    def reveals(self, received: Received) -> Iterable[Revealed]:
+        """What one client's answer, or a sum, tells of private rows: see `mpifed.core.reveals`.
+
+        An audit says so of an algorithm that leaves this out, and tries attacks that know less.
+        """
+        return ()
+
+    @classmethod
+    def explains_answers(cls) -> bool:
+        """Whether it has a `reveals` of its own."""
+        return cls.reveals is not Algorithm.reveals
+
+    def trust(self, plain: bool) -> Iterable[str]:
+        """What of the paper's trust model holds, in words; `plain`: whether sums travel in the clear."""
+        return ()
