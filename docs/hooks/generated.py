@@ -47,7 +47,8 @@ def command_sections() -> Iterator[str]:
         yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
         yield from map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")))
         rows = [record for option in command.params if (record := option.get_help_record(context))]
-        yield "\n".join(["| option | |", "| --- | --- |", *(f"| `{text}` | {_cell(what)} |" for text, what in rows if what)])
+        cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+        yield "\n".join(["| option | |", "| --- | --- |", *cells])
 
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
