@@ -33,7 +33,7 @@ def columns(algorithm: str, batch: int, *more: str) -> Case:
     return Case(10, 300, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)))
 
 
-STATES = '--set=algorithm={name="fedpdm",batch_size=5,step_size=[0.1,0.0],rho=2.0,local_steps=2,start="own"}'
+STATES = '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}'
 
 
 def sampled(*change: str) -> Case:

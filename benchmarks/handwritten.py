@@ -39,17 +39,17 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "1": Case("ssca", batch_size=100),
-    "1-exact": Case("ssca", batch_size=100, exact=True),
-    "1-products": Case("products", batch_size=100),  # the matrix products of case 1 and nothing else
-    "1-recursive-products": Case("products", batch_size=100, points=2),
-    "1-fedsgd": Case("fedsgd", batch_size=100),
-    "2": Case("fedavg", batch_size=30, step=(0.1, 0.0), clients_per_round=5),
-    "3": Case("fedsgd", batch_size=10),
-    "3-exact": Case("fedsgd", batch_size=10, exact=True),
-    "alg2": Case("ssca", batch_size=100, limited=True),
-    "alg2-products": Case("products", batch_size=100),
-    "alg2-groups-products": Case("products", batch_size=100, groups=(0.3, 0.3, 0.4)),
+    "1": Case("ssca", batch=100),
+    "1-exact": Case("ssca", batch=100, exact=True),
+    "1-products": Case("products", batch=100),  # the matrix products of case 1 and nothing else
+    "1-recursive-products": Case("products", batch=100, points=2),
+    "1-fedsgd": Case("fedsgd", batch=100),
+    "2": Case("fedavg", batch=30, step=(0.1, 0.0), clients_per_round=5),
+    "3": Case("fedsgd", batch=10),
+    "3-exact": Case("fedsgd", batch=10, exact=True),
+    "alg2": Case("ssca", batch=100, limited=True),
+    "alg2-products": Case("products", batch=100),
+    "alg2-groups-products": Case("products", batch=100, groups=(0.3, 0.3, 0.4)),
 }
 
 

@@ -37,11 +37,11 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "1": Case(10, batch_size=100, step=0.5),
-    "2": Case(100, batch_size=30, step=0.1, present=5, steps=0),
-    "3": Case(1000, batch_size=10, step=0.5),
-    "step": Case(6, batch_size=70, step=0.5, shuffle=False),  # these two are compared with reference.py
-    "epoch": Case(6, batch_size=30, step=0.1, steps=0, shuffle=False),
+    "1": Case(10, batch=100, step=0.5),
+    "2": Case(100, batch=30, step=0.1, present=5, steps=0),
+    "3": Case(1000, batch=10, step=0.5),
+    "step": Case(6, batch=70, step=0.5, shuffle=False),  # these two are compared with reference.py
+    "epoch": Case(6, batch=30, step=0.1, steps=0, shuffle=False),
 }
 
 

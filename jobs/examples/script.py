@@ -9,7 +9,8 @@ job = {
     "rounds": 100,
     "data": {"path": sys.argv[1]},
     "model": {"name": "softmax", "l2": 1e-4},
-    "algorithm": {"name": "fedavg", "batch_size": 20, "step": [0.5, 0.2], "local_steps": 5},
+    "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 5},
+    "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.2}},
 }
 result = launch(job, out=sys.argv[2])
 if result is not None:  # on rank 0

@@ -47,5 +47,5 @@ def changes(kind: str, method: str, level: str) -> dict[str, list[str]]:
         if level == "none":
             found["rule"] = ["algorithm.local_steps=20", "algorithm.tolerance=0.01"]
     elif method in TUNED:
-        found["by-rho"] = [f"algorithm.step=[{1 / RHO}, 0.5]"]
+        found["by-rho"] = [f"client_optimizer.learning_rate={{initial = {1 / RHO}, exponent = 0.5}}"]
     return found

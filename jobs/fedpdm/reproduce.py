@@ -24,6 +24,7 @@ from mpifed.run.participation import round_of
 
 EVERY = 30  # rounds between measurements
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
+RATE = "client_optimizer.learning_rate"
 CLAIMED = (7.0, 10.0, 20.0, 30.0)
 
 Grid = Mapping[str, Sequence[Any]]  # values by "table.key"
@@ -31,9 +32,9 @@ Grid = Mapping[str, Sequence[Any]]  # values by "table.key"
 
 def grids(scales: Sequence[float], decays: Sequence[float], rhos: Sequence[float]) -> dict[str, Grid]:
     """By method: the same number of settings for all, about the same steps."""
-    steps = [[a, alpha] for a in scales for alpha in decays]
-    own: Grid = {"algorithm.rho": list(rhos), "algorithm.step_size": [[1.0, alpha] for alpha in decays]}
-    return {"fedpdm": own, "fedavg": {"algorithm.step": steps}, "scaffold": {"algorithm.step": steps}}
+    rates = [{"initial": a, "exponent": alpha} for a in scales for alpha in decays]
+    own: Grid = {"algorithm.rho": list(rhos), RATE: [{"initial": 1.0, "exponent": alpha} for alpha in decays]}
+    return {"fedpdm": own, "fedavg": {RATE: rates}, "scaffold": {RATE: rates}}
 
 
 SMALL = grids((0.3, 1.0, 3.0, 10.0), (0.25, 0.5, 0.75), (1.0, 3.0, 10.0, 30.0))

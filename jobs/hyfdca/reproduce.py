@@ -31,8 +31,10 @@ TUNE_ROUNDS = 100
 CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and their weights
 
 # what a sweep tries, by method
-STEPS = [[1.0, 0.5, 1.0], [10.0, 0.5, 1.0], [100.0, 0.5, 10.0], [1000.0, 0.5, 100.0]]
-AVERAGED = {"algorithm.step": STEPS, "algorithm.local_steps": [3, 10, 50]}
+RATES = [
+    {"initial": a, "exponent": 0.5, "offset": b} for a, b in ((1.0, 1.0), (10.0, 1.0), (100.0, 10.0), (1000.0, 100.0))
+]
+AVERAGED = {"client_optimizer.learning_rate": RATES, "algorithm.local_steps": [3, 10, 50]}
 SEARCHED: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "hyfdca": {"algorithm.inner": [1, 3, 10, 30, 100, 300, 1000]},
     "fedavg": AVERAGED,
@@ -143,7 +145,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
             if setting.data not in optima:
                 job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
-                optima[setting.data] = best_of(folder, job["model"]["penalty"], kept)
+                optima[setting.data] = best_of(folder, job["model"]["l2"], kept)
             network = SimulatedNetworkTable(
                 **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"]
             )

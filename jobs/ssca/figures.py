@@ -87,7 +87,7 @@ def _tradeoffs(points: Mapping[str, Sequence[Curve]]) -> Figure:
         axes, style = panels[int(limited)], {"color": COLOURS[index], "marker": "o", "label": f"Algorithm {name[3]}"}
         axes.plot(cost, norm, **style)
         for one, x, y in zip(some, cost, norm, strict=True):
-            text = f"{one.limit:g}" if limited else f"{one.l2:.0e}"
+            text = f"{one.limit:g}" if limited else f"{one.penalty:.0e}"
             axes.annotate(text, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
         if limited:
             panels[2].plot([one.limit for one in some], accuracy, **style)

@@ -129,10 +129,10 @@ def _tradeoff(name: str, points: Sequence[Curve]) -> Iterator[Claim]:
     if len(points) < 2:
         return
     limited = points[0].limit is not None
-    order = sorted(points, key=lambda one: one.limit if one.limit is not None else one.l2)
+    order = sorted(points, key=lambda one: one.limit if one.limit is not None else one.penalty)
     cost, norm = (np.array([float(getattr(one, key)[0, -1]) for one in order]) for key in ("cost", "norm"))
     told = "; ".join(
-        f"{'U' if limited else 'lambda'} = {one.limit if limited else one.l2:g}: F = {f:.3f}, ||w||^2 = {n:.0f}, "
+        f"{'U' if limited else 'lambda'} = {one.limit if limited else one.penalty:g}: F = {f:.3f}, ||w||^2 = {n:.0f}, "
         f"accuracy {one.accuracy[0, -1]:.1%}"
         for one, f, n in zip(order, cost, norm, strict=True)
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.reproduction import runs
 from jobs.ssca import figures, report
-from jobs.ssca.results import Curve, read_curve, tuned
+from jobs.ssca.results import Curve, read_curve, step_of, tuned
 from mpifed.run.best import select
 
 JOBS = Path(__file__).parent
@@ -44,6 +44,11 @@ SMALL = grid_of((0.3, 1.0, 3.0), (0.0, 0.2, HELD))
 LARGE = grid_of((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD))
 
 
+def rate_key(name: str) -> str:
+    """Who takes a baseline's steps: the clients, and with columns the server."""
+    return f"{'server' if name.startswith('vertical') else 'client'}_optimizer.learning_rate"
+
+
 @dataclass(frozen=True)
 class Plan(runs.Plan):
     """With the grid over the step of the SGD baselines."""
@@ -54,14 +59,14 @@ class Plan(runs.Plan):
     def curve(self, name: str, step: Step | None = None) -> Path:
         """The folder of a job's runs to the end, densely measured at their beginning."""
         folder = self.out / (name if step is None else f"{name}-{step[0]:g}-{step[1]:g}")
-        changes = [] if step is None else [f"algorithm.step={list(step)}"]
+        changes = [] if step is None else [f"{rate_key(name)}={{initial = {step[0]}, exponent = {step[1]}}}"]
         self.run(name, folder, min(EARLY, self.rounds), 10, changes, self.seeds)
         self.run(name, folder, self.rounds, 50, changes, self.seeds)
         return folder
 
     def steps(self, name: str) -> Path:
         """The folder of the grid over a baseline's step."""
-        return self.search(name, {"algorithm.step": [list(step) for step in self.grid]})
+        return self.search(name, {rate_key(name): [{"initial": a, "exponent": alpha} for a, alpha in self.grid]})
 
     def tradeoff(self, name: str) -> Path:
         """The folder of a sweep of Figure 4, a single seed."""
@@ -78,7 +83,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
         if not (grid / "sweep.csv").exists():
             continue
         best = select(grid, by="train_loss", maximize=False)
-        step = _step(best["settings"]["algorithm.step"])
+        step = step_of(best["settings"])
         folders[name] = plan.curve(name, step)
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
@@ -101,11 +106,6 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
     plan.out.mkdir(parents=True, exist_ok=True)
     (plan.out / "table.md").write_text(text, encoding="utf-8")
     return text, list(figures.draw(plan.out, curves, points))
-
-
-def _step(values: Sequence[float]) -> Step:
-    a, alpha = values
-    return float(a), float(alpha)
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     if runs is None:
         return None
     job = runs.job
-    limits, penalty = [one["limit"] for one in job.get("constraint", [])], job["model"].get("penalty", 0.0)
+    limits, penalty = [one["limit"] for one in job.get("constraint", [])], job["model"].get("l2", 0.0)
     cost, objective = runs.columns["train_loss"], runs.columns["objective"]
     if job["minimize"]["name"] == "norm":
         norm = objective
@@ -56,11 +56,17 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     return Curve(name, runs.rounds, cost, accuracy, norm, (*limits, None)[0], penalty, runs.last("kkt_residual"))
 
 
+def step_of(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """[a, alpha] of a point of a search over learning rates a / t^alpha."""
+    (rate,) = (value for key, value in settings.items() if key.endswith("_optimizer.learning_rate"))
+    return float(rate["initial"]), float(rate["exponent"])
+
+
 def tuned(grid: Path, decay: float) -> tuple[float, float] | None:
     """The best step [a, alpha] of a grid among those with one alpha."""
     costs = {}
     for point in read_points(grid):
-        a, alpha = point.settings["algorithm.step"]
+        a, alpha = step_of(point.settings)
         if alpha == decay and point.finished and "train_loss" in point.numbers():
             costs[float(a), float(alpha)] = point.numbers()["train_loss"]
     return min(costs, key=costs.__getitem__) if costs else None

@@ -1,6 +1,6 @@
 """What can go wrong, and the exit code that says so.
 
-Every error that a user can cause or meet carries its own exit code (README, "Exit codes"); the command line
+Every error that a user can cause or meet carries its own exit code (docs/reference/exit-codes.md); the command line
 turns it into one message and that code, on every rank alike.
 """
 

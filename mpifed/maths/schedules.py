@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Gt, Le
-from pydantic import Discriminator, Tag
 
 from mpifed.maths.ranges import Count, Decay, Size, Weight
 
@@ -71,30 +70,9 @@ class CosineDecay:
         return float(self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
-def _kind(value: Any) -> str | None:
-    """Which of the forms of a learning rate a value is."""
-    if isinstance(value, dict):
-        kind = value.get("schedule", "power")
-        return kind if isinstance(kind, str) else None
-    return getattr(value, "schedule", None if isinstance(value, list) else "number")
-
-
-LearningRate: TypeAlias = Annotated[
-    Annotated[Size, Tag("number")]
-    | Annotated[PowerDecay, Tag("power")]
-    | Annotated[StepDecay, Tag("step")]
-    | Annotated[CosineDecay, Tag("cosine")],
-    Discriminator(
-        _kind,
-        custom_error_type="learning_rate",
-        custom_error_message="a learning rate is a number, or a schedule: {initial = 0.1, exponent = 0.5}, {schedule = "
-        '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
-    ),
-]
-
-
-# by the tags that tell them apart
-SCHEDULES: dict[str, type | None] = {"number": None, "power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
+LearningRate: TypeAlias = Size | PowerDecay | StepDecay | CosineDecay
+# by the value of `schedule` that tells them apart in a job
+SCHEDULES: dict[str, type] = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
 
 
 def rate_at(rate: float | PowerDecay | StepDecay | CosineDecay, t: int) -> float:

@@ -9,9 +9,9 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
@@ -20,11 +20,37 @@ from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.ranges import Size
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
-from mpifed.maths.schedules import SCHEDULES
+from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS, Term
 from mpifed.run.job_file import where_is
 from mpifed.run.renamed import nearest
+
+_NUMBER = "number"
+
+
+def _rate_kind(value: Any) -> str | None:
+    """Which of the forms of a learning rate a value is."""
+    if isinstance(value, dict):
+        kind = value.get("schedule", "power")
+        return kind if isinstance(kind, str) else None
+    return getattr(value, "schedule", None if isinstance(value, list) else _NUMBER)
+
+
+# told apart before they are read, so that a message is of the form that was meant
+_LEARNING_RATE = Annotated[
+    Annotated[Size, Tag(_NUMBER)]
+    | Annotated[PowerDecay, Tag("power")]
+    | Annotated[StepDecay, Tag("step")]
+    | Annotated[CosineDecay, Tag("cosine")],
+    Discriminator(
+        _rate_kind,
+        custom_error_type="learning_rate",
+        custom_error_message="a learning rate is a number, or a schedule: {initial = 0.1, exponent = 0.5}, {schedule = "
+        '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
+    ),
+]
 
 
 class Kind(NamedTuple):
@@ -110,7 +136,7 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     known : the keys that could stand there
     """
     schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
-    place = [part for part in place if part not in SCHEDULES]
+    place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
     where = where_is(place)
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
@@ -170,6 +196,7 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     hints = get_type_hints(part, include_extras=True)
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
+    hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
     typed: dict[str, Any] = {field.name: (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model

@@ -24,7 +24,7 @@ MAY = {
     "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "run": ["core", "maths", "shards", "algorithms", "comm", "run"],
     "forecast": ["core", "maths", "shards", "algorithms", "comm", "run", "forecast"],
-    "batch_size": ["core", "shards", "comm", "run", "forecast", "batch"],
+    "batch": ["core", "shards", "comm", "run", "forecast", "batch"],
     "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "scaling": ["core", "shards", "run", "forecast", "batch.plugin", "plots", "scaling"],
     "plots.py": ["core", "run.best", "run.history"],

@@ -81,7 +81,7 @@ def test_one_step_on_all_rows_of_equal_clients_is_that_of_their_rows_together() 
     clients = [(rng.normal(size=(6, 5)), rng.integers(0, 3, 6)) for _ in range(3)]
     joined = np.concatenate([x for x, _ in clients]), np.concatenate([y for _, y in clients])
     expected = [w - 0.5 * g for w, g in zip(start, gradient(*start, *joined, 0.01), strict=True)]
-    found = federated_averaging(clients, start, batch_size=6, step=0.5, rounds=1, l2=0.01)
+    found = federated_averaging(clients, start, batch=6, step=0.5, rounds=1, penalty=0.01)
     np.testing.assert_allclose(found, np.concatenate([w.ravel() for w in expected]), rtol=1e-12)
 
 

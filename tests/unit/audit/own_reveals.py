@@ -20,6 +20,8 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, flat, map_leaves, unflat
@@ -50,8 +52,10 @@ class Renamed:
 
 def renamed(name: str) -> str:
     """Under what name in jobs an algorithm of mpifed plays exchanges of other names."""
-    kind = f"Renamed{ALGORITHMS[name].__name__}"
-    globals().setdefault(kind, type(kind, (Renamed, ALGORITHMS[name]), {"__module__": __name__}))
+    of_split = {"ssca-horizontal": SSCAHorizontal, "ssca-vertical": SSCAVertical}
+    base = of_split[name] if name in of_split else ALGORITHMS[name]
+    kind = f"Renamed{base.__name__}"
+    globals().setdefault(kind, type(kind, (Renamed, base), {"__module__": __name__}))
     return f"own_reveals:{kind}"
 
 
@@ -69,7 +73,7 @@ class Raw(Rows):
     """Clients send the gradient of a minibatch, under names of its own."""
 
     problem: Problem
-    batch: int = 1
+    batch_size: int = 1
     step: float = 0.1
 
     @property
@@ -78,7 +82,7 @@ class Raw(Rows):
         return (ToServer("what-i-saw", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
-        return check_rows(self.problem, self.batch)
+        return check_rows(self.problem, self.batch_size)
 
     def start_server(self, now: Round) -> Server:
         return Server(start_model(self.problem, now))
@@ -88,8 +92,8 @@ class Raw(Rows):
 
     def answer(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
         weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch))
-        weights = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        batch = block.take(block.draw(now, "minibatch", self.batch_size))
+        weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
         return clients, Weighted(gradient(self.problem.objective, model, batch.X, batch.y, weights), weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
@@ -103,7 +107,7 @@ class Said(Raw):
         if received.answered_by(self.answer):
             weight = received.answer.weight
             found = map_leaves(lambda leaf: leaf / weight, received.answer.value)
-            yield MeanGradient(received.question, found, self.batch)
+            yield MeanGradient(received.question, found, self.batch_size)
 
 
 class Models(Raw):
@@ -132,9 +136,9 @@ class Inherited(FedAvg):
     """FedAvg but for what clients send: of that FedAvg says what it no longer is."""
 
     def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
-        batch = block.take(block.draw(now, "minibatch", self.batch))
+        batch = block.take(block.draw(now, "minibatch", self.batch_size))
         weight = self.problem.weights[block.clients]
-        weights = np.repeat(weight[:, None] / self.batch, self.batch, axis=1)
+        weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
         sent = gradient(self.problem.objective, question.model, batch.X, batch.y, weights)
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
 
@@ -188,7 +192,7 @@ class SendsRows(Raw):
     """The first row of each client, scaled and between other numbers, in the rounds, the set-up or a measure."""
 
     where: str = "rounds"
-    batch: int = 40
+    batch_size: int = 40
 
     def _rows(self) -> ToServer:
         fields = Vector(Field((self.problem.features + 5,)))
@@ -239,7 +243,7 @@ class Told(NamedTuple):
 class Projections(Raw):
     """Clients hear sums of their rows' inner products with a direction of the server's; they send gradients of many."""
 
-    batch: int = 40
+    batch_size: int = 40
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -14,6 +14,8 @@ from jobs_in_python import checked
 from own_reveals import renamed
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit import gradients
 from mpifed.audit.command import audited
 from mpifed.audit.gradients import beyond_chance
@@ -98,8 +100,10 @@ CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]]
 
 
 def test_every_algorithm_is_here() -> None:
-    assert set(CASES) == set(ALGORITHMS)
-    assert all(kind.explains_answers() for kind in ALGORITHMS.values())
+    named = {name.removesuffix("-horizontal").removesuffix("-vertical") for name in CASES}
+    assert named == set(ALGORITHMS)
+    kinds = {**ALGORITHMS, "ssca": SSCAHorizontal, "ssca, columns": SSCAVertical}
+    assert all(kind.explains_answers() for kind in kinds.values())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -108,7 +112,8 @@ def test_other_names_of_exchanges_silence_no_attack(
 ) -> None:
     successful, folder, rounds, objective, settings, more = CASES[name]
     data = request.getfixturevalue(folder)
-    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (name, renamed(name)))
+    plain = name.removesuffix("-horizontal").removesuffix("-vertical")
+    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (plain, renamed(name)))
     assert {one.attack for one in own.attempts if one.success and one.attack != "membership"} == successful
     assert as_json(own)["attacks"] == as_json(other)["attacks"]
     assert [_nameless(one) for one in own.remarks] == [_nameless(one) for one in other.remarks]
@@ -157,7 +162,7 @@ def test_raw_gradients_of_one_row(kind: str, digits: Path, audit: Callable[..., 
     assert bool(said) is (kind == "Raw") and ("taken for a gradient" in one.text) is (kind == "Raw")
     if said:
         assert said[0].startswith('Raw does not say what answers to "what-i-saw" reveal: they were tried as a gradient')
-        assert "give it a method `reveals`, see README" in said[0]
+        assert "give it a method `reveals`, see docs/how-to/audit.md" in said[0]
 
 
 def test_models_sent_by_a_function_of_no_class(digits: Path, audit: Callable[..., Audit]) -> None:
@@ -177,7 +182,12 @@ def test_few_rows_in_gradients_of_which_nothing_is_said(digits: Path, audit: Cal
 
 def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[..., Audit]) -> None:
     """Without the penalty FedAvg would have sent: taking that off hides the row, and so what is sent is tried, too."""
-    found = audit(digits, 3, SOFTMAX | {"l2": 0.1}, {"name": "own_reveals:Inherited", "batch_size": 1, "step": [0.5]})
+    found = audit(
+        digits,
+        3,
+        SOFTMAX | {"l2": 0.1},
+        {"name": "own_reveals:Inherited", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
+    )
     tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
     assert len(tried) == 2 and "taken for" in tried[1].text
     assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
@@ -209,16 +219,16 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
     assert not any(one.success for one in found.attempts) and found.leaks == []
 
 
-def test_the_readme_example_says_it(
+def test_the_example_of_the_tutorial_says_it(
     digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is typed off."""
-    root = Path(__file__).resolve().parents[3]
-    sources = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    tutorial = Path(__file__).resolve().parents[3] / "docs/tutorials/write-an-algorithm.md"
+    sources = re.findall(r"```python[^\n]*\n(.*?)```", tutorial.read_text("utf-8"), re.DOTALL)
     (source,) = [one for one in sources if "class ServerMomentum" in one]
-    (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
+    (tmp_path / "own_from_tutorial.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
+    own = {"name": "own_from_tutorial:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert not any("does not say" in one for one in found.remarks)

@@ -62,7 +62,7 @@ def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Resul
     job = folder / "job.toml"
     job.write_text(
         'name = "t"\nrounds = 3\ndata.path = "x"\nobjective.name = "softmax"\n'
-        'algorithm = {name = "fedavg", batch_size = 4, step = [0.1]}\n'
+        'algorithm = {name = "fedavg", batch_size = 4}\nclient_optimizer = {learning_rate = 0.1}\n'
     )
     return CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *words])
 

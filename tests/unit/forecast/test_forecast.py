@@ -185,6 +185,7 @@ def test_a_set_up_and_clients_that_hear(
 
 
 SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
+NO_STEPS = "client_optimizer={}"  # of SSCA
 GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
 
 
@@ -210,7 +211,7 @@ def test_data_split_by_columns(
     path = request.getfixturevalue(data)
     allow = ALLOW if "label_holder" in extra else ALLOW.replace('"slopes", ', "").replace('"certificate-slopes", ', "")
     changes = (
-        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", GROUP, "rounds=3",
+        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", NO_STEPS, GROUP, "rounds=3",
         f"aggregation.security={channel}",
         allow,
     )  # fmt: skip
@@ -233,7 +234,7 @@ def test_data_split_by_columns(
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
     algorithm = '{name = "ssca", batch_size = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0, local_steps = 2}'
-    changes = (f"algorithm={algorithm}", GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
+    changes = (f"algorithm={algorithm}", NO_STEPS, GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     assert [one["name"] for one in found["setup"]] == ["shares"]

@@ -15,6 +15,7 @@ VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.3
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
     'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',
+    "client_optimizer={}",
     'model={name = "hinge", l2 = 5e-3}',
 )
 SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
@@ -62,7 +63,7 @@ def test_a_sum_for_the_server(job: Path, channel: str, server: str, clients: str
 
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> None:
-    found = learns(job, channel, f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW)
+    found = learns(job, channel, f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW)
     whole = "every answer" if channel == "plain" else "nothing"
     assert found["scores"] == {"server": whole, "client 1 alone": "the sum of 5 answers"}
     assert found["slopes"] == {"server": whole, "clients": "single clients' own slopes"}
@@ -71,7 +72,7 @@ def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> Non
 
 
 def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
-    text = told(job, "masked", f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW)
+    text = told(job, "masked", f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW)
     assert "scores, all-scores, certificate-scores: the server learns nothing; client 1 alone learns the sum" in text
     assert "but for those allowed by name: slopes, gradients," in text
     assert "gradients: the server learns single clients' own gradient.first" in text
@@ -143,7 +144,7 @@ def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, .
 
 
 def test_a_shared_server_of_sums_for_clients(job: Path, sides: Path) -> None:
-    changes = (f"data.path={sides}", f"algorithm={VERTICAL}", ALLOW, "server.dedicated=false")
+    changes = (f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW, "server.dedicated=false")
     assert "and so could open what only clients should hear" in told(job, "masked", *changes)
 
 

@@ -1,4 +1,4 @@
-"""Terms: slopes against finite differences, values against written-out probabilities; the README's own term too."""
+"""Terms: slopes against finite differences, values against written-out probabilities; the examples' own term too."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_grades_do_not_depend_on_units() -> None:
 
 
 def ran(objective: float | None, accuracy: float, seconds: float, code: int = 0) -> dict[str, Any]:
-    return {"code": code, "model": objective, "test_accuracy": accuracy, "simulated_s": seconds}
+    return {"code": code, "objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
 
 
 @pytest.fixture

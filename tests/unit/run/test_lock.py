@@ -29,7 +29,6 @@ HOLD = """
 import errno, fcntl, sys, time
 from pathlib import Path
 from mpifed.run.lock import locked
-from jobs_in_python import checked
 
 def missing(*arguments):
     raise OSError(errno.ENOLCK, "No locks available")

@@ -141,8 +141,8 @@ def test_named_networks() -> None:
     assert min(latencies) == PRESETS["data-center"].latency_ms and max(latencies) == PRESETS["satellite-geo"].latency_ms
 
 
-def test_the_readme_has_their_figures() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+def test_the_page_has_their_figures() -> None:
+    text = (Path(__file__).parents[3] / "docs/how-to/simulated-network.md").read_text(encoding="utf-8")
     for name, preset in PRESETS.items():
         cells = (preset.latency_ms, preset.up_mbit_per_s, preset.down_mbit_per_s)
         assert f"| `{name}` | {' | '.join(f'{cell:,g}' for cell in cells)} |" in text

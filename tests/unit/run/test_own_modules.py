@@ -47,7 +47,7 @@ def test_all_of_a_job_and_its_sweep_are_found_without_import(folder: Path) -> No
         )
     )  # fmt: skip
     assert [(one.table, one.module) for one in found] == [
-        ("objective", "tell_mine"), ("regularizer", "tell_none"), ("constraint 2", "tell_pack.inner.deep"),
+        ("model", "tell_mine"), ("regularizer", "tell_none"), ("constraint 2", "tell_pack.inner.deep"),
         ("sweep", "tell_pack"),
     ]  # fmt: skip
     files = [one.file and Path(one.file).relative_to(folder).as_posix() for one in found]

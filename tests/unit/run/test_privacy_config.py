@@ -40,7 +40,7 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 def problem(job: Job, **changes: Any) -> Problem:
-    settings = {"model": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
+    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
     own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
     return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
 

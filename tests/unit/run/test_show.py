@@ -232,7 +232,7 @@ def constrained(objective: float, *values: float) -> dict[str, Any]:
     job = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}][: len(values)]}
     excess = [max(v - one["limit"], 0) / one["limit"] for v, one in zip(values, job["constraint"], strict=True)]
     columns = {f"constraint_{m}": v for m, v in enumerate(values, 1)}
-    return {"job": job, "model": objective, **columns, "feasibility": max(excess)}
+    return {"job": job, "objective": objective, **columns, "feasibility": max(excess)}
 
 
 def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_grid_with_seeds_fastest() -> None:
         assert point.job.algorithm["batch_size"] == batch
         assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
-        assert point.job.algorithm["step"] == [0.1]
+        assert point.job.client_optimizer == {"learning_rate": 0.1}
 
 
 def test_a_job_without_a_sweep_is_one_point() -> None:

@@ -16,6 +16,7 @@ from mpifed.algorithms.revealed import (
     of_step,
     scaffold_control,
 )
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.core.block import Block
@@ -23,18 +24,19 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, zeros
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Softmax
-from mpifed.maths.schedules import StepSize
+from mpifed.maths.optimizers import SGD, ServerSGD
+from mpifed.maths.schedules import PowerDecay, StepSize
 
 X, Y = digits()
 COUNTS = (9, 5)
 SHARDS = [slice(0, 9), slice(9, 14)]
 CONCAVE = Softmax(l2=0.05, bias=True, nonconvex_penalty=0.02)
-STEP = StepSize(0.4, 0.1)
+STEP = SGD(PowerDecay(0.4, 0.1))
 HYPER: dict[str, dict[str, Any]] = {
-    "fedavg": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
-    "fedprox": {"client_optimizer": {"learning_rate": STEP}, "mu": 0.7},
-    "scaffold": {"client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"learning_rate": 0.8}},
-    "fedpdm": {"client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
+    "fedavg": {"client_optimizer": STEP, "server_optimizer": ServerSGD(momentum=0.5)},
+    "fedprox": {"client_optimizer": STEP, "mu": 0.7},
+    "scaffold": {"client_optimizer": STEP, "server_optimizer": ServerSGD(0.8)},
+    "fedpdm": {"client_optimizer": STEP, "rho": 2.0},
     "ssca-horizontal": {"rho": StepSize(0.9, 0.3), "gamma": StepSize(0.9, 0.35), "tau": 2.0},
 }
 
@@ -52,7 +54,8 @@ def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> t
     """(algorithm, what each client sent in each round), the server going on by itself."""
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
-    one: Any = ALGORITHMS[name](problem, batch_size=batch, **HYPER[name], **more)
+    kind = SSCAHorizontal if name == "ssca-horizontal" else ALGORITHMS[name]
+    one: Any = kind(problem, batch_size=batch, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
