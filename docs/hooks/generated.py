@@ -1,4 +1,4 @@
-"""References that are made from the code: of a job file, as `mpifed explain` tells it, and of the command line."""
+"""Parts of the reference made from the tables of the program: jobs, commands, columns of histories, exit codes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from mpifed.cli import main
+from mpifed.core.errors import ENDS
+from mpifed.run.columns import shown
 from mpifed.run.explain import reference
 
 PLURALS = {
@@ -51,9 +53,22 @@ def command_sections() -> Iterator[str]:
         yield "\n".join(["| option | |", "| --- | --- |", *cells])
 
 
+def column_rows() -> Iterator[str]:
+    """A row for each column of a history."""
+    names = {one: f"`{one.name}1` ..." if one.name.endswith("_") else f"`{one.name}`" for one in shown("history")}
+    yield "\n".join(["| column | |", "| --- | --- |", *(f"| {name} | {one.meaning} |" for one, name in names.items())])
+
+
+def exit_code_rows() -> Iterator[str]:
+    """A row for each exit code."""
+    yield "\n".join(["| code | |", "| --- | --- |", *(f"| {end.code} | {end.meaning} |" for end in ENDS)])
+
+
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
     "<!-- generated: job -->": job_sections,
     "<!-- generated: commands -->": command_sections,
+    "<!-- generated: columns -->": column_rows,
+    "<!-- generated: exit codes -->": exit_code_rows,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import as_in_a_file
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
@@ -23,7 +24,7 @@ from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
-    return {
+    return as_in_a_file({
         "name": "sweeping",
         "rounds": 2,
         "seed": 5,
@@ -31,7 +32,7 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "model": {"name": "softmax"},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "sweep": sweep,
-    }
+    })  # fmt: skip
 
 
 def test_the_grid_with_seeds_fastest() -> None:
