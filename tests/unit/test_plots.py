@@ -34,7 +34,8 @@ def write_run(
     A private one has an epsilon of a fifth of the rounds.
     """
     run.mkdir()
-    (run / "job.toml").write_text(
+    algorithm = f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\n'
+    (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n{algorithm}')
         f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch_size = {batch}\n'
     )
     write_json(run / "run.json", {"name": name, "exit": 0})
