@@ -36,8 +36,6 @@ def write_run(
     run.mkdir()
     algorithm = f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\n'
     (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n{algorithm}')
-        f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch_size = {batch}\n'
-    )
     write_json(run / "run.json", {"name": name, "exit": 0})
     history = History(run)
     for index in rounds:
