@@ -19,13 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.text import shown
+from mpifed.run.columns import column_of, of_kind
 from mpifed.run.history import SUMMARY, summary
 from mpifed.run.json_file import content
 from mpifed.run.protection import SWEPT
 from mpifed.run.schemas import JobTables, checked
-from mpifed.run.sweep import FINISHED, point_name
+from mpifed.run.sweep import point_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -263,8 +264,8 @@ def columns_of(settings: Iterable[Setting]) -> list[str]:
 
 
 def to_be_maximized(column: str) -> bool:
-    """Whether the most of a column is best, as of what is called an accuracy."""
-    return column.endswith("accuracy")
+    """Whether the most of a column is best."""
+    return column_of(column).better == "more"
 
 
 class Choice(NamedTuple):
@@ -335,7 +336,8 @@ def select(
 
 
 def _default_columns(there: Sequence[str]) -> list[str]:
-    objective = [name for name in ("objective", "train_loss") if name in there][:1]
+    loss = of_kind("loss", there)
+    objective = [] if loss is None else [loss]
     return ["feasibility", *objective] if any(name.startswith("constraint_") for name in there) else objective
 
 

@@ -23,16 +23,13 @@ from mpifed.run.best import (
     to_be_maximized,
     toml_text,
 )
+from mpifed.run.columns import Column, shown
 from mpifed.run.gra import Recommendation, recommend
 from mpifed.run.show import line_of, meaning, value_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = (
-    "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon",
-    "epsilon_if_secret", "elapsed_s", "simulated_s", "bytes",
-)  # fmt: skip
 _WIDEST = 100_000  # characters: wider than any table
 
 
@@ -77,7 +74,7 @@ def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
     from rich.text import Text
 
     means = [_shown(one) for one in settings]
-    there = [name for kind in _COLUMNS for name in _named(kind, means)]
+    there = [name for column in shown("compare") for name in _named(column, means)]
     first = settings[0].settings
     varying = [key for key, value in first.items() if any(one.settings[key] != value for one in settings)]
     bounded = any(point.limits for one in settings for point in one.points)
@@ -105,10 +102,9 @@ def _shown(setting: Setting) -> dict[str, Mean]:
     return means | {"bytes": Mean.of(sent)} if sent else means
 
 
-def _named(kind: str, means: Iterable[dict[str, Mean]]) -> list[str]:
-    """The columns that are there of a kind: `kind` itself, or all that begin with it."""
-    names = dict.fromkeys(name for columns in means for name in columns)
-    return [name for name in names if name == kind or (kind.endswith("_") and name.startswith(kind))]
+def _named(column: Column, means: Iterable[dict[str, Mean]]) -> list[str]:
+    """The names that are there of a column: its own, or those numbered."""
+    return [name for name in dict.fromkeys(name for one in means for name in one) if column.means(name)]
 
 
 def _of(count: int, whole: int) -> str:

@@ -16,7 +16,7 @@ from mpifed.comm.transport import Transport, library
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.record import Record, leaves
 from mpifed.run import environment
 from mpifed.run.best import job_of
@@ -33,7 +33,7 @@ from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.run.report import Reporter
 from mpifed.run.spending import without_epsilon
-from mpifed.run.sweep import FINISHED, ended
+from mpifed.run.sweep import ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.errors import FINISHED, Interrupted, UsageError
 from mpifed.core.text import shown
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, aside, read_run, summary
@@ -21,7 +21,6 @@ from mpifed.run.json_file import RUN
 
 MOST = 10_000  # points of a sweep: their names have four digits
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
-FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
 
 
 class Point(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of
 
 from mpifed.cli import main
-from mpifed.core.errors import UsageError
+from mpifed.core import errors
+from mpifed.core.errors import MpifedError, UsageError
 from mpifed.run.history_file import FIRST, LEDGER
 from mpifed.run.job_file import read_table
 from mpifed.run.sweep import points
@@ -191,6 +194,20 @@ def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: P
         assert ended.out
 
 
-def test_columns_are_described() -> None:
-    text = (ROOT / "docs/reference/history.md").read_text(encoding="utf-8")
-    assert not [name for name in FIRST + LEDGER if f"`{name}`" not in text]
+def test_columns_and_codes_are_described() -> None:
+    """In the tables that are put into the pages, of which each has its place."""
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        generated = importlib.import_module("generated")
+    finally:
+        sys.path.pop(0)
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+    made = [generated.on_page_markdown(text, None, None, None) for text in pages]
+    assert not [name for name in generated.PARTS if f"<!-- generated: {name} -->" not in "".join(pages)]
+    whole = "\n".join(made)
+    assert "<!-- generated" not in whole
+    assert not [name for name in FIRST + LEDGER if f"| `{name}` | " not in whole]
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, MpifedError)]
+    codes = {kind.exit_code for kind in kinds}
+    assert {0, *codes} == {end.code for end in errors.ENDS}
+    assert not [code for code in codes if f"| {code} | " not in whole]

@@ -20,7 +20,7 @@ from mpifed.core.record import Array
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.maths.regularizers import L1, REGULARIZERS
+from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job
 
@@ -61,7 +61,7 @@ class Told(FedAvg):
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(Regularizer):
     """A regularizer of one's own: half the square of all values."""
 
     weight: float = 1.0

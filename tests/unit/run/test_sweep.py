@@ -25,7 +25,7 @@ from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
-    job = {
+    return as_in_a_file({
         "name": "sweeping",
         "rounds": 2,
         "seed": 5,
@@ -33,8 +33,7 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "model": {"name": "softmax"},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "sweep": sweep,
-    }
-    return as_in_a_file(job)
+    })  # fmt: skip
 
 
 def test_the_grid_with_seeds_fastest() -> None:
