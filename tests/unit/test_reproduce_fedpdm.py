@@ -170,7 +170,7 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     curves += [f"{one}{change}" for one in names[1:] for change in ("", "-by-rho", "-q5", "-tuned")]
     assert "**Reduced**" in table
     assert [one for one in curves if f"| {one} | 2 |" not in table] == []
-    assert "| paper: mean | 0.3 |" in table and "| rigorous-fedavg-none | 2 | step = " in table
+    assert "| paper: mean | 0.3 |" in table and "| rigorous-fedavg-none | 2 | learning_rate = " in table
     figures = [f"fig{n}-{kind}" for n in (1, 2) for kind in ("paper", "rigorous")]
     assert sorted(path.name for path in pictures) == [f"{one}.{suffix}" for one in figures for suffix in ("pdf", "png")]
     assert "Failed numerically" not in table

@@ -18,6 +18,7 @@ from mpifed.run.config import read_table, set_value
 from mpifed.run.job_file import wrong_values
 from mpifed.run.sweep import points
 
+FEDAVG: dict[str, Any] = table()["algorithm"]
 NESTED: Any = []
 for _ in range(40):
     NESTED = [NESTED]
