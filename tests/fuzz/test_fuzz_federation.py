@@ -26,10 +26,12 @@ name = "{objective}"
 [algorithm]
 {algorithm}
 [record]
-every = 1
+evaluate_every = 1
+[client_optimizer]
+learning_rate = 0.1
 """
-ROWS = 'name = "fedavg"\nbatch = 5\nstep = [0.1, 0.5]'
-CELLS = 'name = "hyfem"\nbatch = 5\nstep = [1.0, 0.5, 10.0]\nlocal_steps = 2\nmu = 0.01'
+ROWS = 'name = "fedavg"\nbatch_size = 5'
+CELLS = 'name = "hyfem"\nbatch_size = 5\nlocal_steps = 2\nmu = 0.01'
 OBJECTIVES = {"dense": "softmax", "sparse": "softmax", "regression": "least-squares", "grid": "logistic"}
 
 
