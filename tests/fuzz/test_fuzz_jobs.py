@@ -265,6 +265,7 @@ def test_changes_on_the_command_line(area: Area) -> None:
 def settings(draw: st.DrawFn) -> str:
     """A change that names a real key."""
     value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    name = draw(st.sampled_from(sorted({*MORE, "model", "algorithm", "client_optimizer", "record", "data", "aggregation"})))
+    more = "model", "algorithm", "client_optimizer", "record", "data", "aggregation"
+    name = draw(st.sampled_from(sorted({*MORE, *more})))
     key = draw(st.sampled_from(sorted(fields_of(name, {}))))
     return f"{name}.{key}={value}"
