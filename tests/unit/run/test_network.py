@@ -224,7 +224,6 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
         "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
         "aggregation": {"security": channel},
     }  # fmt: skip
-    del table["client_optimizer"], table["server_optimizer"]
     out = tmp_path / "run"
     run(checked(table), Alone(), out)
     simulated = read_json(out / "run.json")["simulated"]
