@@ -27,11 +27,10 @@ name = "{objective}"
 {algorithm}
 [record]
 evaluate_every = 1
-[client_optimizer]
-learning_rate = 0.1
 """
-ROWS = 'name = "fedavg"\nbatch_size = 5'
-CELLS = 'name = "hyfem"\nbatch_size = 5\nlocal_steps = 2\nmu = 0.01'
+RATE = "\n[client_optimizer]\nlearning_rate = {initial = 0.1, exponent = 0.5, offset = 1.0}"
+ROWS = 'name = "fedavg"\nbatch_size = 5' + RATE
+CELLS = 'name = "hyfem"\nbatch_size = 5\nlocal_steps = 2\nmu = 0.01' + RATE
 OBJECTIVES = {"dense": "softmax", "sparse": "softmax", "regression": "least-squares", "grid": "logistic"}
 
 

@@ -129,6 +129,8 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
             "rounds": list[int],
             "name": list[str],
         }
+    if name in OPTIMIZERS:
+        return {"name": str, **get_type_hints(SGD if name == "client_optimizer" else ServerSGD, include_extras=True)}
     kind = {"simulated_network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
     return {key: field.annotation for key, field in kind.model_fields.items()}
 
@@ -265,7 +267,6 @@ def test_changes_on_the_command_line(area: Area) -> None:
 def settings(draw: st.DrawFn) -> str:
     """A change that names a real key."""
     value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    more = "model", "algorithm", "client_optimizer", "record", "data", "aggregation"
-    name = draw(st.sampled_from(sorted({*MORE, *more})))
+    name = draw(st.sampled_from(sorted({*MORE, *OPTIMIZERS, "model", "algorithm", "record", "data", "aggregation"})))
     key = draw(st.sampled_from(sorted(fields_of(name, {}))))
     return f"{name}.{key}={value}"
