@@ -86,7 +86,7 @@ check: .venv/test.done .venv/dev.done ## ruff, mypy and the serial tests
 smoke: run serial ## the quickstart and the serial tests
 
 docs: .venv/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 format: .venv/dev.done ## mend what ruff can

@@ -1,10 +1,15 @@
-"""Parts of the reference, made from the tables of the program: job files, columns of histories, exit codes."""
+"""Parts of the reference made from the tables of the program: jobs, commands, columns of histories, exit codes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import click
+
+from mpifed.cli import main
 from mpifed.core.errors import ENDS
 from mpifed.run.columns import shown
 from mpifed.run.explain import reference
@@ -16,26 +21,15 @@ PLURALS = {
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """The page with what belongs at its markers."""
-    for name, made in PARTS.items():
-        marker = f"<!-- generated: {name} -->"
+    """The sections at the marker of a page."""
+    for marker, sections in GENERATED.items():
         if marker in markdown:
-            markdown = markdown.replace(marker, made())
+            markdown = markdown.replace(marker, "\n\n".join(sections()))
     return markdown
 
 
-def columns() -> str:
-    """A row for each column of a history."""
-    names = {one: f"`{one.name}1` ..." if one.name.endswith("_") else f"`{one.name}`" for one in shown("history")}
-    return "\n".join(["| column | |", "| --- | --- |", *(f"| {name} | {one.meaning} |" for one, name in names.items())])
-
-
-def exit_codes() -> str:
-    """A row for each exit code."""
-    return "\n".join(["| code | |", "| --- | --- |", *(f"| {end.code} | {end.meaning} |" for end in ENDS)])
-
-
-def _sections() -> Iterator[str]:
+def job_sections() -> Iterator[str]:
+    """Every table of a job, and all that its tables can name."""
     last = ""
     for title, text in reference():
         kind, _, name = title.partition(" ")
@@ -44,7 +38,50 @@ def _sections() -> Iterator[str]:
             yield f"## {PLURALS.get(kind, kind)}"
         if kind != "job":
             yield f"### {name}"
-        yield text
+        yield _without_comments(text)
 
 
-PARTS = {"job": lambda: "\n\n".join(_sections()), "columns": columns, "exit codes": exit_codes}
+def command_sections() -> Iterator[str]:
+    """Every command: its text, and its arguments and options."""
+    for name, command in sorted(main.commands.items()):
+        context = click.Context(command, info_name=f"mpifed {name}")
+        yield f"## {name}"
+        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
+        yield from map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")))
+        rows = [record for option in command.params if (record := option.get_help_record(context))]
+        cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+        yield "\n".join(["| option | |", "| --- | --- |", *cells])
+
+
+def column_rows() -> Iterator[str]:
+    """A row for each column of a history."""
+    names = {one: f"`{one.name}1` ..." if one.name.endswith("_") else f"`{one.name}`" for one in shown("history")}
+    yield "\n".join(["| column | |", "| --- | --- |", *(f"| {name} | {one.meaning} |" for one, name in names.items())])
+
+
+def exit_code_rows() -> Iterator[str]:
+    """A row for each exit code."""
+    yield "\n".join(["| code | |", "| --- | --- |", *(f"| {end.code} | {end.meaning} |" for end in ENDS)])
+
+
+GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "<!-- generated: job -->": job_sections,
+    "<!-- generated: commands -->": command_sections,
+    "<!-- generated: columns -->": column_rows,
+    "<!-- generated: exit codes -->": exit_code_rows,
+}
+
+
+def _paragraph(text: str) -> str:
+    r"""One of a command's help; what follows click's mark \b keeps its lines."""
+    return f"```text\n{text.removeprefix(chr(8)).strip(chr(10))}\n```" if text.startswith("\b") else text
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|\[\]<*])", r"\\\1", " ".join(text.split()))
+
+
+def _without_comments(text: str) -> str:
+    """A class's text, in which a departure from the paper is marked as in a comment: to Markdown that is a heading."""
+    marked = re.sub(r"^# differs from the paper:", "\n*Differs from the paper:*", text, flags=re.MULTILINE)
+    return re.sub(r"^# ", "", marked, flags=re.MULTILINE)

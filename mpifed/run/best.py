@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -382,7 +383,11 @@ def _number(value: Any) -> bool:
 def toml_text(value: Any) -> str:
     """A value as TOML, in one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {toml_text(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{_key(key)} = {toml_text(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_text, value))}]"
     return str(value) if _number(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -85,7 +85,7 @@ def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
         table.add_column(Text(name), justify="right")
     table.add_column("points")
     for one, columns in zip(settings, means, strict=True):
-        cells = [toml_text(one.settings[key]) for key in varying]
+        cells = [_setting_text(one.settings[key]) for key in varying]
         cells += [_of(len(one.counted), len(one.points))]
         cells += [_mean(name, columns.get(name), len(one.counted)) for name in there]
         cells += [_limits_met(one)] * bounded
@@ -143,6 +143,11 @@ def _end_of(point: Ran) -> str:
     return meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
 
 
+def _setting_text(value: Any) -> str:
+    """As a job has it; nothing for a key that this run's job has not and another's has."""
+    return "" if value is None else toml_text(value)
+
+
 def _names(points: Sequence[Ran]) -> str:
     """point-0000 to point-0002, point-0007; other runs by their folders."""
     runs: list[list[str]] = []
@@ -183,8 +188,9 @@ def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
 
 def _set_arguments(setting: Setting) -> Iterator[str]:
     """A setting as the command line takes it, where it is not the only one."""
-    if setting.settings:
-        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in setting.settings.items())
+    settings = {key: value for key, value in setting.settings.items() if value is not None}
+    if settings:
+        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in settings.items())
 
 
 def pareto_text(where: Folders, by: Mapping[str, float] | None = None) -> str:
@@ -223,7 +229,7 @@ def _front(found: Recommendation) -> Table:
         table.add_column(Text(name), justify="left" if name in keys else "right")
     table.add_column("points")
     for one in found.front:
-        cells = [toml_text(one.setting.settings[key]) for key in keys]
+        cells = [_setting_text(one.setting.settings[key]) for key in keys]
         cells += [value_of(name, value) for name, value in one.values.items()]
         table.add_row(*map(Text, cells), f"{one.grade:.4f}", _names(one.setting.counted))
     return table

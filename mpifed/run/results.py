@@ -40,8 +40,8 @@ FAILURE = "failure.txt"  # what the first rank to fail has said
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
 # what may differ between a run and its resumption, since no bit depends on it
 _FREE = (
-    "rounds", "name", "stop", "record", "server", "audit", "network", "data.path", "data.memory_gib", "data.verify",
-    "data.stage", "data.state_gib",
+    "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
+    "data.verify", "data.stage", "data.state_gib",
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ class Results:
         """
         network = self.job.simulated_network
         try:
-            changed = job_of(self.out).get("network") != self.job.table().get("network")
+            changed = job_of(self.out).get("simulated_network") != self.job.table().get("simulated_network")
         except DataError:  # it is written anew
             changed = False
         renewed = {"simulated_s": network is not None} if changed else {}

@@ -72,7 +72,6 @@ def moved(value: Any, total: Any) -> Any:
 class Gossip(Algorithm):
     """Clients hear the sum of everybody's values and move; then the server hears the sum of what they have now."""
 
-
     @property
     def exchanges(self) -> tuple[ToClients | ToServer, ...]:
         fields = Talk(Field((SIZE,)), Field())

@@ -219,10 +219,12 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
-        **job(patches, 1, simulated_network=network).table(), "model": {"name": "hinge", "l2": 0.01},
+        "name": "hinge", "rounds": 1, "data": {"path": str(patches)}, "model": {"name": "hinge", "l2": 0.01},
+        "record": {"evaluate_every": 2}, "simulated_network": network,
         "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
         "aggregation": {"security": channel},
     }  # fmt: skip
+    del table["client_optimizer"], table["server_optimizer"]
     out = tmp_path / "run"
     run(checked(table), Alone(), out)
     simulated = read_json(out / "run.json")["simulated"]

@@ -319,13 +319,12 @@ def test_limits_of_an_older_version(tmp_path: Path) -> None:
 
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
-    run = write_run(tmp_path / "run", train_loss=0.5)
     none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
     failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
-        (run, None, "no sweep"),
-        (tmp_path / "job.toml", None, "no sweep"),
+        (tmp_path / "nothing", None, "no folder of a run or a sweep"),
+        (tmp_path / "job.toml", None, "no folder of a run or a sweep"),
         (none, None, "none of its 2 points has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
