@@ -20,6 +20,7 @@ from laws.registry import CASES, Case, private, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
@@ -114,7 +115,7 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
         kind: Any = known[chosen if isinstance(chosen, str) and chosen in known else next(iter(known))]
         beside = {"limit": float, "margin": float} if name == "constraint" else {}
         hints = get_type_hints(kind, include_extras=True)
-        names = [field.name for field in fields(kind) if field.name != "problem"]
+        names = [field.name for field in fields(kind) if field.name not in ("problem", *OPTIMIZERS)]
         return {"name": str, **{key: hints[key] for key in names}, **beside}
     if name == "privacy":
         return {field.name: get_type_hints(Privacy, include_extras=True)[field.name] for field in fields(Privacy)}
@@ -126,7 +127,9 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
             "rounds": list[int],
             "name": list[str],
         }
-    kind = {"network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
+    if name in OPTIMIZERS:
+        return {"name": str, **get_type_hints(SGD if name == "client_optimizer" else ServerSGD, include_extras=True)}
+    kind = {"simulated_network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
     return {key: field.annotation for key, field in kind.model_fields.items()}
 
 
@@ -262,6 +265,6 @@ def test_changes_on_the_command_line(area: Area) -> None:
 def settings(draw: st.DrawFn) -> str:
     """A change that names a real key."""
     value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    name = draw(st.sampled_from(sorted({*MORE, "objective", "algorithm", "record", "data", "sum"})))
+    name = draw(st.sampled_from(sorted({*MORE, *OPTIMIZERS, "model", "algorithm", "record", "data", "aggregation"})))
     key = draw(st.sampled_from(sorted(fields_of(name, {}))))
     return f"{name}.{key}={value}"
