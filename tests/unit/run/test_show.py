@@ -325,7 +325,7 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     for folder, by, said in (
         (tmp_path / "nothing", None, "no folder of a run or a sweep"),
         (tmp_path / "job.toml", None, "no folder of a run or a sweep"),
-        (none, None, "none of its 2 points has finished"),
+        (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
         (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),
