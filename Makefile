@@ -21,7 +21,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-gpu bench-gpu test-long fuzz test-kill test-slurm check smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-gpu bench-gpu test-long fuzz test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -85,6 +85,10 @@ check: .venv/test.done .venv/dev.done ## ruff, mypy and the serial tests
 
 smoke: run serial ## the quickstart and the serial tests
 
+docs: .venv/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
+
 format: .venv/dev.done ## mend what ruff can
 	$(BIN)/ruff check --fix .
 
@@ -124,4 +128,4 @@ audit-jobs: .venv/data,encrypted.done ## every job's audit against what its head
 	$(BIN)/python -m jobs.audits $(ONLY)
 
 clean: ## remove the environment, data and runs
-	rm -rf .venv data/digits runs
+	rm -rf .venv data/digits runs site

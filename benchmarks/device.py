@@ -1,6 +1,6 @@
 """A device against the processor, and against what the device itself can do at most.
 
-    python benchmarks/device.py [--device cuda|cpu] [--clients 1000] [--rounds 20] [--quick]
+    python benchmarks/device.py [--device gpu|cpu] [--clients 1000] [--rounds 20] [--quick]
 
 SSCA and FedPDM with 1,000 clients and minibatches of 100, and HyFDCA on 4 x 4 cells of all of MNIST; one rank. Of MNIST
 1,000 clients have but 60 rows each: the first two take made-up rows of its shape, 120 for each client.
@@ -55,13 +55,17 @@ class Case(NamedTuple):
 
     split: str
     algorithm: dict[str, Any]
-    objective: dict[str, Any]
+    model: dict[str, Any]
+    optimizer: dict[str, Any] | None = None  # of the clients
 
 
 CASES = {
     "ssca": Case("rows", {"name": "ssca", "batch_size": BATCH} | STEP, NETWORK),
     "fedpdm": Case(
-        "rows", {"name": "fedpdm", "batch_size": BATCH, "step_size": [0.5], "rho": 2.0, "local_steps": STEPS}, NETWORK
+        "rows",
+        {"name": "fedpdm", "batch_size": BATCH, "rho": 2.0, "local_steps": STEPS},
+        NETWORK,
+        {"learning_rate": 0.5},
     ),
     "hyfdca": Case("cells", {"name": "hyfdca", "rule": "line-search"}, {"name": "hinge", "l2": 1e-4}),
 }
@@ -158,9 +162,9 @@ def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tup
     """(seconds of each round, the federation, the data's sizes)."""
     job = Job.check({
         "name": "device", "rounds": count, "data": {"path": str(folder), "block": block, "verify": False},
-        "objective": case.objective, "algorithm": case.algorithm, "compute": {"device": device},
+        "model": case.model, "algorithm": case.algorithm, "compute": {"device": device},
         "aggregation": {"security": "plain"}, "record": {"evaluate_every": 0},
-    })  # fmt: skip
+    } | ({"client_optimizer": case.optimizer} if case.optimizer else {}))  # fmt: skip
     at = prepare(job, Alone())
     machine, found = Machine(at.federation.device), []
     everybody = Round(-1, job.seed, np.ones(at.federation.clients, dtype=bool))

@@ -62,7 +62,7 @@ def line_of(path: Path) -> str | None:
         subprocess.run([*MPIFED, *command], check=True, stdout=subprocess.DEVNULL)
     if not (folder / "federation.h5").exists():
         return None
-    if job.get("sum", {}).get("channel", "plain") != "plain":
+    if job.get("aggregation", {}).get("security", "plain") != "plain":
         return f"{MARK}{audited(path)}."
     return f"{MARK}{audited(path)}; with aggregation.security=masked {audited(path, 'masked')}."
 

@@ -13,11 +13,13 @@ import click
 
 from mpifed import __version__
 from mpifed.batch.cli import FOLDER, Finite, status, submit
-from mpifed.core.errors import MpifedError
+from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
+
+_EXIT_CODES = ", ".join(f"{end.code} {end.said}" for end in ENDS)
 
 
 class _Commands(click.Group):
@@ -41,14 +43,12 @@ class _Commands(click.Group):
             ctx.exit(error.exit_code)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Exit codes: {_EXIT_CODES}."
+)
 @click.version_option(__version__)
 def main() -> None:
-    """Federated optimization at HPC scale, over MPI.
-
-    Exit codes: 0 done, 1 error, 2 usage, 3 data, 4 numerical trouble, 5 not certified, 6 privacy budget reached,
-    7 the audit found a leak, 75 interrupted and resumable.
-    """
+    """Federated optimization at HPC scale, over MPI."""
 
 
 main.add_command(data)

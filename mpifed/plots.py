@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.run.best import job_of
+from mpifed.run.columns import column_of, labels
 from mpifed.run.history import aside, dotted, read_history, read_run
 
 if TYPE_CHECKING:
@@ -25,21 +26,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-PANELS = {  # from top to bottom
-    "relative": "objective above the optimum, relative",
-    "train_loss": "training loss",
-    "excess": "largest excess over a limit",
-    "kkt_residual": "KKT residual",
-    "duality_gap": "duality gap",
-    "test_accuracy": "test accuracy",
-}
-HORIZONTAL = {
-    "round": "round",
-    "elapsed_s": "training time",
-    "simulated_s": "simulated time of a deployment",
-    "bytes": "sent, up and down",
-    "epsilon": "epsilon of the client who has spent most",
-}
+PANELS = labels("vertical")  # from top to bottom
+HORIZONTAL = labels("horizontal")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
 CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
@@ -256,7 +244,7 @@ def _finish_vertical(axes: Axes, quantity: str, values: Sequence[Floats]) -> Non
     shown = np.concatenate(values)
     if quantity == "excess":
         axes.set_yscale("symlog", linthresh=0.01)
-    elif quantity == "test_accuracy":
+    elif column_of(quantity).unit == "%":
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     elif quantity == "relative":
         axes.set_yscale("log")
@@ -272,10 +260,10 @@ def _finish_horizontal(axes: Axes, quantity: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.set_xlabel(HORIZONTAL[quantity])
-    if quantity == "bytes":
+    if column_of(quantity).unit == "B":
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    elif quantity in ("elapsed_s", "simulated_s"):
+    elif column_of(quantity).unit == "s":
         _, most = axes.get_xlim()
         seconds, unit = next((seconds, unit) for seconds, unit in CLOCK if most >= 2 * seconds or unit == "s")
         ticks = [tick for tick in MaxNLocator(5).tick_values(0, most / seconds) if tick * seconds <= most]

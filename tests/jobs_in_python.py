@@ -15,7 +15,7 @@ def as_in_a_file(table: Mapping[str, Any]) -> dict[str, Any]:
         kept = dict(algorithm)
         for name in ("client_optimizer", "server_optimizer"):
             if name in kept:
-                job[name] = kept.pop(name)
+                job.setdefault(name, kept.pop(name))
         job["algorithm"] = kept
     return job
 

@@ -97,6 +97,6 @@ def _searches(searches: Sequence[Search]) -> Iterator[str]:
     yield row(("job", "tried", "settings", "training loss", "at the edge of the grid"))
     yield rule(5)
     for one in searches:
-        parts = ((key.removeprefix("algorithm."), toml_text(value)) for key, value in one.settings.items())
+        parts = ((key.rpartition(".")[2], toml_text(value)) for key, value in one.settings.items())
         settings = ", ".join(f"{key} = {value}" for key, value in parts)
         yield row((one.name, str(one.tried), settings, f"{one.loss:.4f}", "; ".join(one.edges) or "no"))

@@ -152,7 +152,7 @@ def _searches(searches: Sequence[Search]) -> Iterator[str]:
     yield row(("setting and method", "tried", "not beaten", "chosen", "grade", "at the edge of the grid"))
     yield rule(6)
     for one in searches:
-        parts = ((key.removeprefix("algorithm."), toml_text(value)) for key, value in one.settings.items())
+        parts = ((key.rpartition(".")[2], toml_text(value)) for key, value in one.settings.items())
         chosen = ", ".join(f"{key} = {value}" for key, value in parts)
         edges = (edge.partition(" = ")[0].removeprefix("algorithm.") for edge in one.edges)
         cells = (str(one.tried), str(one.front), chosen, f"{one.grade:.3f}", ", ".join(edges) or "no")

@@ -147,7 +147,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
                 optima[setting.data] = best_of(folder, job["model"]["l2"], kept)
             network = SimulatedNetworkTable(
-                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["network"]
+                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["simulated_network"]
             )
             curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from mpifed.run.best import FAILED
+from mpifed.run.best import FAILED, toml_text
 from mpifed.run.command import How, run_command
 from mpifed.run.config import read_table
 from mpifed.run.history import read_json
@@ -80,7 +80,7 @@ class Plan:
     def search(self, name: str, axes: Mapping[str, Sequence[Any]], kind: str = "grid") -> Path:
         """The folder of a grid over some settings of a job, one seed."""
         folder = self.out / kind / name
-        grid = [f'sweep."{key}"={list(values)}' for key, values in axes.items()]
+        grid = [f'sweep."{key}"={toml_text(list(values))}' for key, values in axes.items()]
         self.run(name, folder, self.rounds, self.rounds, [f"seed={GRID_SEED}", *grid], 1)
         return folder
 

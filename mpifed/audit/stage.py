@@ -10,7 +10,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import leaving, returning, round_of
+from mpifed.run.participation import next_attempt, next_round
 from mpifed.run.setup import Ready, measures_of, prepare
 from mpifed.run.transcript import Transcript
 
@@ -208,7 +207,7 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, b
     measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
     transcript = stage.transcript
     server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
-    exchanges, attempts = stage.algorithm.exchanges, stage.job.participation.attempts
+    exchanges = stage.algorithm.exchanges
 
     def measured() -> None:
         measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
@@ -216,28 +215,30 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, b
     begun = transcript.nbytes
     measured()
     beside, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
-    for index, attempt in product(range(min(rounds, stage.job.rounds)), range(attempts)):
-        if index < len(stage.scenes):
-            continue  # an attempt at this round was not void
+    attempt = 0
+    while (index := len(stage.scenes)) < min(rounds, stage.job.rounds):
+        if attempt == stage.job.participation.attempts:
+            raise TooFewClients(
+                f"round {index} was void in each of {attempt} attempts, or in one after a sum had been opened already, "
+                "since too many clients left: the run itself ends here, and so there is nothing to audit; raise "
+                "[participation] max_dropouts or attempts"
+            )
         if fit and index and not attempt:
             most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
             if transcript.nbytes + most + beside > transcript.limit_bytes:
                 break
-        now = round_of(stage.job, federation.clients, index, ready.key)
-        now = leaving(stage.job, returning(stage.job, now, ready.key), len(exchanges), attempt, ready.key)
+        now = next_round(stage.job, federation.clients, exchanges, index, attempt, ready.key)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
         server, clients = play(exchanges, server, clients, now, federation)
-        if not now.at(len(exchanges) - 1).void:
-            if len(stage.scenes) > 1:
-                stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
-            stage.scenes.append(before)
-            if between and measures and len(stage.scenes) % stage.job.record.evaluate_every == 0:
-                measured()
-        elif attempt + 1 == attempts:
-            raise TooFewClients(
-                f"round {index} was void {attempts} times, since too many clients left: there is nothing to audit; "
-                "raise [participation] max_dropouts or attempts"
-            )
+        again = next_attempt(stage.job, now, exchanges, attempt)
+        attempt = again or 0
+        if again is not None:
+            continue
+        if len(stage.scenes) > 1:
+            stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
+        stage.scenes.append(before)
+        if between and measures and len(stage.scenes) % stage.job.record.evaluate_every == 0:
+            measured()
     transcript.rounds = len(stage.scenes)
     measured()
     stage.server = server

@@ -29,7 +29,7 @@ def remarks(reader: Reader) -> Iterator[str]:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
         what = f"they were tried as {', '.join(tried)}" if tried else "nothing in them has a shape that is attacked"
         name, do = type(stage.algorithm).__name__, "let its `reveals` say it" if says else "give it a method `reveals`"
-        yield f'{name} does not say what answers to "{exchange.name}" reveal: {what}; {do}, see README, "What leaked"'
+        yield f'{name} does not say what answers to "{exchange.name}" reveal: {what}; {do}, see docs/how-to/audit.md'
     if reader.beside:
         names = ", ".join(f'"{one.name}"' for one in reader.beside)
         yield (

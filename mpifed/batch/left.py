@@ -8,10 +8,10 @@ from pathlib import Path
 from mpifed.batch import record
 from mpifed.batch.slurm import has
 from mpifed.batch.states import Look, State, fails_again, look_at
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.run.best import is_sweep, job_of
 from mpifed.run.results import same_job
-from mpifed.run.sweep import FINISHED, Point
+from mpifed.run.sweep import Point
 
 
 def stand(out: Path, found: Sequence[Point], sweep: bool) -> Look:

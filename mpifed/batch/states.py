@@ -10,23 +10,10 @@ from mpifed.batch import record
 from mpifed.batch.queue import Entry, Known, ask
 from mpifed.batch.record import Record, Submission
 from mpifed.batch.traces import Traces, traces
-from mpifed.core.errors import DataError, NumericalError
+from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
 from mpifed.run.best import is_sweep, point_settings
-from mpifed.run.sweep import FINISHED
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
-MEANING = {
-    0: "done",
-    1: "error",
-    2: "usage: the job or command line cannot be",
-    3: "data: a file is missing or damaged",
-    4: "numerical trouble: it would fail the same way again",
-    5: "a limit is not met, or a certificate asked for not reached; the result stands",
-    6: "the privacy budget is reached; the result stands",
-    75: "interrupted",
-}
-
-
 class State(NamedTuple):
     """One run, or one point of a sweep."""
 
@@ -129,10 +116,10 @@ class _Facts(NamedTuple):
         if entry is not None and entry.live:
             return self._live(entry)
         if trace.code in FINISHED:
-            return "done", MEANING[trace.code]
+            return "done", _result(trace.code)
         if trace.alive:
             return "running", "in a process of this machine"
-        if trace.code is not None and trace.code != 75:
+        if trace.code is not None and trace.code != Interrupted.exit_code:
             return "failed", self._failed(trace.code)
         if trace.begun:
             return self._begun(entry)
@@ -147,8 +134,8 @@ class _Facts(NamedTuple):
         """Of a run that a job in the queue is for, or a point that such a job may be running, or have run."""
         trace, shared = self.trace, self.point is not None and "_" not in entry.id
         if shared and trace.code in FINISHED:
-            return "done", MEANING[trace.code]
-        if shared and trace.code is not None and trace.code not in (75,) and trace.job == entry.number:
+            return "done", _result(trace.code)
+        if shared and trace.code not in (None, Interrupted.exit_code) and trace.job == entry.number:
             return "failed", self._failed(trace.code)
         if not entry.running:
             again = f"; it goes on after round {trace.checkpoint}" if trace.checkpoint else ""
@@ -156,7 +143,7 @@ class _Facts(NamedTuple):
         if shared and (not trace.begun or trace.code is not None or trace.job != entry.number):
             return "queued", f"its turn comes in job {entry.id}"
         if trace.code in FINISHED and trace.job == entry.number:
-            return "done", MEANING[trace.code]
+            return "done", _result(trace.code)
         return "running", f"on {entry.nodes}" if entry.nodes else "running"
 
     def _begun(self, entry: Entry | None) -> tuple[str, str]:
@@ -164,7 +151,7 @@ class _Facts(NamedTuple):
         trace = self.trace
         at = trace.checkpoint
         rests = "no checkpoint: it starts anew" if at is None else f"checkpoint at round {at}"
-        if trace.code == 75:
+        if trace.code == Interrupted.exit_code:
             return "resumable", f"interrupted{self._ended(entry)}; {rests}"
         gone = (
             trace.alive is False
@@ -180,8 +167,7 @@ class _Facts(NamedTuple):
         words = self.trace.failure or self._last_words()
         if code is None:
             return _bare(words or "failed")
-        meaning = MEANING.get(code, f"signal {code - 128}" if code > 128 else "error")
-        return f"exit {code}, {meaning}{f': {_bare(words)}' if words else ''}"
+        return f"exit {code}, {end_of(code).said}{f': {_bare(words)}' if words else ''}"
 
     def _ended(self, entry: Entry | None) -> str:
         return f" ({entry.end})" if entry is not None and entry.end else ""
@@ -201,3 +187,8 @@ def _bare(text: str) -> str:
 def fails_again(state: State) -> bool:
     """Whether a point has failed in a way that its bits would repeat."""
     return state.exit == NumericalError.exit_code
+
+
+def _result(code: int) -> str:
+    """What a run has ended with whose result stands."""
+    return end_of(code).said + ("; the result stands" if code else "")

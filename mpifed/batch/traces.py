@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mpifed.core.errors import DataError
 from mpifed.run.best import JOB, job_of
 from mpifed.run.checkpoint import generations
+from mpifed.run.columns import of_kind
 from mpifed.run.history import HISTORY, read_history, read_run
 from mpifed.run.json_file import content
 from mpifed.run.process import is_alive
@@ -47,7 +48,7 @@ def traces(run_dir: Path) -> Traces:
         round=int(max(rounds)) if rounds else None,
         checkpoint=saved,
         measured=int(last["round"]) if "round" in last else None,
-        objective=next((last[name] for name in ("objective", "train_loss") if name in last), None),
+        objective=last.get(of_kind("loss", last) or ""),
         changed=_changed(run_dir),
         failure=_failure(run_dir),
         text=_text(run_dir / JOB),

@@ -1,11 +1,15 @@
-"""Whether a class of the user's own keeps to the base class of its kind: what it lacks, and what it misspells."""
+"""Classes of the user's own, named as "module:Class", and whether they keep to the base class of their kind."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import inspect
+import sys
 from collections.abc import Iterator
+
+from mpifed.core.errors import UsageError
 
 _NEAR = 0.85  # how alike two names are, of 1, for one to be taken for the other misspelt
 
@@ -36,3 +40,35 @@ def breaches(part: type, base: type) -> Iterator[str]:
         near = [] if name in known else difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
         if near:
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
+
+
+def own_module(name: object) -> str | None:
+    """'my_module:MyClass' -> 'my_module'; None where a name is none of the user's own."""
+    module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    return module if all(part.isidentifier() for part in (*module.split("."), attribute)) else None
+
+
+def own_class(name: str, base: type, place: str) -> type:
+    """The class "module:Class", imported; `place` is where messages say that it stands.
+
+    Raises
+    ------
+    UsageError
+        when it cannot be imported, or does not keep to its base class.
+    """
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder where the job is started
+    try:
+        part: type = getattr(importlib.import_module(module), attribute)
+    except SystemExit as error:
+        raise UsageError(f"{place}: importing {module} leaves the program (sys.exit)") from error
+    except Exception as error:  # it is the user's own code
+        raise UsageError(
+            f"{place}: {type(error).__name__}: {error}; the module must be importable from the folder where you start"
+        ) from error
+    if not isinstance(part, type):
+        raise UsageError(f"{place}: is no class")
+    if wrong := list(breaches(part, base)):
+        raise UsageError("\n".join(f"{place}: {one}" for one in wrong))
+    return part

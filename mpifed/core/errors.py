@@ -1,12 +1,12 @@
 """What can go wrong, and the exit code that says so.
 
-Every error that a user can cause or meet carries its own exit code (README, "Exit codes"); the command line
+Every error that a user can cause or meet carries its own exit code (docs/reference/exit-codes.md); the command line
 turns it into one message and that code, on every rank alike.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class MpifedError(Exception):
@@ -74,3 +74,50 @@ class Interrupted(MpifedError):
     """The run was told to stop; its checkpoint stands and can be resumed."""
 
     exit_code = 75
+
+
+class End(NamedTuple):
+    """What an exit code says."""
+
+    code: int
+    said: str  # of a run, in a line
+    meaning: str  # in full, in Markdown
+    stands: bool = False  # whether the run has ended for good, with a result
+
+
+ENDS = (
+    End(0, "done", "done: all rounds, or what `[stop]` asks for is reached", stands=True),
+    End(
+        MpifedError.exit_code, "error",
+        "error; also when too many clients leave, `attempts` times, or a message was altered: then nothing was opened",
+    ),
+    End(
+        UsageError.exit_code, "usage: the job or command line cannot be",
+        "usage: the command line, a job that cannot be, a folder in use, a run that `--resume` does not fit",
+    ),
+    End(
+        DataError.exit_code, "data: a file is missing or damaged",
+        "data: a file is missing or damaged, or a disk is full, read-only or gone",
+    ),
+    End(
+        NumericalError.exit_code, "numerical trouble: it would fail the same way again",
+        "numerical trouble: a value is not finite, or outside its bound",
+    ),
+    End(
+        NotCertified.exit_code, "a limit is not met, or a certificate asked for not reached",
+        "a limit is not met, or a certificate that was asked for not reached; the result stands", stands=True,
+    ),
+    End(
+        BudgetSpent.exit_code, "the privacy budget is reached",
+        "the privacy budget is reached; the result stands", stands=True,
+    ),
+    End(LeakFound.exit_code, "the audit found a leak", "`mpifed audit` found more than the job declares"),
+    End(Interrupted.exit_code, "interrupted; go on with --resume", "interrupted, and resumable"),
+)  # fmt: skip
+FINISHED = tuple(end.code for end in ENDS if end.stands)  # exit codes of runs whose result stands
+
+
+def end_of(code: int) -> End:
+    """What is known of an exit code; those beyond 128 are of signals."""
+    said = f"signal {code - 128}" if code > 128 else "error"
+    return next((end for end in ENDS if end.code == code), End(code, said, said))

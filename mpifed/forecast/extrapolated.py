@@ -100,7 +100,7 @@ def _steps(stage: Stage) -> Part | None:
         return None
     count, beside = has[key], {}
     if key == "local_epochs" and "local_steps" in has:
-        count *= -(-int(stage.data.counts.mean()) // has["batch"])
+        count *= -(-int(stage.data.counts.mean()) // has["batch_size"])
         key, beside = "local_steps", {key: None}
     if count <= _SOME:
         return None

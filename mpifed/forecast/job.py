@@ -70,7 +70,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     hosts = len(np.unique(placement.ranks))
     stage = Stage(job, data, algorithm_of(job, data), stock_like(data), hosts)
     host = placement.hosts  # [N] each client's rank
-    now, busiest = typical_round(job, data, host)
+    now, busiest = typical_round(job, data, stage.algorithm.exchanges, host)
     keep_freed_memory()
     load_libraries(job.privacy)
     with threadpool_limits(1):

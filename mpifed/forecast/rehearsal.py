@@ -34,7 +34,7 @@ from mpifed.forecast.understudy import Understudy
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import first_rounds, most_summed, returning, round_of
+from mpifed.run.participation import first_rounds, most_summed, next_round
 from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
@@ -63,7 +63,7 @@ class _Rehearsal(Federation):
         if channel.name == "encrypted" and not hasattr(channel.scheme, "fuse"):
             channel.scheme = self._understudy = Understudy(channel.scheme)
         self.make_ready(all_exchanges(stage.algorithm))
-        self.check_rounds(stage.algorithm.exchanges, first_rounds(stage.job, data.clients))
+        self.check_rounds(stage.algorithm.exchanges, first_rounds(stage.job, data.clients, stage.algorithm.exchanges))
         self.agree_on_keys()
         self._keys_owed_s = self.owed_s
 
@@ -203,9 +203,12 @@ def _everybody(stage: Stage) -> Round:
     return Round(SETUP, stage.job.seed, np.ones(stage.data.clients, dtype=bool))
 
 
-def typical_round(job: Job, data: store.Federation, host: NDArray[np.int64]) -> tuple[Round, int]:
-    """Of the first rounds the one whose busiest rank has the median to do, and that rank."""
-    rounds = [returning(job, round_of(job, data.clients, index)) for index in range(min(job.rounds, 16))]
+def typical_round(
+    job: Job, data: store.Federation, exchanges: Sequence[Exchange], host: NDArray[np.int64]
+) -> tuple[Round, int]:
+    """Of the first rounds the one whose busiest rank has the median to do, and that rank; nobody leaves it."""
+    indices = range(min(job.rounds, 16))
+    rounds = [next_round(job, data.clients, exchanges, index)._replace(leaving=None) for index in indices]
     rounds = rounds[1:] or rounds  # nobody returns in the first
     work = 1 + data.counts / data.counts.mean()  # [N] clients cost something whether they are small or large
     loads = [np.bincount(host, now.present * work) for now in rounds]

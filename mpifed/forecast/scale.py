@@ -26,7 +26,7 @@ from mpifed.forecast.cost import Cost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
 from mpifed.forecast.scenery import Stage, stock_like
-from mpifed.run.config import Job, read_table
+from mpifed.run.config import read_table
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.participation import most_summed
 from mpifed.run.sweep import points
@@ -116,9 +116,10 @@ class Typical(NamedTuple):
         return int((self.loads > 0).sum())
 
 
-def _typical(job: Job, data: store.Federation, ranks: int) -> Typical:
+def _typical(stage: Stage, ranks: int) -> Typical:
+    job, data = stage.job, stage.data
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
-    now, busiest = typical_round(job, data, placement.hosts)
+    now, busiest = typical_round(job, data, stage.algorithm.exchanges, placement.hosts)
     # as in `typical_round`: clients cost something whether they are small or large
     loads = np.bincount(placement.hosts, now.present * (1 + data.counts / data.counts.mean()) / 2, ranks)
     return Typical(placement, now, busiest, loads)
@@ -130,7 +131,7 @@ def _work(stage: Stage) -> Work:
     costs: list[tuple[float, Cost]] = []
     blocks = -(-data.clients // job.data.block)
     for ranks in sorted({1, blocks + job.dedicated}):
-        found = _typical(job, data, ranks)
+        found = _typical(stage, ranks)
         given = found.placement, found.now, found.busiest
         tries = [rehearse_round(stage, *given, _BUDGET_S) for _ in range(_TRIES)]
         costs.append((float(found.loads.max()), min(tries, key=lambda cost: cost.seconds)))
@@ -146,7 +147,7 @@ def _work(stage: Stage) -> Work:
 def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> dict[str, Any]:
     """What a round takes on so many ranks."""
     job, data = stage.job, stage.data
-    found = _typical(job, data, 1 if weak else ranks)
+    found = _typical(stage, 1 if weak else ranks)
     most, mean = float(found.loads.max()), float(found.loads.mean())
     hosts, clients = (ranks, ranks * data.clients) if weak else (found.hosts, data.clients)
     question, sums = Parts(0.0, 0.0), Parts(0.0, 0.0)

@@ -12,19 +12,21 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.text import shown
+from mpifed.run.columns import column_of, of_kind
 from mpifed.run.history import SUMMARY, summary
 from mpifed.run.json_file import content
 from mpifed.run.protection import SWEPT
 from mpifed.run.schemas import JobTables, checked
-from mpifed.run.sweep import FINISHED, point_name
+from mpifed.run.sweep import point_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -262,8 +264,8 @@ def columns_of(settings: Iterable[Setting]) -> list[str]:
 
 
 def to_be_maximized(column: str) -> bool:
-    """Whether the most of a column is best, as of what is called an accuracy."""
-    return column.endswith("accuracy")
+    """Whether the most of a column is best."""
+    return column_of(column).better == "more"
 
 
 class Choice(NamedTuple):
@@ -334,7 +336,8 @@ def select(
 
 
 def _default_columns(there: Sequence[str]) -> list[str]:
-    objective = [name for name in ("objective", "train_loss") if name in there][:1]
+    loss = of_kind("loss", there)
+    objective = [] if loss is None else [loss]
     return ["feasibility", *objective] if any(name.startswith("constraint_") for name in there) else objective
 
 
@@ -380,7 +383,11 @@ def _number(value: Any) -> bool:
 def toml_text(value: Any) -> str:
     """A value as TOML, in one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {toml_text(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{_key(key)} = {toml_text(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_text, value))}]"
     return str(value) if _number(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
 from mpifed.run.json_file import content
@@ -21,7 +21,7 @@ from mpifed.run.results import check_kind, ended_before
 from mpifed.run.setup import together
 from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
-from mpifed.run.sweep import FINISHED, Point, ended, points, worst, write_sweep
+from mpifed.run.sweep import Point, ended, points, worst, write_sweep
 
 
 class How(NamedTuple):

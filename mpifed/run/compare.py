@@ -23,16 +23,13 @@ from mpifed.run.best import (
     to_be_maximized,
     toml_text,
 )
+from mpifed.run.columns import Column, shown
 from mpifed.run.gra import Recommendation, recommend
 from mpifed.run.show import line_of, meaning, value_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = (
-    "rounds", "train_loss", "test_accuracy", "objective", "constraint_", "kkt_residual", "epsilon",
-    "epsilon_if_secret", "elapsed_s", "simulated_s", "bytes",
-)  # fmt: skip
 _WIDEST = 100_000  # characters: wider than any table
 
 
@@ -77,7 +74,7 @@ def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
     from rich.text import Text
 
     means = [_shown(one) for one in settings]
-    there = [name for kind in _COLUMNS for name in _named(kind, means)]
+    there = [name for column in shown("compare") for name in _named(column, means)]
     first = settings[0].settings
     varying = [key for key, value in first.items() if any(one.settings[key] != value for one in settings)]
     bounded = any(point.limits for one in settings for point in one.points)
@@ -88,7 +85,7 @@ def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
         table.add_column(Text(name), justify="right")
     table.add_column("points")
     for one, columns in zip(settings, means, strict=True):
-        cells = [toml_text(one.settings[key]) for key in varying]
+        cells = [_setting_text(one.settings[key]) for key in varying]
         cells += [_of(len(one.counted), len(one.points))]
         cells += [_mean(name, columns.get(name), len(one.counted)) for name in there]
         cells += [_limits_met(one)] * bounded
@@ -105,10 +102,9 @@ def _shown(setting: Setting) -> dict[str, Mean]:
     return means | {"bytes": Mean.of(sent)} if sent else means
 
 
-def _named(kind: str, means: Iterable[dict[str, Mean]]) -> list[str]:
-    """The columns that are there of a kind: `kind` itself, or all that begin with it."""
-    names = dict.fromkeys(name for columns in means for name in columns)
-    return [name for name in names if name == kind or (kind.endswith("_") and name.startswith(kind))]
+def _named(column: Column, means: Iterable[dict[str, Mean]]) -> list[str]:
+    """The names that are there of a column: its own, or those numbered."""
+    return [name for name in dict.fromkeys(name for one in means for name in one) if column.means(name)]
 
 
 def _of(count: int, whole: int) -> str:
@@ -145,6 +141,11 @@ def _end_of(point: Ran) -> str:
     if point.summary is None:
         return "ended before the first round" if point.begun else "not run"
     return meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
+
+
+def _setting_text(value: Any) -> str:
+    """As a job has it; nothing for a key that this run's job has not and another's has."""
+    return "" if value is None else toml_text(value)
 
 
 def _names(points: Sequence[Ran]) -> str:
@@ -187,8 +188,9 @@ def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
 
 def _set_arguments(setting: Setting) -> Iterator[str]:
     """A setting as the command line takes it, where it is not the only one."""
-    if setting.settings:
-        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in setting.settings.items())
+    settings = {key: value for key, value in setting.settings.items() if value is not None}
+    if settings:
+        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in settings.items())
 
 
 def pareto_text(where: Folders, by: Mapping[str, float] | None = None) -> str:
@@ -227,7 +229,7 @@ def _front(found: Recommendation) -> Table:
         table.add_column(Text(name), justify="left" if name in keys else "right")
     table.add_column("points")
     for one in found.front:
-        cells = [toml_text(one.setting.settings[key]) for key in keys]
+        cells = [_setting_text(one.setting.settings[key]) for key in keys]
         cells += [value_of(name, value) for name, value in one.values.items()]
         table.add_row(*map(Text, cells), f"{one.grade:.4f}", _names(one.setting.counted))
     return table

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.text import wrong_name
@@ -42,7 +43,6 @@ from mpifed.run.parts import (
     message,
     of_class,
     optimizers,
-    own_module,
     with_intercepts,
     written_out,
     wrong_intercepts,

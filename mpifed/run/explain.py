@@ -13,13 +13,15 @@ from pydantic import BaseModel
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import ENDS, UsageError
 from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS
+from mpifed.run.columns import column_of
+from mpifed.run.columns import shown as shown_columns
 from mpifed.run.config import Job
 from mpifed.run.renamed import RENAMED, VALUES, nearest
 from mpifed.run.tables import LimitKeys
@@ -46,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All tables of a job, and all that they can name."""
+    """All tables of a job, and all that they can name; columns of histories, and exit codes."""
     found = [Entry("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
     found += [Entry("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     found += [
@@ -61,6 +63,8 @@ def entries() -> list[Entry]:
         found += [Entry(kind, name, _text(known[name]), _keys(known[name])) for name in known]
     schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
     found += [Entry("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+    found += [Entry("column", one.name, f"{one.label}: {one.meaning}", ()) for one in shown_columns("history")]
+    found += [Entry("exit code", str(end.code), end.meaning, ()) for end in ENDS]
     return found
 
 
@@ -74,7 +78,8 @@ def explained(name: str) -> str:
     """
     every, table, _, key = entries(), *name.strip("[] ").rpartition(".")
     wanted = key.strip("[] ")
-    whole = [entry for entry in every if entry.name == wanted and not table]
+    of_history = column_of(wanted).name  # of numbered ones the beginning
+    whole = [one for one in every if not table and one.name == (of_history if one.kind == "column" else wanted)]
     holders = [entry for entry in every if any(one.name == wanted for one in entry.keys) and table in ("", entry.name)]
     old = [entry.now for entry in RENAMED if wanted in (entry.table if entry.key is None else entry.key,)]
     old += [new for (_, _, value), new in VALUES.items() if value == wanted]
@@ -90,8 +95,9 @@ def explained(name: str) -> str:
 
 
 def reference() -> list[tuple[str, str]]:
-    """(title, Markdown) of each entry, in the order of a job."""
-    return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in entries()]
+    """(title, Markdown) of each entry of a job, in its order."""
+    jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
+    return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
 
 
 # --- how it is told ---------------------------------------------------------------------------------------------------

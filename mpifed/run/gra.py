@@ -29,11 +29,10 @@ from mpifed.run.best import (
     swept,
     to_be_maximized,
 )
+from mpifed.run.columns import CRITERIA, of_kind
 
 Floats = NDArray[np.float64]
 
-# of each, the first that all settings have
-DEFAULTS = (("objective", "train_loss"), ("test_accuracy",), ("simulated_s", "elapsed_s"), ("up_bytes",))
 
 
 def pareto_front(costs: Floats) -> NDArray[np.bool_]:
@@ -200,8 +199,8 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
 
 def _default_criteria(settings: Sequence[Setting]) -> list[str]:
     means = [setting.means() for setting in settings if setting.counted]
-    everywhere = [[name for name in kinds if all(name in one for one in means)][:1] for kinds in DEFAULTS]
-    return [name for names in everywhere for name in names]
+    everywhere = [name for name in (means[0] if means else ()) if all(name in one for one in means)]
+    return [name for kind in CRITERIA if (name := of_kind(kind, everywhere)) is not None]
 
 
 def _why_not(setting: Setting, criteria: Collection[str]) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.text import shown
+from mpifed.run import columns
 from mpifed.run.history_file import FIRST as FIRST
 from mpifed.run.history_file import HISTORY as HISTORY
 from mpifed.run.history_file import LEDGER as LEDGER
@@ -32,12 +33,7 @@ from mpifed.run.json_file import read_json as read_json
 from mpifed.run.json_file import read_run as read_run
 from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
-SUMMARY = (
-    "rounds", "exit", "model_sha256", "objective", "train_loss", "test_accuracy", "elapsed_s", "seconds_per_round",
-    "up_bytes", "down_bytes", "peak_rss_bytes", "epsilon", "delta", "kkt_residual", "constraint_values",
-    "stationarity", "feasibility", "complementarity", "multipliers", "lower_bound", "duality_gap", "nonzeros",
-    "simulated_s", "epsilon_if_secret", "private",
-)  # fmt: skip
+SUMMARY = tuple(column.name for column in columns.shown("summary"))
 
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 

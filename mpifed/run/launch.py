@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.text import shown_lines
 from mpifed.run.config import Job
@@ -23,7 +23,7 @@ from mpifed.run.loop import Result, run
 from mpifed.run.report import reporter
 from mpifed.run.results import FAILURE
 from mpifed.run.setup import together
-from mpifed.run.sweep import FINISHED, ended
+from mpifed.run.sweep import ended
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2

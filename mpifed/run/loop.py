@@ -31,7 +31,7 @@ from mpifed.run.lock import locked
 from mpifed.run.measure import measure
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.own_classes import not_checked
-from mpifed.run.participation import leaving, returning, round_of
+from mpifed.run.participation import next_attempt, next_round
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_end, same_job
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
@@ -128,7 +128,6 @@ class _Run:
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
         self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
-        self.keeps = any(exchange.stale for exchange in self.exchanges)  # answers of those who are absent
         self.settings, self.accept_changed = job.table(), accept_changed
         self.identity = together(transport, self._identity)
         self.checkpoints = Checkpoints(out, transport, self.ready.federation.blocks)
@@ -217,19 +216,16 @@ class _Run:
             if attempt == self.job.participation.attempts:
                 federation.order = TOO_FEW
                 return
-            now = round_of(self.job, federation.clients, self.progress.round, self.ready.key)
-            now = leaving(self.job, now, len(self.exchanges), attempt, self.ready.key)
-            if self.keeps:
-                now = returning(self.job, now, self.ready.key)
+            index, exchanges = self.progress.round, self.exchanges
+            now = next_round(self.job, federation.clients, exchanges, index, attempt, self.ready.key)
             if self.serves:
                 federation.order = self._order(max_hours, now)
             start = time.perf_counter()
-            self.server, self.clients = play(self.exchanges, self.server, self.clients, now, federation)
+            self.server, self.clients = play(exchanges, self.server, self.clients, now, federation)
             if federation.halted:
                 return
-            if now.at(len(self.exchanges) - 1).void:
-                # once a sum of the round was opened, one of the same answers but a few would tell the difference
-                again = attempt + 1 if now.at(0).void else self.job.participation.attempts
+            again = next_attempt(self.job, now, exchanges, attempt)
+            if again is not None:
                 self.progress = self.progress.after(time.perf_counter() - start, federation, attempt=again)
                 continue
             self._advance(time.perf_counter() - start)

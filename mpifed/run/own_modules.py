@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpifed.core.contract import own_module
 from mpifed.core.text import shown
 from mpifed.run.own_sources import file_of
-from mpifed.run.parts import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, own_module
+from mpifed.run.parts import ALGORITHM, MINIMIZE, MODEL, REGULARIZER
 
 
 class Module(NamedTuple):

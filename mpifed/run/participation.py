@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,13 +62,30 @@ def returning(job: Job, now: Round, key: int | None = None) -> Round:
     return now._replace(returning=now.present & ~before.present)
 
 
-def first_rounds(job: Job, clients: int, most: int = 200) -> Iterator[Round]:
-    """The first rounds, at most so many, of a job in which not all take part; nothing where who does is secret."""
+def next_round(
+    job: Job, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: int | None = None
+) -> Round:
+    """Round `index` as it is played, after so many attempts at it that were void: who takes part, leaves, is back."""
+    now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt, key)
+    # last answers of who is absent, which alone tell who was away before, do not go with clients who leave
+    return returning(job, now, key) if any(exchange.stale or exchange.returning for exchange in exchanges) else now
+
+
+def next_attempt(job: Job, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:
+    """Which attempt follows on one that was void; None where the round counts, `attempts` where none may follow."""
+    if not now.at(len(exchanges) - 1).void:
+        return None
+    # once a sum of the round was opened, one of the same answers but a few would tell the difference
+    return attempt + 1 if now.at(0).void else job.participation.attempts
+
+
+def first_rounds(job: Job, clients: int, exchanges: Sequence[Exchange], most: int = 200) -> Iterator[Round]:
+    """The first rounds if nobody leaves, of a job in which not all take part; none where who does is secret."""
     some, privacy = job.participation.clients_per_round, job.privacy
     if some is None or some >= clients or (privacy is not None and (privacy.by_coins or is_secure(job))):
         return
     for index in range(min(job.rounds, most)):
-        yield returning(job, round_of(job, clients, index))
+        yield next_round(job, clients, exchanges, index)._replace(leaving=None)
 
 
 def leaving(job: Job, now: Round, exchanges: int, attempt: int = 0, key: int | None = None) -> Round:

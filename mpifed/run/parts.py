@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import re
-import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -15,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, Val
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import breaches
+from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES, Objective
@@ -176,33 +174,11 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
     name: Any = table.get("name", kind.standard)
     if isinstance(name, str) and name in kind.known:
         return kind.known[name]
-    own = own_module(name) if kind.standard is None else None
-    if own is None:
+    if kind.standard is not None or own_module(name) is None:
         came = "missing" if name is None else f"{shown(repr(name))} is not known{nearest(str(name), kind.known)}"
         yours = "" if kind.standard else ', or your own as "my_module:MyClass"'
         raise UsageError(f"[{kind.table}] name: {came}; give one of {', '.join(kind.known)}{yours}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module in the folder where the job is started
-    try:
-        part: type = getattr(importlib.import_module(own), name.partition(":")[2])
-    except SystemExit as error:
-        raise UsageError(f'[{kind.table}] name = "{name}": importing {own} leaves the program (sys.exit)') from error
-    except Exception as error:  # it is the user's own code
-        raise UsageError(
-            f'[{kind.table}] name = "{name}": {type(error).__name__}: {error}; the module must be importable from the '
-            "folder where you start"
-        ) from error
-    if not isinstance(part, type):
-        raise UsageError(f'[{kind.table}] name = "{name}": is no class')
-    if wrong := list(breaches(part, kind.base)):
-        raise UsageError("\n".join(f'[{kind.table}] name = "{name}": {one}' for one in wrong))
-    return part
-
-
-def own_module(name: object) -> str | None:
-    """'my_module:MyClass' -> 'my_module'; None where a name is none of the user's own."""
-    module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
-    return module if all(part.isidentifier() for part in (*module.split("."), attribute)) else None
+    return own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
 
 
 def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:

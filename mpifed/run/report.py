@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any, Protocol
 
+from mpifed.run.columns import shown
+
 _REFRESH_S = 0.1
 
 
@@ -115,17 +117,13 @@ def reporter(rank: int, progress: str = "auto") -> Reporter:
 
 
 def _numbers(columns: dict[str, Any]) -> str:
-    shown = []
-    for name, label, form in (
-        ("train_loss", "loss", ".4f"),
-        ("test_loss", "test loss", ".4f"),
-        ("test_accuracy", "accuracy", ".2%"),
-        ("kkt_residual", "KKT residual", ".2e"),
-        ("duality_gap", "duality gap", ".2e"),
-    ):
-        if columns.get(name) is not None:
-            shown.append(f"{label} {columns[name]:{form}}")
+    told = []
+    for column in shown("progress"):
+        value = columns.get(column.name)
+        if value is not None:
+            form = ".2%" if column.unit == "%" else ".4f" if column.name.endswith("loss") else ".2e"
+            told.append(f"{column.label} {value:{form}}")
     limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
     if limited:
-        shown.append(f"constraints {' '.join(limited)}")
-    return "  ".join(shown)
+        told.append(f"constraints {' '.join(limited)}")
+    return "  ".join(told)

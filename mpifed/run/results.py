@@ -16,7 +16,7 @@ from mpifed.comm.transport import Transport, library
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.record import Record, leaves
 from mpifed.run import environment
 from mpifed.run.best import job_of
@@ -33,15 +33,15 @@ from mpifed.run.process import this_process
 from mpifed.run.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.run.report import Reporter
 from mpifed.run.spending import without_epsilon
-from mpifed.run.sweep import FINISHED, ended
+from mpifed.run.sweep import ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 FAILURE = "failure.txt"  # what the first rank to fail has said
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
 # what may differ between a run and its resumption, since no bit depends on it
 _FREE = (
-    "rounds", "name", "stop", "record", "server", "audit", "network", "data.path", "data.memory_gib", "data.verify",
-    "data.stage", "data.state_gib",
+    "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
+    "data.verify", "data.stage", "data.state_gib",
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ class Results:
         """
         network = self.job.simulated_network
         try:
-            changed = job_of(self.out).get("network") != self.job.table().get("network")
+            changed = job_of(self.out).get("simulated_network") != self.job.table().get("simulated_network")
         except DataError:  # it is written anew
             changed = False
         renewed = {"simulated_s": network is not None} if changed else {}

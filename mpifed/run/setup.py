@@ -107,7 +107,8 @@ def prepare(
     notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
     federation = together(transport, lambda: _federation(job, algorithm, transport, blocks, compute))
     together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
-    together(transport, lambda: federation.check_rounds(algorithm.exchanges, first_rounds(job, data.clients)))
+    rounds = first_rounds(job, data.clients, algorithm.exchanges)
+    together(transport, lambda: federation.check_rounds(algorithm.exchanges, rounds))
     together(transport, lambda: federation.record(recorder))
     federation.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))

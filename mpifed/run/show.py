@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError, UsageError, end_of
 from mpifed.core.text import shown
-from mpifed.run import protection
+from mpifed.run import columns, protection
 from mpifed.run.best import is_sweep
 from mpifed.run.costs import cost_lines, simulated_lines
 from mpifed.run.disclosure import uncovered
@@ -18,14 +18,6 @@ from mpifed.run.ledger_file import read_compared
 from mpifed.run.schemas import Run
 from mpifed.run.show_certificate import certificate_lines
 from mpifed.run.units import human_bytes as human_bytes
-
-_MEANING = {
-    None: "still running, or killed",
-    0: "done",
-    5: "a limit is not met, or a certificate asked for not reached",
-    6: "privacy budget reached",
-    75: "interrupted; go on with --resume",
-}
 
 
 def run_summary(folder: Path) -> Any:
@@ -52,19 +44,9 @@ def run_summary(folder: Path) -> Any:
 def run_text(folder: Path) -> str:
     """The same for a person."""
     found = run_summary(folder)
-    labels = {
-        "rounds": "rounds",
-        "objective": "objective",
-        "train_loss": "training loss",
-        "test_accuracy": "test accuracy",
-        "elapsed_s": "seconds (measuring left out)",
-        "up_bytes": "bytes to the server",
-        "down_bytes": "bytes to the clients",
-        "peak_rss_bytes": "memory of the largest rank",
-        "model_sha256": "model SHA-256",
-    }
+    labels = columns.labels("show")
     lines = [line_of("status", f"{meaning(found['exit'])} (exit {found['exit']})")]
-    lines += [line_of(label, value_of(key, found[key])) for key, label in labels.items() if found[key] is not None]
+    lines += [line_of(label, _told(key, found[key])) for key, label in labels.items() if found[key] is not None]
     lines += cost_lines(found["exchanges"] or {}, "  ")
     run = read_run(folder)
     if run.get("simulated"):
@@ -87,7 +69,7 @@ def _not_known(run: dict[str, Any]) -> Iterator[str]:
 
 def meaning(code: int | None) -> str:
     """What an exit code says of a run."""
-    return _MEANING.get(code, "failed")
+    return "still running, or killed" if code is None else end_of(code).said
 
 
 def line_of(label: str, text: str) -> str:
@@ -95,11 +77,17 @@ def line_of(label: str, text: str) -> str:
     return f"{label:30} {text}"
 
 
+def _told(key: str, value: Any) -> str:
+    text = value_of(key, value)
+    return f"{text} s" if columns.column_of(key).unit == "s" else text
+
+
 def value_of(key: str, value: Any, digits: int = 6) -> str:
     """A number of a column, as a person reads it."""
-    if key.endswith("bytes"):
+    unit = columns.column_of(key).unit
+    if unit == "B":
         return human_bytes(value)
-    if key == "test_accuracy":
+    if unit == "%":
         return f"{value:.2%}"
     if not isinstance(value, float):
         return str(value)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.errors import FINISHED, Interrupted, UsageError
 from mpifed.core.text import shown
 from mpifed.run.config import Job
 from mpifed.run.history import SUMMARY, aside, read_run, summary
@@ -21,7 +21,6 @@ from mpifed.run.json_file import RUN
 
 MOST = 10_000  # points of a sweep: their names have four digits
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
-FINISHED = (0, 5, 6)  # exit codes of runs whose result stands: done, a limit or a certificate missed, budget spent
 
 
 class Point(NamedTuple):
@@ -69,7 +68,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
         method: dict[str, Any] = settings.pop(METHODS, {})
         for name, part in method.items():
             changed.pop(name, None)
-            changed |= {} if part is None else {name: copy.deepcopy(part)}
+            changed |= {name: copy.deepcopy(part)} if part else {}
         for key, value in settings.items():
             put_key(changed, key, value)
         settings = {**method, **settings}
@@ -78,7 +77,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
 
 
 def _methods(methods: Any, source: str) -> list[dict[str, Any]]:
-    """Each method's tables, by name; None for a table that it has not and another has."""
+    """Each method's tables, by name; an empty one for a table that it has not and another has."""
     if not isinstance(methods, list) or not methods or not all(isinstance(method, dict) for method in methods):
         raise UsageError(
             f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
@@ -90,7 +89,7 @@ def _methods(methods: Any, source: str) -> list[dict[str, Any]]:
                 f"{source}: [sweep] {METHODS}: {shown(name)} = {shown(repr(value))}: must be a whole table"
             )
     names = list(dict.fromkeys(name for method in methods for name in method))
-    return [{name: method.get(name) for name in names} for method in methods]
+    return [{name: method.get(name, {}) for name in names} for method in methods]
 
 
 def point_name(number: int) -> str:

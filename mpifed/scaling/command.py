@@ -51,8 +51,8 @@ def study_command(path: Path, changes: tuple[str, ...], out: Path, asked: Asked,
     ranks, room = sorted(set(asked.ranks)), cores()
     refuse_oversubscription(ranks, room, asked.oversubscribe)
     table, rounds = read_job(path, changes, asked.rounds)
-    if asked.sizes and "hidden" not in table.get("objective", {}):
-        name = table.get("objective", {}).get("name")
+    if asked.sizes and "hidden" not in table.get("model", {}):
+        name = table.get("model", {}).get("name")
         raise UsageError(f'--model-size: is that of [model] hidden, which "{name}" has not; leave it out')
     data = store.open_federation(table["data"]["path"])
     points = plan(asked.kinds, ranks, asked.clients, asked.sizes, data.clients)

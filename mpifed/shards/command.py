@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -43,11 +45,31 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
+def _source_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The name of a source, or of a class of the user's own."""
+    if value not in SOURCES and own_module(value) is None:
+        raise UsageError(
+            f"{value[:80]!r}: is no source; give one of {', '.join(SOURCES)}, or your own as my_module:MyClass"
+        )
+    return value
+
+
+def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The fields of a source of the user's own, as text."""
+    found = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--set {value[:80]}: expected field=value")
+        found[key] = text
+    return found
+
+
 FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("name", metavar="SOURCE", type=click.Choice(SOURCES))
+@click.argument("name", metavar="SOURCE", callback=_source_name)
 @click.argument("path", required=False, type=FILE)
 @click.option("--split", type=click.Choice(["rows", "columns", "grid"]), help="What clients divide up; not for tables.")
 @click.option("--clients", type=int, help="Number of clients; with --grid or --map it follows from them.")
@@ -126,8 +148,11 @@ FILE = click.Path(path_type=Path)
     "--max-features", type=click.IntRange(min=1), metavar="N",
     help="svmlight: features there may be.  [default: as many as there are values, at least 16777216]",
 )  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, callback=_settings, metavar="FIELD=VALUE", help="my_module:MyClass: a field."
+)
 @click.option("--dtype", type=click.Choice(["float32", "uint8"]), help="synthetic: of the values.  [default: float32]")
-def data(name: str, scale: str | None, **options: Any) -> None:
+def data(name: str, scale: str | None, settings: dict[str, str], **options: Any) -> None:
     """Divide data among clients: one shard a client, as HDF5 files.
 
     \b
@@ -139,11 +164,17 @@ def data(name: str, scale: str | None, **options: Any) -> None:
     csv FILE             numbers, the label in the last column
     tables FOLDER        one CSV file a client, of overlapping samples and features; --id NAME --label NAME
     synthetic            drawn by --samples, --features ...; regression has a known optimum
+    my_module:MyClass    your own, derived from mpifed.shards.sources.Source; --set FIELD=VALUE
     """
     from mpifed.shards.prepare import Options, prepare
 
     of_source = {key: value for key in OF_SOURCES if (value := options.pop(key)) is not None}
-    source = _source(name, of_source, options["missing"])
+    if own_module(name) is not None:
+        source = _own(name, of_source | settings)
+    elif settings:
+        raise UsageError(f"--set: is for a source of your own; {name} has options")
+    else:
+        source = _source(name, of_source, options["missing"])
     scale = scale or ("unit" if name in PIXELS else "none")
     try:
         federation = prepare(Options(name=name, source=source, scale=scale, **options))
@@ -162,8 +193,6 @@ def _spelled(option: str) -> str:
 
 def _source(name: str, options: dict[str, Any], missing: str) -> Source:
     """The source of that name, with those of its options that were given."""
-    from dataclasses import MISSING, fields
-
     from mpifed.shards.sources import SOURCES
 
     kind: Any = SOURCES[name]
@@ -181,6 +210,25 @@ def _source(name: str, options: dict[str, Any], missing: str) -> Source:
     if "missing" in known:
         options = options | {"missing": missing}
     source: Source = kind(**options)
+    return source
+
+
+def _own(name: str, options: dict[str, Any]) -> Source:
+    """A source of the user's own, its fields in the types that it annotates."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from mpifed.shards.sources import Source
+
+    kind: Any = own_class(name, Source, name)
+    known = [field.name for field in fields(kind)]
+    for key in options:
+        if key not in known:
+            raise UsageError(f"--set {key}: {name} has no such field; it has {', '.join(known) or 'none'}")
+    try:
+        source: Source = TypeAdapter(kind).validate_strings({key: str(value) for key, value in options.items()})
+    except ValidationError as error:
+        lines = [f"--set {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
     return source
 
 

@@ -34,7 +34,7 @@ def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **chan
     """A law's job, in blocks of three clients of whom some are absent."""
     job = table(folder, case.algorithm, **{**case.tables, **changes})
     job["data"] = {"path": str(folder), "block": 3}
-    job["aggregation"] = {"security": "plain", "arithmetic": numbers} | changes.get("sum", {})
+    job["aggregation"] = {"security": "plain", "arithmetic": numbers} | changes.get("aggregation", {})
     job["compute"] = {"device": device} | changes.get("compute", {})
     if not case.everybody:
         job["participation"] = {"clients_per_round": 8 if case.split == "rows" else 5}

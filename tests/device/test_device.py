@@ -114,7 +114,7 @@ def test_a_job_that_needs_a_device_ends_with_a_remedy(
 
 def test_other_values_are_refused() -> None:
     with pytest.raises(UsageError, match="device"):
-        checked({"name": "x", "rounds": 1, "compute": {"device": "gpu"}})
+        checked({"name": "x", "rounds": 1, "compute": {"device": "rocm"}})
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -289,4 +289,4 @@ def test_the_same_bits_on_any_number_of_ranks(
     assert hashes[0] == hashes[1] and len(set(hashes[0])) == len(ON_RANKS)
     assert hashes[0][-1] == hashes[0][-2]
     told = read_json(tmp_path / "on-3" / paths[0].stem / "run.json")
-    assert told["device"] == "Make-believe" and told["versions"]["gpu"] == "12.9"
+    assert told["device"] == "Make-believe" and told["versions"]["cuda"] == "12.9"

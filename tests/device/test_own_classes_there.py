@@ -28,10 +28,10 @@ def double() -> Iterator[Any]:
 def job(folder: Path, name: str, **more: Any) -> Job:
     algorithm = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
     objective = {"name": f"own_functions:{name}"}
-    return checked(table(folder, algorithm, objective=objective, rounds=1, compute={"device": "gpu"}, **more))
+    return checked(table(folder, algorithm, model=objective, rounds=1, compute={"device": "gpu"}, **more))
 
 
-@pytest.mark.parametrize("name", ["Network", "OnTheDevice"])
+@pytest.mark.parametrize("name", ["MLP", "OnTheDevice"])
 def test_a_right_class(name: str, digits: Path, tmp_path: Path) -> None:
     run(
         job(digits, name, regularizer={"name": "own_functions:L1"}, record={"evaluate_every": 0}),

@@ -24,7 +24,7 @@ import mpifed.run.show
 import mpifed.shards.prepare  # noqa: F401 -- imported here, and not anew in every child
 from mpifed.cli import main
 
-CODES = {0, 1, 2, 3, 4, 5, 6, 7, 75}  # of the table in the README
+CODES = {0, 1, 2, 3, 4, 5, 6, 7, 75}  # of docs/reference/exit-codes.md
 SECONDS, MEMORY_BYTES = 60.0, 3 * 2**30
 EXAMPLES = int(os.environ.get("MPIFED_FUZZ", "0"))  # of each test; 0: few, as in `make test`
 

@@ -26,10 +26,11 @@ name = "{objective}"
 [algorithm]
 {algorithm}
 [record]
-every = 1
+evaluate_every = 1
 """
-ROWS = 'name = "fedavg"\nbatch = 5\nstep = [0.1, 0.5]'
-CELLS = 'name = "hyfem"\nbatch = 5\nstep = [1.0, 0.5, 10.0]\nlocal_steps = 2\nmu = 0.01'
+RATE = "\n[client_optimizer]\nlearning_rate = {initial = 0.1, exponent = 0.5, offset = 1.0}"
+ROWS = 'name = "fedavg"\nbatch_size = 5' + RATE
+CELLS = 'name = "hyfem"\nbatch_size = 5\nlocal_steps = 2\nmu = 0.01' + RATE
 OBJECTIVES = {"dense": "softmax", "sparse": "softmax", "regression": "least-squares", "grid": "logistic"}
 
 

@@ -20,6 +20,7 @@ from laws.registry import CASES, Case, private, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
@@ -98,6 +99,7 @@ def _nested(depth: int) -> list[Any]:
     return found
 
 
+CLASSES: dict[str, Any] = {"privacy": Privacy, "client_optimizer": SGD, "server_optimizer": ServerSGD}
 PARTS = {"model": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
 MORE: dict[str, Any] = {
     "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
@@ -114,10 +116,11 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
         kind: Any = known[chosen if isinstance(chosen, str) and chosen in known else next(iter(known))]
         beside = {"limit": float, "margin": float} if name == "constraint" else {}
         hints = get_type_hints(kind, include_extras=True)
-        names = [field.name for field in fields(kind) if field.name != "problem"]
+        names = [field.name for field in fields(kind) if field.name not in ("problem", *OPTIMIZERS)]
         return {"name": str, **{key: hints[key] for key in names}, **beside}
-    if name == "privacy":
-        return {field.name: get_type_hints(Privacy, include_extras=True)[field.name] for field in fields(Privacy)}
+    if name in CLASSES:
+        hints = get_type_hints(CLASSES[name], include_extras=True)
+        return {field.name: hints[field.name] for field in fields(CLASSES[name])}
     if name == "sweep":
         return {
             "seeds": int,
@@ -126,7 +129,9 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
             "rounds": list[int],
             "name": list[str],
         }
-    kind = {"network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
+    if name in OPTIMIZERS:
+        return {"name": str, **get_type_hints(SGD if name == "client_optimizer" else ServerSGD, include_extras=True)}
+    kind = {"simulated_network": SimulatedNetworkTable}.get(name, Job.model_fields[name].annotation)
     return {key: field.annotation for key, field in kind.model_fields.items()}
 
 
@@ -246,7 +251,7 @@ def test_made_up_jobs_are_submitted(area: Area) -> None:
 def test_changes_on_the_command_line(area: Area) -> None:
     case = CASES[0]
     job = tomli_w.dumps(table(Path(area.data[case.split].name), case.algorithm)).encode()
-    words = ["rounds", "algorithm", "batch", ".", "=", '"', "[", "1", "\n"]
+    words = ["rounds", "algorithm", "batch_size", ".", "=", '"', "[", "1", "\n"]
     piece = st.one_of(st.text(max_size=6), st.sampled_from(words))
 
     @examples(15)
@@ -262,6 +267,6 @@ def test_changes_on_the_command_line(area: Area) -> None:
 def settings(draw: st.DrawFn) -> str:
     """A change that names a real key."""
     value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    name = draw(st.sampled_from(sorted({*MORE, "objective", "algorithm", "record", "data", "sum"})))
+    name = draw(st.sampled_from(sorted({*MORE, *OPTIMIZERS, "model", "algorithm", "record", "data", "aggregation"})))
     key = draw(st.sampled_from(sorted(fields_of(name, {}))))
     return f"{name}.{key}={value}"

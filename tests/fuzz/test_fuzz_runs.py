@@ -29,11 +29,12 @@ name = "softmax"
 bias = false
 [algorithm]
 name = "{algorithm}"
-batch = 20
+batch_size = 20
 local_steps = 2
-step = [0.1, 0.5]
+[client_optimizer]
+learning_rate = {{initial = 0.1, exponent = 0.5}}
 [record]
-every = 1
+evaluate_every = 1
 checkpoint_every = 1
 {more}
 """

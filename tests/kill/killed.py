@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from click.testing import CliRunner
+from jobs_in_python import as_in_a_file
 from launching import OWN
 
 from mpifed.cli import main
@@ -42,7 +43,7 @@ class Task(NamedTuple):
             "algorithm": self.algorithm,
             "record": {"evaluate_every": 2, "checkpoint_every": 1},
         }  # fmt: skip
-        return found | {name: table for name, table in self.tables.items() if name != "data"}
+        return as_in_a_file(found | {name: table for name, table in self.tables.items() if name != "data"})
 
 
 SOME = {"participation": {"clients_per_round": 3}}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mpifed.comm.transport import connect
 from mpifed.core import loops
+from mpifed.core.errors import FINISHED
 from mpifed.run.command import How, run_command
-from mpifed.run.sweep import FINISHED
 
 
 def ended(job: Path, out: Path) -> int:

@@ -18,12 +18,13 @@ from jobs_in_python import checked
 from registry import CASES, NAMES, Case, private, table
 from small import algorithm, answers, block_of
 
+from mpifed.audit.stage import rehearse
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Leaving, Round
-from mpifed.run import loop
+from mpifed.run import participation
 from mpifed.run.config import Job
 from mpifed.run.history import model_sha256, read_history, read_json, read_model, summary
 from mpifed.run.participation import leaving, round_of
@@ -192,6 +193,34 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
             run(job, Alone(), tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["void-at-once", "void-after-a-sum"])
+def test_the_audit_plays_the_rounds_of_the_run(opened: bool, skewed: Path, tmp_path: Path) -> None:
+    """After a void round another attempt; but none where a sum of it was opened already, as the run ends there."""
+
+    def task(seed: int) -> Job:
+        part = LEAVING | {"attempts": 20}
+        return checked(gossip(skewed, rounds=3, seed=seed, participation=part))
+
+    def fits(seed: int) -> bool:
+        """Whether the first round is as wanted; and where it comes to other attempts, no sum of them is in vain."""
+        job = task(seed)
+        tries = [leaving(job, round_of(job, CLIENTS, t), 2, attempt) for t in range(3) for attempt in range(5)]
+        halfway = [now.at(1).void and not now.at(0).void for now in tries]
+        return halfway[0] if opened else tries[0].at(0).void and not any(halfway)
+
+    job = task(next(seed for seed in range(10**5) if fits(seed)))
+    if opened:
+        for ended in (lambda: run(job, Alone(), tmp_path / "run"), lambda: rehearse(job, 3)):
+            with pytest.raises(TooFewClients):
+                ended()
+        return
+    stage = rehearse(job, 3)
+    run(job, Alone(), tmp_path / "run")
+    assert [one.now.index for one in stage.scenes] == [0, 1, 2]
+    model = stage.algorithm.model(stage.server)
+    assert model_sha256(dict(leaves(model))) == summary(tmp_path / "run")["model_sha256"]
+
+
 @pytest.fixture
 def hopeless(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
     """A job whose third round is void however often it is tried."""
@@ -264,7 +293,7 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
 
         out = tmp_path / f"after-{number}"
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            patch.setattr(loop, "leaving", signalled)
+            patch.setattr(participation, "leaving", signalled)
             run(job, Alone(), out)
         run(job, Alone(), out, resume=True)
         found = read_history(out)

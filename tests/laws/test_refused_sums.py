@@ -208,8 +208,9 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Path) -> None:
     tables, kind, said = WRONG[name]
+    tables = dict(tables)
     folder = {ROWS: digits, COLUMNS: sides}[kind]
-    given = table(folder, AVG, rounds=1) | tables
+    given = table(folder, tables.pop("algorithm", AVG), rounds=1) | tables
     with pytest.raises(UsageError, match=said) as caught:
         run(checked(given), Alone(), tmp_path / "run")
     assert caught.value.exit_code == 2

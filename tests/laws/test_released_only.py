@@ -222,7 +222,7 @@ def test_who_leaves_is_drawn_under_the_secret_key(digits: Path) -> None:
 
 def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody who reads the job knows it, and the next run of the same job draws others."""
-    import mpifed.run.loop as loop
+    import mpifed.run.participation as participation
 
     seen: list[dict[int, bytes]] = []  # by round, those who leave at its first attempt; of each run
 
@@ -232,7 +232,7 @@ def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: 
         seen[-1].setdefault(now.index, now.leaving.halves.tobytes())
         return now
 
-    monkeypatch.setattr(loop, "leaving", noted)
+    monkeypatch.setattr(participation, "leaving", noted)
     job = checked(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.4, "attempts": 50}))
     for number in (1, 2):
         seen.append({})

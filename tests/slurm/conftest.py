@@ -21,7 +21,8 @@ JOB: dict[str, Any] = {
     "seed": 1,
     "rounds": 60,
     "model": {"name": "softmax", "bias": False, "l2": 1e-4},
-    "algorithm": {"name": "unhurried:Unhurried", "batch_size": 10, "step": [0.1], "local_steps": 1, "pause_s": 0.0},
+    "algorithm": {"name": "unhurried:Unhurried", "batch_size": 10, "local_steps": 1, "pause_s": 0.0},
+    "client_optimizer": {"learning_rate": 0.1},
     "record": {"evaluate_every": 5, "checkpoint_every": 5},
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster import Job, command, until
 
-SWEEP = {"sweep": {"algorithm.step": [[0.1], [0.05], [0.2]]}}
+SWEEP = {"sweep": {"client_optimizer.learning_rate": [0.1, 0.05, 0.2]}}
 ON_ONE = ("--nodes=1", "--ntasks-per-node=2")
 
 Start = Callable[..., Job]
@@ -53,7 +53,7 @@ def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
     wait_all(array)
     assert points(array.run) == in_order
     assert [Job(f"{array.number}_{k}", array.log, array.run).show()["Restarts"] for k in range(3)] == ["1", "0", "0"]
-    assert "step" in (array.run / "sweep.csv").read_text(encoding="utf-8")
+    assert "learning_rate" in (array.run / "sweep.csv").read_text(encoding="utf-8")
 
 
 def test_a_point_that_is_not_there(start: Start, job: Make) -> None:

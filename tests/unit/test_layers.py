@@ -27,7 +27,7 @@ MAY = {
     "batch": ["core", "shards", "comm", "run", "forecast", "batch"],
     "audit": ["core", "maths", "shards", "algorithms", "comm", "run", "audit"],
     "scaling": ["core", "shards", "run", "forecast", "batch.plugin", "plots", "scaling"],
-    "plots.py": ["core", "run.best", "run.history"],
+    "plots.py": ["core", "run.best", "run.columns", "run.history"],
 }
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

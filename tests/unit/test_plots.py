@@ -34,7 +34,8 @@ def write_run(
     A private one has an epsilon of a fifth of the rounds.
     """
     run.mkdir()
-    (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n[algorithm]\nname = "fedavg"\nbatch = {batch}\n')
+    algorithm = f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\n'
+    (run / "job.toml").write_text(f'name = "{name}"\nseed = {seed}\n{algorithm}')
     write_json(run / "run.json", {"name": name, "exit": 0})
     history = History(run)
     for index in rounds:
@@ -88,12 +89,12 @@ def test_seeds_are_compared_at_the_rounds_that_all_have_measured(tmp_path: Path)
 
 def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -> None:
     runs = [
-        write_run(tmp_path / "a", batch_size=10),
-        write_run(tmp_path / "b", batch_size=100),
+        write_run(tmp_path / "a", batch=10),
+        write_run(tmp_path / "b", batch=100),
         write_run(tmp_path / "c", name="other"),
     ]
     picture = figure(runs)
-    labels = ["job, batch = 10", "job, batch = 100", "other"]
+    labels = ["job, batch_size = 10", "job, batch_size = 100", "other"]
     assert list(lines(picture.axes[0])) == labels
     assert [text.get_text() for text in picture.legends[0].get_texts()] == labels
     assert len({line.get_color() for line in picture.axes[0].lines}) == 3

@@ -143,7 +143,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
         assert (job.name, job.seed, job.rounds) == (f"fedpdm-{name}", 1, 300)
         assert job.participation.clients_per_round == 5 and job.regularizer["weight"] == 1e-4
         assert job.algorithm["name"] == method and job.algorithm["batch_size"] == 30
-        assert job.algorithm["step_size" if method == "fedpdm" else "step"] == [1.0, 0.5]
+        assert job.client_optimizer == {"learning_rate": {"initial": 1.0, "exponent": 0.5}}
         assert (job.model["name"] == "softmax") == (kind == "rigorous")
         assert (job.privacy is None) == (level == "none")
         if job.privacy is not None:
@@ -170,7 +170,7 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     curves += [f"{one}{change}" for one in names[1:] for change in ("", "-by-rho", "-q5", "-tuned")]
     assert "**Reduced**" in table
     assert [one for one in curves if f"| {one} | 2 |" not in table] == []
-    assert "| paper: mean | 0.3 |" in table and "| rigorous-fedavg-none | 2 | step = " in table
+    assert "| paper: mean | 0.3 |" in table and "| rigorous-fedavg-none | 2 | learning_rate = " in table
     figures = [f"fig{n}-{kind}" for n in (1, 2) for kind in ("paper", "rigorous")]
     assert sorted(path.name for path in pictures) == [f"{one}.{suffix}" for one in figures for suffix in ("pdf", "png")]
     assert "Failed numerically" not in table

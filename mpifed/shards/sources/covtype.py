@@ -9,7 +9,7 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.shards.partition import stream
-from mpifed.shards.sources.dataset import Dataset, whole
+from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.sources.download import original
 from mpifed.shards.sources.table import read_numbers
 
@@ -27,7 +27,7 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class Covtype:
+class Covtype(Source):
     """The original file covtype.data.gz, `path` or in that folder, or downloaded; labels are 1 to 7, no test set."""
 
     path: Path | None = None

@@ -8,11 +8,12 @@ import io
 import lzma
 import reprlib
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
@@ -54,9 +55,13 @@ class Dataset:
     partition: Partition | None = None  # who holds what, where the source says so
 
 
-class Source(Protocol):
-    """A source with its options: a frozen dataclass."""
+class Source(ABC):
+    """A source with its options: a frozen dataclass, whose fields are options of `mpifed data`.
 
+    One of your own is named as my_module:MyClass, its fields are given by `--set field=value`.
+    """
+
+    @abstractmethod
     def read(self, seed: int) -> Dataset:
         """The data; the seed matters where they are drawn."""
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.shards.sources.dataset import Dataset, whole
+from mpifed.shards.sources.dataset import Dataset, Source, whole
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Source):
     """1,797 images of 64 pixels from 0 to 16, in 10 classes; no test set."""
 
     def read(self, seed: int) -> Dataset:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, open_packed, whole
+from mpifed.shards.sources.dataset import Dataset, Source, open_packed, whole
 from mpifed.shards.sources.download import cache_folder, fetch
 
 # name: (shape, MD5 of the unpacked file)
@@ -27,7 +27,7 @@ MIRRORS = (
 
 
 @dataclass(frozen=True)
-class Mnist:
+class Mnist(Source):
     """The four files, .gz or plain, in the folder `path`; without one they are downloaded and kept."""
 
     path: Path | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.sources.dataset import Dataset, whole
+from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.sources.download import original
 
 PARTS = ("headers", "footers", "quotes")
@@ -25,7 +25,7 @@ MOST_TEXTS, MOST_BYTES = 100_000, 2**24  # in the archive, of a text: far more t
 
 
 @dataclass(frozen=True)
-class Newsgroups:
+class Newsgroups(Source):
     """The original archive 20news-bydate.tar.gz, `path` or in that folder, or downloaded.
 
     Labels are the 20 groups in alphabetical order. A feature is a word or a pair of words that occurs in two training

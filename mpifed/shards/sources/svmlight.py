@@ -12,14 +12,23 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.sources.dataset import Dataset, check_finite, check_packed, open_packed, shown, typed_labels, whole
+from mpifed.shards.sources.dataset import (
+    Dataset,
+    Source,
+    check_finite,
+    check_packed,
+    open_packed,
+    shown,
+    typed_labels,
+    whole,
+)
 
 FEATURES = 2**24  # that a small file may have, unless the user allows more; webspam has 16,609,143
 DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as much room as dense float32
 
 
 @dataclass(frozen=True)
-class Svmlight:
+class Svmlight(Source):
     """A file of training rows, and perhaps one of test rows; plain, .gz, .bz2 or .xz."""
 
     path: Path

@@ -11,13 +11,13 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import stream
-from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset
+from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, Source
 
 MOST_NOISE = 1e30  # with which labels are numbers in float32
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Source):
     """Rows for linear regression, or for classification by a linear softmax model.
 
     Values are standard normal (float32), or integers from 0 to 255 (uint8), of which x is the 255th part. Planted

@@ -16,11 +16,11 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, check_packed, listed, open_packed, shown, typed_labels, whole
+from mpifed.shards.sources.dataset import Dataset, Source, check_packed, listed, open_packed, shown, typed_labels, whole
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Source):
     """A CSV file of training rows, and perhaps one of test rows; plain, .gz, .bz2 or .xz."""
 
     path: Path

@@ -26,7 +26,16 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import cover
 from mpifed.shards.partition import Groups, Partition, by_rectangles
-from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, check_packed, listed, open_packed, shown, typed_labels
+from mpifed.shards.sources.dataset import (
+    CHUNK_VALUES,
+    Dataset,
+    Source,
+    check_packed,
+    listed,
+    open_packed,
+    shown,
+    typed_labels,
+)
 from mpifed.shards.sources.table import first_line, read_lines, read_numbers
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
@@ -45,7 +54,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tables:
+class Tables(Source):
     """A folder of CSV files with names in their first lines, one file a client, in the order of the files' names.
 
     Features that have the same name in several files are the same feature. Each file has a column of identifiers, and

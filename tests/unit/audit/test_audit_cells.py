@@ -224,7 +224,7 @@ def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[
     assert "models.first: how the last answers changed, " in found.findings[0].text
     assert "of 64 columns of one client each, to the server" in found.findings[0].text
     assert found.uniform.uniform is True and set(found.clear) == {"models.first"}
-    assert names(audit(patches, hyfem, "masked", 1, objective=SOFTMAX)) == []
+    assert names(audit(patches, hyfem, "masked", 1, model=SOFTMAX)) == []
 
 
 def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None:

@@ -427,7 +427,7 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
     folder, changes = JOBS[name]
     for seed in seeds:
         job = checked(table(request.getfixturevalue(folder), **({"seed": seed, "rounds": 3} | changes)))
-        plain = job.model_copy(update={"sum": job.aggregation.model_copy(update={"security": "plain"})})
+        plain = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
         stage, other = rehearse(job, 3), rehearse(plain, 3)
         found = exact(stage, beside(stage, tuple(stage.transcript.messages)), other, own=True)
         assert found.leaks == {}, (seed, found.leaks)

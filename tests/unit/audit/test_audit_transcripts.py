@@ -169,7 +169,9 @@ def test_a_plain_piece_in_a_bundle(six: Path, leaks: Callable[..., dict[str, str
 
 def test_an_appended_copy_in_a_recorded_run(six: Path, changed: Callable[..., Path]) -> None:
     job = checked(table(six))
-    alone = rehearse(job.model_copy(update={"sum": job.aggregation.model_copy(update={"security": "plain"})}), 3)
+    alone = rehearse(
+        job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})}), 3
+    )
     plain = next(one.data for one in alone.transcript.messages if one.kind == "upload" and one.sender == "client 2")
 
     def append(file: Any) -> None:

@@ -162,7 +162,7 @@ def test_raw_gradients_of_one_row(kind: str, digits: Path, audit: Callable[..., 
     assert bool(said) is (kind == "Raw") and ("taken for a gradient" in one.text) is (kind == "Raw")
     if said:
         assert said[0].startswith('Raw does not say what answers to "what-i-saw" reveal: they were tried as a gradient')
-        assert "give it a method `reveals`, see README" in said[0]
+        assert "give it a method `reveals`, see docs/how-to/audit.md" in said[0]
 
 
 def test_models_sent_by_a_function_of_no_class(digits: Path, audit: Callable[..., Audit]) -> None:
@@ -223,16 +223,16 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
     assert not any(one.success for one in found.attempts) and found.leaks == []
 
 
-def test_the_readme_example_says_it(
+def test_the_example_of_the_tutorial_says_it(
     digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is typed off."""
-    root = Path(__file__).resolve().parents[3]
-    sources = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    tutorial = Path(__file__).resolve().parents[3] / "docs/tutorials/write-an-algorithm.md"
+    sources = re.findall(r"```python[^\n]*\n(.*?)```", tutorial.read_text("utf-8"), re.DOTALL)
     (source,) = [one for one in sources if "class ServerMomentum" in one]
-    (tmp_path / "own_from_readme.py").write_text(source, "utf-8")
+    (tmp_path / "own_from_tutorial.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_readme:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
+    own = {"name": "own_from_tutorial:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert not any("does not say" in one for one in found.remarks)

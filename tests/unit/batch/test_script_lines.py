@@ -61,7 +61,7 @@ def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Resul
     monkeypatch.setenv("PATH", str(folder))
     job = folder / "job.toml"
     job.write_text(
-        'name = "t"\nrounds = 3\ndata.path = "x"\nobjective.name = "softmax"\n'
+        'name = "t"\nrounds = 3\ndata.path = "x"\nmodel.name = "softmax"\n'
         'algorithm = {name = "fedavg", batch_size = 4}\nclient_optimizer = {learning_rate = 0.1}\n'
     )
     return CliRunner().invoke(main, ["submit", str(job), "--dry-run", "--no-forecast", *words])

@@ -22,7 +22,8 @@ def shown(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Calla
     """shown(*changes): the forecast of a small job that is changed so, within the limit."""
     table = {
         "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "bias": False, "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1}}, "record": {"evaluate_every": 3},
+        "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 2,
+        "client_optimizer": {"learning_rate": 0.1}}, "record": {"evaluate_every": 3},
     }  # fmt: skip
     job = write_job(tmp_path / "job.toml", table)
 
@@ -48,7 +49,7 @@ def test_many_local_steps(shown: Callable[..., dict[str, Any]], monkeypatch: pyt
 
 
 def test_many_passes_over_the_shard(shown: Callable[..., dict[str, Any]]) -> None:
-    changes = ("algorithm={name='fedavg', batch_size=2, step=[0.1], local_epochs=10000}",)
+    changes = ("algorithm={name='fedavg', batch_size=2, local_epochs=10000}",)
     found = shown(*changes)
     assert found["extrapolated"][0].endswith(" of 900000 local steps")
 

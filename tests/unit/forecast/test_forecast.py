@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 from ended import run
+from jobs_in_python import as_in_a_file
 
 from mpifed.cli import main
 from mpifed.comm.placement import place
@@ -269,7 +270,7 @@ def test_no_shard_is_opened_and_mpi_not_loaded(
     monkeypatch.setattr(store.Federation, "shard", lambda *_: pytest.fail("opens a shard"))
     monkeypatch.setattr(store.Federation, "test_shard", lambda *_: pytest.fail("opens the test data"))
     forecast(job, (), ranks=2)
-    program = f"import sys; from mpifed.cli import main; main(['show', {str(job)!r}], standalone_mode=False)"
+    program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
     ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))
     assert ended.code == 0 and ended.out.endswith("False\n"), ended.text
 
@@ -390,7 +391,7 @@ def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None
     path = tmp_path / "job.toml"
 
     def seconds(**tables: Any) -> dict[str, Any]:
-        path.write_text(tomli_w.dumps(job | tables))
+        path.write_text(tomli_w.dumps(as_in_a_file(job | tables)))
         found: dict[str, Any] = forecast(path, (), 1)["seconds"]
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,16 @@ def test_a_run_is_not_predicted(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["scale", str(tmp_path), "--predict", "--ranks", "1"])
     assert found.exit_code == 2
     assert "give the path of a job file" in found.output
+
+
+def test_nothing_is_launched_or_written(job: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    slow, fast = (
+        json.loads(shown(job, "--ranks", "1,64", "--latency", latency, "--ranks-per-node", "4", "--json"))
+        for latency in ("1e-3", "1e-6")
+    )
+    assert [row["ranks"] for row in slow["scaling"]] == [1, 64]
+    assert slow["scaling"][1]["question_s"] > 10 * fast["scaling"][1]["question_s"] > 0
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""Terms: slopes against finite differences, values against written-out probabilities; the README's own term too."""
+"""Terms: slopes against finite differences, values against written-out probabilities; the examples' own term too."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_positive_rate() -> None:
 # --- some classes alone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Loss, ErrorRate, PositiveRate, Sampled])
+@pytest.mark.parametrize("kind", [Loss, ErrorRate, PositiveRate])
 def test_counted(kind: Any) -> None:
     y = np.array([[0, 3, 1], [2, 2, 3]])
     assert kind().counted(y) is None

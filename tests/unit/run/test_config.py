@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -632,30 +632,10 @@ class MyTerm(Loss):
 
 
 @dataclass(frozen=True)
-class NotANorm:
+class NotANorm(Loss):
     """A term that says it needs no samples."""
 
-    sampled = False
-
-    def counted(self, y: Any) -> None:
-        return None
-
-    def check(self, objective: Any, outputs: int) -> list[str]:
-        return []
-
-
-@dataclass(frozen=True)
-class Seamless:
-    """An objective whose scores are not linear in the features: without `scores` and `pull`."""
-
-    l2: float = 0.0
-    classifies = True
-
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        raise NotImplementedError
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        raise NotImplementedError
+    sampled: ClassVar[bool] = False
 
 
 def test_own_terms() -> None:
@@ -674,15 +654,6 @@ def test_own_terms() -> None:
 def test_own_terms_without_samples_are_refused() -> None:
     lines = misfits({"algorithm": SSCA, "constraint": [{"name": here("NotANorm"), "limit": 1.0}]}, {})
     assert lines == ["NotANorm: only Norm may say that it needs no samples; give the class `sampled = True`"]
-
-
-@pytest.mark.parametrize(
-    "algorithm", [VERTICAL, {"name": "vertical-sgd", "batch_size": 4, "server_optimizer": {"learning_rate": 0.1}}]
-)
-def test_an_objective_without_the_seam_is_refused_on_columns(algorithm: dict[str, Any]) -> None:
-    (line,) = misfits({"algorithm": algorithm, "model": {"name": here("Seamless")}}, COLUMNS)
-    assert line.startswith("[model] name: Seamless has no scores, pull: data split by columns need scores that are")
-    assert "mpifed.maths.objectives.Linear" in line
 
 
 def test_own_classes_are_checked_alike() -> None:
@@ -706,7 +677,7 @@ def test_own_classes_are_checked_alike() -> None:
     [
         ("no_such_module:Mine", "No module named 'no_such_module'"),
         (f"{__name__}:Nobody", "has no attribute 'Nobody'"),
-        (f"{__name__}:table", "must be a dataclass"),
+        (f"{__name__}:table", "is no class"),
     ],
 )
 def test_own_classes_that_are_not_there(name: str, said: str) -> None:

@@ -141,8 +141,8 @@ def test_named_networks() -> None:
     assert min(latencies) == PRESETS["data-center"].latency_ms and max(latencies) == PRESETS["satellite-geo"].latency_ms
 
 
-def test_the_readme_has_their_figures() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+def test_the_page_has_their_figures() -> None:
+    text = (Path(__file__).parents[3] / "docs/how-to/simulated-network.md").read_text(encoding="utf-8")
     for name, preset in PRESETS.items():
         cells = (preset.latency_ms, preset.up_mbit_per_s, preset.down_mbit_per_s)
         assert f"| `{name}` | {' | '.join(f'{cell:,g}' for cell in cells)} |" in text
@@ -220,7 +220,8 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
-        **job(patches, 1, simulated_network=network).table(), "model": {"name": "hinge", "bias": False, "l2": 0.01},
+        "name": "hinge", "rounds": 1, "data": {"path": str(patches)}, "model": {"name": "hinge", "bias": False, "l2": 0.01},
+        "record": {"evaluate_every": 2}, "simulated_network": network,
         "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
         "aggregation": {"security": channel},
     }  # fmt: skip

@@ -78,7 +78,7 @@ def steps(tmp_path: Path) -> Path:
 def test_one_line_for_each_setting(steps: Path) -> None:
     header, *lines = compare_text(steps).splitlines()
     assert header.split() == [
-        "algorithm.step", "seeds", "rounds", "test_accuracy", "objective", "elapsed_s", "bytes", "points"
+        "algorithm.step", "seeds", "rounds", "objective", "test_accuracy", "elapsed_s", "bytes", "points"
     ]  # fmt: skip
     deviation = statistics.stdev([0.9, 0.7])
     assert lines[0].split("  ")[0] == "[0.5, 0.0]"
@@ -91,7 +91,7 @@ def test_one_line_for_each_setting(steps: Path) -> None:
     assert " 0 of 2 " in lines[4]
     assert lines[5:] == [
         "Not in the means:",
-        "  failed (exit 4): point-0007 to point-0008",
+        "  numerical trouble: it would fail the same way again (exit 4): point-0007 to point-0008",
         "  interrupted; go on with --resume (exit 75): point-0009",
     ]
 
@@ -114,7 +114,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         "Not in the means:",
         "  still running, or killed: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
-        "  failed (exit 2): point-0003",
+        "  usage: the job or command line cannot be (exit 2): point-0003",
         "  ended before the first round: point-0007",
     ]
 
@@ -319,14 +319,13 @@ def test_limits_of_an_older_version(tmp_path: Path) -> None:
 
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
-    run = write_run(tmp_path / "run", train_loss=0.5)
     none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
     failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
-        (run, None, "no sweep"),
-        (tmp_path / "job.toml", None, "no sweep"),
-        (none, None, "none of its 2 points has finished"),
+        (tmp_path / "nothing", None, "no folder of a run or a sweep"),
+        (tmp_path / "job.toml", None, "no folder of a run or a sweep"),
+        (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
         (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),
@@ -428,7 +427,7 @@ def test_warnings_of_a_run(tmp_path: Path) -> None:
     write_json(run / "run.json", about | {"exit": 6, "warnings": ["slack is large", "raise slack_cost"]})
     shown = run_text(run)
     assert f"{'warning':30} slack is large\n{'warning':30} raise slack_cost\n" in shown
-    assert "privacy budget reached (exit 6)" in shown
+    assert "the privacy budget is reached (exit 6)" in shown
 
 
 def test_costs_by_exchange(tmp_path: Path) -> None:

@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import as_in_a_file
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
 from mpifed.run import command
-from mpifed.run.history import SUMMARY, read_json, write_json
+from mpifed.run.best import toml_text
+from mpifed.run.history import SUMMARY, read_json, summary, write_json
 from mpifed.run.shelf import Shelf
 from mpifed.run.sweep import finished, points, worst
 from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
-    return {
+    return as_in_a_file({
         "name": "sweeping",
         "rounds": 2,
         "seed": 5,
@@ -31,7 +33,7 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
         "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "sweep": sweep,
-    }
+    })  # fmt: skip
 
 
 def test_the_grid_with_seeds_fastest() -> None:
@@ -46,6 +48,71 @@ def test_the_grid_with_seeds_fastest() -> None:
         assert point.job.model["l2"] == penalty
         assert point.job.seed == seed
         assert point.job.client_optimizer == {"learning_rate": 0.1}
+
+
+SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+AVERAGED = {
+    "algorithm": {"name": "fedavg", "batch_size": 3},
+    "client_optimizer": {"learning_rate": 0.2},
+    "server_optimizer": {"momentum": 0.9},
+}
+
+
+def test_methods_are_whole_tables_that_change_together() -> None:
+    """Those of the job that a method names are replaced; those that only another method has are left out."""
+    found = points(table(methods=[AVERAGED, {"algorithm": SSCA}], seeds=2, **{"model.l2": [0.0, 0.5]}), "job")
+    assert len(found) == 8
+    assert [point.settings for point in found[:2]] == [AVERAGED | {"model.l2": 0.0, "seed": seed} for seed in (5, 6)]
+    assert found[4].settings == {
+        "algorithm": SSCA, "client_optimizer": {}, "server_optimizer": {}, "model.l2": 0.0, "seed": 5
+    }  # fmt: skip
+    for point in found[:4]:
+        assert point.job.algorithm == AVERAGED["algorithm"]
+        assert (point.job.client_optimizer, point.job.server_optimizer) == (
+            {"learning_rate": 0.2}, {"momentum": 0.9}
+        )  # fmt: skip
+    for point in found[4:]:
+        assert point.job.algorithm == SSCA
+        assert point.job.client_optimizer is None and point.job.server_optimizer is None
+
+
+def test_keys_are_changed_within_the_methods() -> None:
+    axis = {"client_optimizer.learning_rate": [0.1, {"initial": 1.0, "exponent": 0.5}]}
+    (first, second) = points(table(methods=[AVERAGED], **axis), "job")
+    assert first.job.client_optimizer == {"learning_rate": 0.1}
+    assert second.job.client_optimizer == {"learning_rate": {"initial": 1.0, "exponent": 0.5}}
+    assert AVERAGED["client_optimizer"] == {"learning_rate": 0.2}  # as it was
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        (3, "methods: must be a list of tables"),
+        ([], "methods: must be a list of tables"),
+        ([AVERAGED, 3], "methods: must be a list of tables"),
+        ([{"algorithm": "fedavg"}], "algorithm = 'fedavg': must be a whole table"),
+        ([{"algorithm.batch_size": 4}], "batch_size = 4: must be a whole table"),
+        ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], 'name = "ssca" takes none'),
+    ],
+)
+def test_methods_that_are_none(methods: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        points(table(methods=methods), "job")
+
+
+def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    path = write_job(tmp_path / "job.toml", table(digits, methods=[AVERAGED, {"algorithm": SSCA}]))
+    out = tmp_path / "out"
+    ended = mpifed("run", path, "--out", out)
+    assert ended.exit_code == 0, ended.output
+    first, second = rows(out)
+    assert (first["algorithm"], second["algorithm"]) == (str(AVERAGED["algorithm"]), str(SSCA))
+    assert second["client_optimizer"] == second["server_optimizer"] == "{}"
+    # the settings of the second, as `compare` prints them, are those of the same run
+    changes = [f"algorithm={toml_text(SSCA)}", "client_optimizer={}", "server_optimizer={}", "sweep={}"]
+    alone = mpifed("run", path, "--out", tmp_path / "alone", *(word for one in changes for word in ("--set", one)))
+    assert alone.exit_code == 0, alone.output
+    assert summary(tmp_path / "alone" / "point-0000")["model_sha256"] == second["model_sha256"] != first["model_sha256"]
 
 
 def test_a_job_without_a_sweep_is_one_point() -> None:

@@ -149,8 +149,10 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
     change = "--set", 'model={name="softmax"}'
     assert "[model] hidden" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
     assert not out.exists()
+    assert "--json goes with --predict" in scaled(job, out, "--ranks", "1", "--json").output
     vertical = "--set", f"data.path={columns}"
-    assert "is split by columns" in scaled(job, out, "--ranks", "1", "--weak", *vertical).output
+    for more in ((), ("--model-size", "4")):  # which the model has
+        assert "is split by columns" in scaled(job, out, "--ranks", "1", "--weak", *vertical, *more).output
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     assert "is not empty" in scaled(job, tmp_path / "full", "--ranks", "1").output

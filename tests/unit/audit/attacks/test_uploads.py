@@ -50,12 +50,12 @@ class Heard:
         self.row = row  # among all rows
 
 
-def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> tuple[Any, list[list[Heard]]]:
+def played(name: str, shard: Any, rounds: int, batch_size: int = 1, **more: Any) -> tuple[Any, list[list[Heard]]]:
     """(algorithm, what each client sent in each round), the server going on by itself."""
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
     kind = SSCAHorizontal if name == "ssca-horizontal" else ALGORITHMS[name]
-    one: Any = kind(problem, batch_size=batch, **HYPER[name], **more)
+    one: Any = kind(problem, batch_size=batch_size, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))
@@ -65,7 +65,7 @@ def played(name: str, shard: Any, rounds: int, batch: int = 1, **more: Any) -> t
         now = everybody._replace(index=index)
         question = exchange.ask(server, now)
         states, answer = exchange.answer(states, question, block, now)
-        rows = block.draw(now, "minibatch", batch)
+        rows = block.draw(now, "minibatch", batch_size)
         sent = [
             Heard(question, map_leaves(lambda leaf, i=i: leaf[i], answer.value), answer.weight[i], start + rows[i, 0])
             for i, start in enumerate((0, COUNTS[0]))
@@ -145,7 +145,7 @@ def test_recursive_statistics_keep_the_direction(array_shard: Any) -> None:
             assert (found.at, found.verdict) == (upload.row, "direction")
 
 
-@pytest.mark.parametrize("settings", [{"batch_size": 5}, {"local_steps": 5}])
+@pytest.mark.parametrize("settings", [{"batch": 5}, {"local_steps": 5}])
 def test_more_rows_give_none(settings: dict[str, Any], array_shard: Any) -> None:
     """A batch of five, and five steps of one, are more than one row."""
     one, heard = played("fedavg", array_shard, rounds=2, **settings)

@@ -1,0 +1,87 @@
+"""Parts of the reference made from the tables of the program: jobs, commands, columns of histories, exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import click
+
+from mpifed.cli import main
+from mpifed.core.errors import ENDS
+from mpifed.run.columns import shown
+from mpifed.run.explain import reference
+
+PLURALS = {
+    "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",
+    "regularizer": "Regularizers", "schedule": "Schedules of learning rates",
+}  # fmt: skip
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """The sections at the marker of a page."""
+    for marker, sections in GENERATED.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, "\n\n".join(sections()))
+    return markdown
+
+
+def job_sections() -> Iterator[str]:
+    """Every table of a job, and all that its tables can name."""
+    last = ""
+    for title, text in reference():
+        kind, _, name = title.partition(" ")
+        if kind != last:
+            last = kind
+            yield f"## {PLURALS.get(kind, kind)}"
+        if kind != "job":
+            yield f"### {name}"
+        yield _without_comments(text)
+
+
+def command_sections() -> Iterator[str]:
+    """Every command: its text, and its arguments and options."""
+    for name, command in sorted(main.commands.items()):
+        context = click.Context(command, info_name=f"mpifed {name}")
+        yield f"## {name}"
+        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
+        yield from map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")))
+        rows = [record for option in command.params if (record := option.get_help_record(context))]
+        cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+        yield "\n".join(["| option | |", "| --- | --- |", *cells])
+
+
+def column_rows() -> Iterator[str]:
+    """A row for each column of a history."""
+    names = {one: f"`{one.name}1` ..." if one.name.endswith("_") else f"`{one.name}`" for one in shown("history")}
+    yield "\n".join(["| column | |", "| --- | --- |", *(f"| {name} | {one.meaning} |" for one, name in names.items())])
+
+
+def exit_code_rows() -> Iterator[str]:
+    """A row for each exit code."""
+    yield "\n".join(["| code | |", "| --- | --- |", *(f"| {end.code} | {end.meaning} |" for end in ENDS)])
+
+
+GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "<!-- generated: job -->": job_sections,
+    "<!-- generated: commands -->": command_sections,
+    "<!-- generated: columns -->": column_rows,
+    "<!-- generated: exit codes -->": exit_code_rows,
+}
+
+
+def _paragraph(text: str) -> str:
+    r"""One of a command's help; what follows click's mark \b keeps its lines."""
+    return f"```text\n{text.removeprefix(chr(8)).strip(chr(10))}\n```" if text.startswith("\b") else text
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|\[\]<*])", r"\\\1", " ".join(text.split()))
+
+
+def _without_comments(text: str) -> str:
+    """A class's text, in which a departure from the paper is marked as in a comment: to Markdown that is a heading."""
+    marked = re.sub(r"^# differs from the paper:", "\n*Differs from the paper:*", text, flags=re.MULTILINE)
+    return re.sub(r"^# ", "", marked, flags=re.MULTILINE)

@@ -1,0 +1,123 @@
+"""The columns of histories and summaries: the one table of their names, labels, units, and where they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+Place = Literal["history", "summary", "show", "compare", "vertical", "horizontal", "progress"]
+
+
+class Column(NamedTuple):
+    """A column, or with a name that ends in `_` all those whose numbered names begin so."""
+
+    name: str
+    label: str
+    meaning: str = ""  # in Markdown
+    places: str = "history"  # see `Place`; "vertical" and "horizontal" are axes of a plot
+    better: Literal["less", "more"] | None = None
+    unit: Literal["", "B", "s", "%"] = ""
+    criterion: str = ""  # of `mpifed compare --select`: of one kind the last that is there stands for it
+
+    def shown(self, place: Place) -> bool:
+        """Whether it is shown there."""
+        return place in self.places.split()
+
+    def means(self, name: str) -> bool:
+        """Whether `name` is the column, or one of those numbered."""
+        return name == self.name or (self.name.endswith("_") and name.removeprefix(self.name).isdecimal())
+
+
+TABLE = (
+    Column("round", "round", "how many rounds have been played", "history horizontal"),
+    Column("rounds", "rounds", places="summary show compare"),
+    Column("exit", "exit code", places="summary"),
+    Column("relative", "objective above the optimum, relative", places="vertical"),
+    Column(
+        "train_loss", "training loss",
+        "mean loss over all training rows, without penalties; over `[record] evaluate_rows` where that is given",
+        "history summary show compare vertical progress", "less", criterion="loss",
+    ),
+    Column(
+        "objective", "objective",
+        "what is minimized: the loss or `[minimize]`, with `l2`, penalties and the regularizer",
+        "history summary show compare", "less", criterion="loss",
+    ),
+    Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0", "history progress", "less"),
+    Column("excess", "largest excess over a limit", places="vertical", better="less"),
+    Column("constraint_values", "constraints", places="summary"),
+    Column("constraint_", "constraint", "value F_m of each `[[constraint]]`", "history compare", "less"),
+    Column(
+        "kkt_residual", "KKT residual", "the largest of the next three; [certificates](../explanation/certificates.md)",
+        "history summary compare vertical progress", "less",
+    ),
+    Column("stationarity", "stationarity", "relative gradient of the Lagrangian", "history summary", "less"),
+    Column("feasibility", "infeasibility", "relative excess over a limit", "history summary", "less"),
+    Column("complementarity", "complementarity", "relative multiplier times slack", "history summary", "less"),
+    Column("multipliers", "multipliers", places="summary"),
+    Column("multiplier_", "multiplier", "multipliers that fit best"),
+    Column("subproblem_multiplier_", "multiplier of the subproblem", "multipliers of the algorithm's last subproblem"),
+    Column("slack", "slack", "norm of the slack of the last subproblem", better="less"),
+    Column("slack_cost_", "cost of slack", "what a violation costs in SSCA's subproblem"),
+    Column("margin_", "margin", "how far below its limit SSCA aims"),
+    Column("feasible_direction", "feasible direction", "small where limits seem to contradict each other"),
+    Column("lower_bound", "lower bound", "of the objective, where all is convex, or the method has a dual",
+           "history summary", "more"),
+    Column("dual", "dual value", "value of the dual problem (HyFDCA, bundle, CoCoA+)", better="more"),
+    Column("duality_gap", "duality gap", "objective less that bound", "history summary vertical progress", "less"),
+    Column("optimality", "optimality", "FedPDM's measure (21)", better="less"),
+    Column("test_accuracy", "test accuracy", "share of rows of the test data with the right class",
+           "history summary show compare vertical progress", "more", "%", criterion="accuracy"),
+    Column("elapsed_s", "training time",
+           "seconds of training alone: without evaluation, checkpoints and reading data",
+           "history summary show compare horizontal", "less", "s", criterion="time"),
+    Column("simulated_s", "simulated time of a deployment",
+           "seconds in a deployment, with [`[simulated_network]`](../how-to/simulated-network.md)",
+           "history summary compare horizontal", "less", "s", criterion="time"),
+    Column("seconds_per_round", "seconds per round", places="summary", better="less"),
+    Column("bytes", "sent, up and down", places="compare horizontal", better="less", unit="B"),
+    Column("up_bytes", "uploaded", "what all clients together have uploaded since the start, as in a deployment",
+           "history summary show", "less", "B", criterion="bytes"),
+    Column("down_bytes", "downloaded", "what all clients together have downloaded since the start",
+           "history summary show", "less", "B"),
+    Column("peak_rss_bytes", "memory of the largest rank", places="summary show", better="less", unit="B"),
+    Column("nonzeros", "parameters that are not zero", places="summary", better="less"),
+    Column("epsilon", "epsilon of the client who has spent most",
+           "[privacy](../how-to/privacy.md) spent by the client who has spent most; empty where infinite or not said",
+           "history summary compare horizontal", "less"),
+    Column("epsilon_if_secret", "epsilon if the noise were secret",
+           "what `epsilon` would be if the noise were secret and in integers", "history summary compare", "less"),
+    Column("epsilon_median", "median epsilon", "of the median client", better="less"),
+    Column("epsilon_least", "least epsilon", "of the client who has spent least", better="less"),
+    Column("epsilon_unamplified", "epsilon without amplification",
+           "what `epsilon` would be if everybody knew which records were drawn", better="less"),
+    Column("epsilon_paper", "epsilon of the paper", "the formula of the FedPDM-DP paper, which is no bound"),
+    Column("delta", "delta", places="summary"),
+    Column("private", "private", places="summary"),
+    Column("model_sha256", "model SHA-256", places="summary show"),
+)  # fmt: skip
+
+
+def shown(place: Place) -> tuple[Column, ...]:
+    """The columns of one place, in their order."""
+    return tuple(column for column in TABLE if column.shown(place))
+
+
+def labels(place: Place) -> dict[str, str]:
+    """The labels of one place, by name."""
+    return {column.name: column.label for column in shown(place)}
+
+
+def column_of(name: str) -> Column:
+    """What is known of a column; of an algorithm's own that its name tells, as an accuracy or bytes."""
+    known = next((column for column in TABLE if column.means(name)), None)
+    return known or Column(name, name.replace("_", " "), better="more" if name.endswith("accuracy") else "less")
+
+
+def of_kind(criterion: str, there: Iterable[str]) -> str | None:
+    """The column that stands for a criterion among those that are there; None where none does."""
+    names = set(there)
+    return next((one.name for one in reversed(TABLE) if one.criterion == criterion and one.name in names), None)
+
+
+CRITERIA = tuple(dict.fromkeys(column.criterion for column in TABLE if column.criterion))

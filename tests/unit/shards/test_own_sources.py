@@ -1,0 +1,85 @@
+"""Sources of the user's own, named on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mpifed.core.errors import UsageError
+from mpifed.shards.command import data
+from mpifed.shards.store import open_federation
+
+SOURCE = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed.shards.sources import Dataset, Source
+from mpifed.shards.sources.dataset import whole
+
+
+@dataclass(frozen=True)
+class Waves(Source):
+    rows: int
+    slope: float = 1.0
+
+    def read(self, seed: int) -> Dataset:
+        X = np.linspace(0, 1, 2 * self.rows, dtype="f4").reshape(self.rows, 2)
+        return Dataset(2, np.dtype("f4"), self.slope * X.sum(axis=1).astype("f8"), whole(X))
+
+
+@dataclass(frozen=True)
+class Misspelt(Waves):
+    def reads(self, seed: int) -> Dataset:
+        return self.read(seed)
+
+
+class Unrelated:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waves.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def make(folder: Path, *arguments: str) -> None:
+    given = [*arguments, "--split", "rows", "--clients", "3", "--out", str(folder)]
+    CliRunner().invoke(data, given, catch_exceptions=False, standalone_mode=False)
+
+
+def test_a_source_of_ones_own(tmp_path: Path) -> None:
+    make(tmp_path / "out", "waves:Waves", "--set", "rows=30", "--set", "slope=2.5", "--test-fraction", "0.2")
+    made = open_federation(tmp_path / "out")
+    assert (made.clients, made.samples, made.test_samples, made.features) == (3, 24, 6, 2)
+    assert made.provenance["source"] == "waves:Waves"
+    assert made.provenance["options"]["source"] == {"rows": 30, "slope": 2.5}
+    assert np.isfinite(made.optimum["loss"]) and made.optimum["loss"] < 1e-6  # labels are linear in the features
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["waves:Waves"], "waves:Waves: --set rows: "),
+        (["waves:Waves", "--set", "rows=many"], "waves:Waves: --set rows: Input should be a valid integer"),
+        (["waves:Waves", "--set", "row=3"], "--set row: waves:Waves has no such field; it has rows, slope"),
+        (["waves:Waves", "--set", "rows"], "--set rows: expected field=value"),
+        (["waves:Waves", "--samples", "3"], "--set samples: waves:Waves has no such field"),
+        (["waves:Misspelt", "--set", "rows=3"], 'waves:Misspelt: has "reads": did you mean "read"?'),
+        (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.shards.sources.dataset.Source"),
+        (["waves:Nothing"], "waves:Nothing: AttributeError: "),
+        (["no_such_module:A"], "no_such_module:A: ModuleNotFoundError: "),
+        (["wave"], "'wave': is no source; give one of digits, mnist, "),
+        (["digits", "--set", "rows=3"], "--set: is for a source of your own; digits has options"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(tmp_path / "out", *arguments)
+    assert str(caught.value).startswith(said)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,213 @@
+"""README and documents: links lead somewhere, TOML is what the checker of jobs takes, command lines parse."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of
+
+from mpifed.cli import main
+from mpifed.core import errors
+from mpifed.core.errors import MpifedError, UsageError
+from mpifed.run.history_file import FIRST, LEDGER
+from mpifed.run.job_file import read_table
+from mpifed.run.sweep import points
+from mpifed.shards.maps import read_map
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+EXAMPLES = ROOT / "jobs" / "examples"
+ALWAYS = {"runs/quickstart", "data/digits"}  # made by `make run`, with which everybody begins
+# what fragments are fragments of: a key of a page must be one of at least one of these jobs
+_BASE = {"name": "base", "rounds": 10, "data": {"path": "data/digits"}, "model": {"name": "softmax"}}
+BASES: tuple[dict[str, Any], ...] = (
+    {
+        **_BASE, "algorithm": {"name": "fedavg", "batch_size": 10, "local_steps": 2},
+        "client_optimizer": {"learning_rate": 0.1},
+    },
+    {**_BASE, "algorithm": {"name": "ssca", "batch_size": 10, "rho": [0.9, 0.6], "gamma": [0.9, 0.7]}},
+)  # fmt: skip
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 8_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path}: nothing is there"
+        generated = {"job.md", "python.md", "command-line.md"}  # their anchors are looked at by `make docs`
+        if anchor and target.suffix == ".md" and target.name not in generated:
+            assert anchor in headings(target), f"{path}#{anchor}: the page has no such heading"
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "toml")], ids=name_of)
+def test_toml_is_of_a_job(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole jobs, fragments of jobs, and maps of clients."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for block in blocks(page, "python"):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+    for block in blocks(page, "toml"):
+        table = tomllib.loads(block.text)
+        if "client" in table:
+            Path("map.toml").write_text(block.text, encoding="utf-8")
+            assert read_map(Path("map.toml"), samples=121, features=20, missing="zero").clients == 2
+        else:
+            check_job(table)
+
+
+def check_job(table: Mapping[str, Any]) -> None:
+    """A job by itself, or in the place of the same tables of one of the bases."""
+    refused = []
+    for base in BASES if "rounds" not in table else ({},):
+        merged = {**base, **table}
+        for key, value in table.items():
+            if isinstance(value, dict) and "name" not in value:
+                merged[key] = {**base.get(key, {}), **value}
+        try:
+            assert points(merged, "the page")
+            return
+        except UsageError as error:
+            refused.append(str(error))
+    raise AssertionError("\n".join(refused))
+
+
+def test_what_no_job_has_is_refused() -> None:
+    with pytest.raises(AssertionError, match="unknown key"):
+        check_job({"aggregation": {"securty": "masked"}})
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "console")], ids=name_of)
+def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that they name is in the repository, or made by something before it on the page."""
+    made = set(ALWAYS)
+    for path in ("jobs", "slurm"):
+        (tmp_path / path).symlink_to(ROOT / path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for block in blocks(page):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        if block.language == "python":
+            made |= {word for word in block.text.split('"') if "." in word}
+        if block.language == "console":
+            for words in commands(block):
+                if (of_mpifed := launched(words)) is not None:
+                    check_command(of_mpifed[1], made)
+
+
+def check_command(words: list[str], made: set[str]) -> None:
+    """One command: as click reads it; then what it names is there, and its job is one with its changes."""
+    name, *arguments = words
+    context = main.commands[name].make_context(name, list(arguments), resilient_parsing=False)
+    values = context.params
+    for parameter in context.command.params:
+        if parameter.name == "out" or not isinstance(parameter.type, click.Path):
+            continue
+        value = values[parameter.name]
+        for path in value if isinstance(value, tuple) else (value,):
+            assert path is None or is_there(str(path), made), f"{' '.join(words)}: {path} is made nowhere before"
+    job = values.get("job")
+    changes = values.get("changes") or ()
+    for change in changes:
+        key, _, value = change.partition("=")
+        assert key != "data.path" or is_there(value, made), f"{change}: is made nowhere before"
+    if job is not None and Path(job).is_file():
+        first = points(read_table(Path(job), changes), str(job))[0].job
+        if name in ("run", "submit"):
+            made.add(f"runs/{first.name}")
+    if values.get("out"):
+        made.add(str(values["out"]))
+
+
+def is_there(path: str, made: set[str]) -> bool:
+    """A file, what was made before or lies in it, or a name in capitals, for which the reader has one."""
+    return Path(path).exists() or any(f"{path}/".startswith(f"{one}/") for one in made) or _is_capital(path)
+
+
+def _is_capital(path: str) -> bool:
+    return path.rpartition("/")[2].partition(".")[0].isupper()
+
+
+def test_a_command_that_names_nothing_is_found() -> None:
+    with pytest.raises(AssertionError, match="made nowhere before"):
+        check_command(["show", "runs/nowhere"], set())
+    with pytest.raises(click.UsageError):
+        check_command(["show", "--select", "best", "runs/nowhere"], set())
+
+
+# --- code of the pages ------------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "docs/how-to/own-model.md": "own_objective.py",
+    "docs/how-to/constraints.md": "own_constraint.py",
+    "docs/tutorials/write-an-algorithm.md": "own_algorithm.py",
+    "docs/reference/python.md": "script.py",
+}
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_pages_show_the_examples(page: str) -> None:
+    """As they are run by `test_examples.py` and `test_terms.py`."""
+    code = (EXAMPLES / SHOWN[page]).read_text(encoding="utf-8").split('"""', 2)[2].strip()
+    assert f"{code}\n" in [block.text for block in blocks(ROOT / page, "python")]
+
+
+def test_the_tutorial_shows_the_job() -> None:
+    lines = (ROOT / "jobs" / "ssca" / "alg1-b100.toml").read_text(encoding="utf-8").splitlines()
+    job = "\n".join(line for line in lines if not line.startswith("#")).strip()
+    assert f"{job}\n" in [block.text for block in blocks(ROOT / "docs/tutorials/a-job-of-ssca.md", "toml")]
+
+
+def other_python() -> Iterator[tuple[str, Block]]:
+    """Blocks that are neither an example nor of a tutorial."""
+    for page in DOCUMENTS:
+        if name_of(page) not in SHOWN and "tutorials" not in page.parts:
+            yield from ((name_of(page), block) for block in blocks(page, "python"))
+
+
+def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    run = launch(
+        0, "run", ROOT / "jobs/quickstart.toml", "--set", f"data.path={digits}", "--set", "rounds=3",
+        "--out", tmp_path / "runs/quickstart", cwd=tmp_path,
+    )  # fmt: skip
+    assert run.code == 0, run.text
+    found = list(other_python())
+    assert found
+    for page, block in found:
+        ended = launch(0, program=("-c", block.text), cwd=tmp_path)
+        assert ended.code == 0, f"{page}: {ended.text}"
+        assert ended.out
+
+
+def test_columns_and_codes_are_described() -> None:
+    """In the tables that are put into the pages, of which each has its place."""
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        generated = importlib.import_module("generated")
+    finally:
+        sys.path.pop(0)
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+    made = [generated.on_page_markdown(text, None, None, None) for text in pages]
+    assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
+    whole = "\n".join(made)
+    assert "<!-- generated" not in whole
+    assert not [name for name in FIRST + LEDGER if f"| `{name}` | " not in whole]
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, MpifedError)]
+    codes = {kind.exit_code for kind in kinds}
+    assert {0, *codes} == {end.code for end in errors.ENDS}
+    assert not [code for code in codes if f"| {code} | " not in whole]
