@@ -64,7 +64,8 @@ TASKS = {
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}, "local_steps": 2}, SOME),
     "last answers": Task(
         {"name": "hyfdca", "rule": "theory"},
-        SOME | {"model": {"name": "hinge", "bias": False, "l2": 1e-3}, "aggregation": {"security": "plain"}},  # no keys each time
+        SOME | {"model": {"name": "hinge", "bias": False, "l2": 1e-3},
+        "aggregation": {"security": "plain"}},  # no keys each time
     ),
     "encrypted": Task({"name": "fedavg", "batch_size": 5,
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}},

@@ -29,7 +29,8 @@ PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
 def job_of(folder: Path, /, **changes: Any) -> dict[str, Any]:
     """Three of eight clients in each round."""
     base = {
-        "rounds": ROUNDS, "seed": 5, "model": {"name": "softmax", "bias": False}, "participation": {"clients_per_round": 3},
+        "rounds": ROUNDS, "seed": 5,
+        "model": {"name": "softmax", "bias": False}, "participation": {"clients_per_round": 3},
         "privacy": PRIVACY, "aggregation": {"bounds": {"noise": 64.0}},
         "record": {"evaluate_every": 0, "checkpoint_every": 3},
     }  # fmt: skip

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 def job(folder: Path, **data: object) -> Job:
     return checked({
-        "name": "staged", "rounds": 2, "data": {"path": str(folder), **data}, "model": {"name": "softmax", "bias": False},
+        "name": "staged", "rounds": 2, "data": {"path": str(folder), **data},
+        "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip

@@ -456,7 +456,8 @@ def test_at_an_optimum_with_exact_surrogates_nothing_moves(
     data = read(sorted_rows)
     best, large = optimum(data, functions, penalty), {"rho": [0.9], "gamma": [1.0], "local_steps": 7, "slack_cost": 1e5}
     task = job(
-        sorted_rows, STEEP | large | {"batch_size": batch, "start": start}, {"name": "softmax", "bias": False, "l2": penalty}, 4,
+        sorted_rows, STEEP | large | {"batch_size": batch, "start": start},
+        {"name": "softmax", "bias": False, "l2": penalty}, 4,
         minimize=as_table(functions[0]),
         constraint=[as_table(one) | {"limit": one.limit} for one in functions[1:]],
     )  # fmt: skip
@@ -484,7 +485,8 @@ def test_bytes_do_not_depend_on_the_number_of_steps(uneven: Path, tmp_path: Path
     clients, rounds, d, found = 6, 2, 20, {}
     for steps in 2, 7:
         task = job(
-            uneven, RULE | {"local_steps": steps}, {"name": "softmax", "bias": False}, rounds, minimize={"name": "norm"},
+            uneven, RULE | {"local_steps": steps}, {"name": "softmax", "bias": False},
+            rounds, minimize={"name": "norm"},
             constraint=[{"name": "loss", "limit": 1.2}],
         )  # fmt: skip
         row = play(task, tmp_path / str(steps)).columns

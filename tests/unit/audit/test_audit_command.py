@@ -33,7 +33,8 @@ MASKED = {"security": "masked"}
 
 def table(folder: Path, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "name": "audit", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "mlp", "bias": False, "hidden": 6},
+        "name": "audit", "rounds": 4, "data": {"path": str(folder)},
+        "model": {"name": "mlp", "bias": False, "hidden": 6},
         "algorithm": SSCA, "record": {"evaluate_every": 0},
     }  # fmt: skip
     return base | changes

@@ -69,7 +69,8 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         "[aggregation] allow: has more than 16 tables and lists within each other"),
         ({"model": {"name": "softmax", "bias": False, "l2": 3.5e38}}, "l2 = 3.5e+38: Input should be less than"),
         ({"model": {"name": "softmax", "bias": False, "l2": float("nan")}}, "[model] l2 = NaN: "),
-        ({"model": {"name": "mlp", "bias": False, "hidden": 10**12}}, "[model] hidden = 1000000000000: Input should be"),
+        ({"model": {"name": "mlp", "bias": False, "hidden": 10**12}
+        }, "[model] hidden = 1000000000000: Input should be"),
         ({"client_optimizer": {"learning_rate": 1e308}}, "[client_optimizer] learning_rate = 1e+308: "),
         ({"algorithm": {"name": "fedavg", "batch_size": 4,
         "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}},

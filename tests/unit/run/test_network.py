@@ -220,7 +220,8 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
-        "name": "hinge", "rounds": 1, "data": {"path": str(patches)}, "model": {"name": "hinge", "bias": False, "l2": 0.01},
+        "name": "hinge", "rounds": 1, "data": {"path": str(patches)},
+        "model": {"name": "hinge", "bias": False, "l2": 0.01},
         "record": {"evaluate_every": 2}, "simulated_network": network,
         "algorithm": {"name": "hyfdca", "rule": "paper", "inner": 2, "primal": primal},
         "aggregation": {"security": channel},

@@ -165,7 +165,8 @@ def test_what_killed_jobs_leave_behind(data: Federation, tmp_path: Path) -> None
 
 def job(folder: Path, **data: object) -> Job:
     return checked({
-        "name": "staged", "rounds": 3, "data": {"path": str(folder), **data}, "model": {"name": "softmax", "bias": False},
+        "name": "staged", "rounds": 3, "data": {"path": str(folder), **data},
+        "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
