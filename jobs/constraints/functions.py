@@ -75,12 +75,18 @@ def functions(
         mean, variance = total / count, max(squares / count - (total / count) ** 2, 0.0)
         found.append(Function(float(mean), np.sqrt(variance / count), np.sqrt(squares / count), gradients[m] / count))
     if 0 in sampled:
-        found[0] = _with_penalties(found[0], job["model"], w)
+        counted = np.concatenate([_penalized(job["model"], name, model[name]) for name in sorted(model)])
+        found[0] = _with_penalties(found[0], job["model"], w * counted)
     return found
 
 
+def _penalized(objective: Mapping[str, Any], name: str, leaf: Floats) -> Floats:
+    """[k] 1 for parameters that the penalties count: all but intercepts, unless the job says that these are, too."""
+    return np.full(leaf.size, 1.0 if objective.get("penalize_bias") or not name.endswith("bias") else 0.0)
+
+
 def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats) -> Function:
-    """penalty * ||w||^2 + concave * sum of w^2 / (1 + w^2) added."""
+    """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2) added; `w` is zero where no penalty counts it."""
     penalty, concave = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0)
     value = penalty * (w @ w) + concave * (w**2 / (1 + w**2)).sum()
     gradient = 2 * penalty * w + concave * 2 * w / (1 + w**2) ** 2
@@ -90,10 +96,11 @@ def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats)
 def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
     """[M + 1] mu_m, by which F_m is strongly convex whatever the data; 0 where it is not, or not known to be.
 
-    `own` are names of convex terms beside those of the package.
+    `own` are names of convex terms beside those of the package. An intercept without a penalty has no curvature.
     """
     found = [2.0 if table["name"] == "norm" else 0.0 for table in (job["minimize"], *job["constraint"])]
-    if not found[0] and convex({**job, "constraint": []}, own):
+    free = job["model"].get("bias") and not job["model"].get("penalize_bias")
+    if not found[0] and not free and convex({**job, "constraint": []}, own):
         found[0] = 2 * job["model"].get("l2", 0.0)
     return np.array(found)
 

@@ -108,7 +108,7 @@ def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
     if objective["name"] != "mlp":
         one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
         model = {"first": np.zeros((features, 1 if one_score else outputs))}
-        return model | ({"head.bias": np.zeros(outputs)} if objective.get("bias") else {})
+        return model | ({"head.bias": np.zeros(model["first"].shape[1])} if objective.get("bias") else {})
     word = int.from_bytes(hashlib.blake2b(b"model", digest_size=8).digest(), "little")
     key, counter = (np.array(words, np.uint64) for words in ([job["seed"], word], [0, NOBODY, NOBODY, 0]))
     rng, hidden = np.random.Generator(np.random.Philox(key=key, counter=counter)), objective["hidden"]
@@ -116,6 +116,6 @@ def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
     for name, shape in (("first", (features, hidden)), ("head.second", (hidden, outputs))):
         limit = np.sqrt(6 / sum(shape))
         model[name] = rng.uniform(-limit, limit, shape).astype(dtype).astype(np.float64)
-    if objective["bias"]:
+    if objective.get("bias"):
         model |= {"head.hidden_bias": np.zeros(hidden), "head.output_bias": np.zeros(outputs)}
     return model

@@ -40,7 +40,7 @@ from mpifed.run.calibration import settle
 from mpifed.run.config import Job, read_table
 from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
-from mpifed.run.fit import with_noise
+from mpifed.run.fit import data_warnings, with_noise
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
 from mpifed.run.own_modules import own_modules
@@ -117,6 +117,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "privacy": outlook(job, stage.algorithm),
         "warnings": [
             *stage.algorithm.warnings(),
+            *data_warnings(job, data),
             *warnings_of(job, stage.algorithm.problem.privacy, without_epsilon(stage.algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},

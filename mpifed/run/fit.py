@@ -17,6 +17,9 @@ from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.network import wrong_network
 from mpifed.run.participation import is_secret
+from mpifed.run.parts import with_intercepts
+from mpifed.shards.statistics import intercept_warnings
+from mpifed.shards.store import Federation
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -240,3 +243,11 @@ def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
             f'"{privacy.level}" there are {count} {what}, and a delta of 1/{count} would allow to publish one of them '
             f"whole; {0.1 / count:.0e} is usual"
         )
+
+
+def data_warnings(job: Job, data: Federation) -> list[str]:
+    """What about the data may surprise with such a model; nothing with [privacy], as it is computed from all rows."""
+    bias = with_intercepts(job.model, job.algorithm).get("bias")
+    if job.privacy is not None or bias is None:
+        return []
+    return intercept_warnings(data.provenance.get("statistics", {}), bool(bias), data.names())

@@ -23,6 +23,7 @@ from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
+from mpifed.run.fit import data_warnings
 from mpifed.run.history import FIRST, HISTORY, History
 from mpifed.run.identity import Identity
 from mpifed.run.ledger import Ledger, write_header
@@ -402,7 +403,8 @@ class _Run:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
-        results.device, results.notes = self.ready.federation.device, self.notes
+        results.device = self.ready.federation.device
+        results.notes = [*self.notes, *data_warnings(self.job, self.ready.data)]
         if resumed:
             self.row = results.resume(self.progress)
         results.open(self.transport, self.progress, resumed)

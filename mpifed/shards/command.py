@@ -248,5 +248,5 @@ def _summary(federation: Federation) -> str:
     if missing:
         lines["missing"] = f"{missing} cells, held by nobody, which count as zero"
     if federation.optimum:
-        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2"
+        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2, without an intercept"
     return "\n".join(f"{name:9}{value}" for name, value in lines.items())

@@ -27,6 +27,7 @@ from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES
+from mpifed.shards.statistics import statistics
 from mpifed.shards.store import About, Federation, open_federation, write_federation
 
 
@@ -122,7 +123,11 @@ def prepare(options: Options) -> Federation:
         classes=len(meaning),
         scaling=scaling,
         seed=options.seed,
-        provenance=_provenance(options, data, meaning) | {"missing_cells": partition.missing},
+        provenance={
+            **_provenance(options, data, meaning),
+            "missing_cells": partition.missing,
+            "statistics": statistics(data.chunks(), y, scaling, regression=not meaning),
+        },
         test=(data.test[0], test_y) if data.test else None,
         names=data.names,
         optimum=optimum,

@@ -230,6 +230,11 @@ def combine(*terms: tuple[float, Omega]) -> Omega:
             for parts in zip(*(w for _, w in terms), strict=True)]  # fmt: skip
 
 
+def without_biases(w: Omega) -> Omega:
+    """w with zeros for the biases, which no penalty counts."""
+    return [*w[:2], *(0.0 * bias for bias in w[2:])]
+
+
 # --- the algorithms ----------------------------------------------------------------------------------------------
 
 
@@ -243,7 +248,7 @@ def unconstrained(task: Job, data: Data, start: str = "exact") -> Omega:
         rho, gamma = step_size(rule["rho"], t), step_size(rule["gamma"], t)
         bar = estimate(w, data, draw(task, data, t)).slopes
         BC = combine((1 - rho, BC), (rho, bar), (-2 * rho * rule["tau"], w))  # (30), (31)
-        beta = combine((1 - rho, beta), (rho, w))
+        beta = combine((1 - rho, beta), (rho, without_biases(w)))
         missing *= 1 - rho
         tau = rule["tau"] * (1.0 if start == "paper" else 1 - missing)  # errata: tau Q_t
         w = combine((1 - gamma, w), (-gamma / (2 * tau), BC), (-gamma * penalty / tau, beta))  # (35), (36), (5)
@@ -458,6 +463,8 @@ def in_all_variables(
     tau, recursive = rule["tau"], rule.get("variance_reduction") == "recursive"
     w = before = model_flat(first_model(task))
     zero, slack, level = np.zeros_like(w), [], []
+    weights = len(w) - (len(set(data.y)) if task.model.get("bias") else 0)  # of a classifier without a hidden layer
+    counted = np.arange(len(w)) < weights
     nothing = [[(1.0, Quadratic(-f.limit, zero, zero, tau))] if start == "paper" else [] for f in functions]
     mixes: list[Mix] = [[(1.0, Quadratic(-f.limit, zero, zero, 1.0))] if f.term == "norm" else mix
                         for f, mix in zip(functions, nothing, strict=True)]  # fmt: skip
@@ -472,7 +479,7 @@ def in_all_variables(
                 old_v, old_g = around(part, before, function, data, drawn)
                 v, g = v + (1 - rho) * (tracked[k][0] - old_v), g + (1 - rho) * (tracked[k][1] - old_g)
             tracked[k] = v, g
-            new = Quadratic(v, g + 2 * penalty * w if k == 0 else g, w, tau)
+            new = Quadratic(v, g + 2 * penalty * counted * w if k == 0 else g, w, tau)
             mixes[k] = [(1.0, new)] if recursive else [*((a * (1 - rho), q) for a, q in mixes[k]), (rho, new)]
         w_bar, s = problem_5(mixes[0], mixes[1:], c)
         slack.append(s)

@@ -59,7 +59,7 @@ def norm_job(
     """(37); `numbers` = "float" computes three clients at once, and their sum from one product."""
     return job(
         folder, {**RULE, "slack_cost": c, **rule},
-        {"name": "mlp", "hidden": HIDDEN, **({"bias": True} if bias else {})}, rounds,
+        {"name": "mlp", "hidden": HIDDEN, "bias": bias}, rounds,
         minimize=NORM, constraint=[{**LOSS, "limit": limit, "margin": margin}],
         participation={} if per_round is None else {"clients_per_round": per_round},
         aggregation={"arithmetic": numbers},

@@ -28,6 +28,7 @@ from paper import (
     softmax,
     step_size,
     unconstrained,
+    without_biases,
 )
 
 from mpifed.run.config import Job
@@ -76,7 +77,7 @@ def recursive(
             value = cost + (1 - rho) * (value - old_cost)
             d = combine((1.0, slopes), (1 - rho, d), (rho - 1, old_slopes))
         if limit is None:
-            w_bar = combine((1.0, w), (-1 / (2 * tau), d), (-penalty / tau, w))
+            w_bar = combine((1.0, w), (-1 / (2 * tau), d), (-penalty / tau, without_biases(w)))
         else:
             A = value - inner(d, w) + tau * inner(w, w)
             w_bar, nu = lemma_1(combine((1.0, d), (-2 * tau, w)), A, limit, tau, costs[j])
@@ -88,7 +89,7 @@ def recursive(
 @pytest.mark.parametrize("bias", [False, True])
 def test_without_constraints(split_digits: Path, tmp_path: Path, bias: bool) -> None:
     data = read(split_digits)
-    task = job(split_digits, rule(data), {**NETWORK, "l2": 2e-3, **({"bias": True} if bias else {})}, ROUNDS)
+    task = job(split_digits, rule(data), {**NETWORK, "l2": 2e-3, "bias": bias}, ROUNDS)
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
 
 

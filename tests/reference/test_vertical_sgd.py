@@ -18,6 +18,7 @@ from paper import (
     play,
     read,
     step_size,
+    without_biases,
 )
 
 ROUNDS, PENALTY = 6, 3e-3
@@ -28,14 +29,15 @@ NETWORK = {"name": "mlp", "bias": False, "hidden": 4, "l2": PENALTY}
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("holder", [{}, {"label_holder": 3}, {"head_client": 4}], ids=str)
 def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dict[str, int]) -> None:
-    """w - step (mean gradient of the rows drawn + 2 penalty w)."""
+    """w - step (mean gradient of the rows drawn + 2 l2 w), the latter of the weights alone."""
     folder = all_digits(shared_path, "columns", 5)
     rule = {"name": "vertical-sgd", "batch_size": 16, "server_optimizer": {"learning_rate": STEP}, **holder}
-    task, data = job(folder, rule, {**NETWORK, **({"bias": True} if bias else {})}, ROUNDS), read(folder)
+    task, data = job(folder, rule, {**NETWORK, "bias": bias}, ROUNDS), read(folder)
     w = omega(first_model(task))
     for t in range(1, ROUNDS + 1):
         step = step_size(STEP, t)
-        w = combine((1 - 2 * step * PENALTY, w), (-step, estimate(w, data, draw(task, data, t)).slopes))
+        slopes = estimate(w, data, draw(task, data, t)).slopes
+        w = combine((1.0, w), (-2 * step * PENALTY, without_biases(w)), (-step, slopes))
     close(play(task, tmp_path / "run").model, w)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from mpifed.maths.objectives import (
     SquaredHinge,
     gradient,
     penalty,
+    penalty_gradient,
 )
 from mpifed.maths.objectives.linear import cross_entropy_slope
 
@@ -37,8 +39,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJ
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
     "true-class-logistic, bias": ("true-class-logistic", {"bias": True}),
+    "logistic, bias": ("logistic", {"bias": True}),
+    "least-squares, bias": ("least-squares", {"bias": True}),
+    "hinge, bias": ("hinge", {"bias": True}),
+    "squared-hinge, bias": ("squared-hinge", {"bias": True}),
+    "mlp, squared error": ("mlp", {"hidden": 3, "loss_name": "squared-error"}),
+    "mlp, squared error, bias": ("mlp", {"hidden": 3, "loss_name": "squared-error", "bias": True}),
 }
-CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic"]  # by the cross-entropy
+CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic", "logistic, bias"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
 
 
@@ -49,6 +57,8 @@ def make(name: str, **settings: Any) -> Any:
 
 
 def outputs_of(objective: Any) -> int:
+    if not objective.classifies:
+        return 1
     return {LeastSquares: 1, Logistic: 2, Hinge: 2, SquaredHinge: 2}.get(type(objective), OUTPUTS)
 
 
@@ -214,14 +224,29 @@ def test_loss_is_that_of_scikit_learn(name: str) -> None:
     assert predicted.dtype == y.dtype
 
 
-def test_least_squares_loss() -> None:
-    objective = make("least-squares")
+@pytest.mark.parametrize("name", ["least-squares", "least-squares, bias"])
+def test_least_squares_loss(name: str) -> None:
+    objective = make(name)
     model, (X, y, _) = model_of(objective), data(objective, ())
-    scores = objective.scores(model.first, X)
-    expected = [sum(x[k] * model.first[k, 0] for k in range(FEATURES)) for x in X]
+    scores, intercept = objective.scores(model.first, X), float(model.head.bias[0]) if objective.bias else 0.0
+    expected = [intercept + sum(x[k] * model.first[k, 0] for k in range(FEATURES)) for x in X]
     np.testing.assert_allclose(objective.predict(model.head, scores), expected, rtol=1e-12)
     losses = [(e - t) ** 2 / 2 for e, t in zip(expected, y, strict=True)]
     np.testing.assert_allclose(objective.loss(model.head, scores, y), losses)
+
+
+@pytest.mark.parametrize("name", ["mlp, squared error", "mlp, squared error, bias"])
+def test_squared_error_of_a_network(name: str) -> None:
+    objective = make(name)
+    model, (X, y, _) = model_of(objective), data(objective, ())
+    scores, head, expected = objective.scores(model.first, X), model.head, []
+    for x in X:
+        z = [float(x @ model.first[:, j]) + (float(head.hidden_bias[j]) if objective.bias else 0.0) for j in range(3)]
+        out = sum(z[j] / (1 + np.exp(-z[j])) * float(head.second[j, 0]) for j in range(3))
+        expected.append(out + (float(head.output_bias[0]) if objective.bias else 0.0))
+    np.testing.assert_allclose(objective.predict(head, scores), expected, rtol=1e-12)
+    np.testing.assert_allclose(objective.loss(head, scores, y), (np.array(expected) - y) ** 2 / 2, rtol=1e-12)
+    assert not objective.classifies
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -315,10 +340,23 @@ def test_start(name: str) -> None:
 
 @every_objective
 def test_penalty(name: str) -> None:
-    objective = make(name, l2=0.3)
-    model = model_of(objective)
-    assert penalty(objective, model) == pytest.approx(0.3 * sum(v * v for v in flat(model)), rel=1e-12)
-    assert penalty(make(name), model) == 0
+    """Of all parameters but the intercepts, or of all where the job says so; its slope by differences."""
+    for everything in False, True:
+        more = {"nonconvex_penalty": 0.2} if "nonconvex_penalty" in names_of(make(name)) else {}
+        objective = make(name, l2=0.3, penalize_bias=everything, **more)
+        model = model_of(objective)
+        counted = [v for key, leaf in leaves(model) if everything or "bias" not in key for v in leaf.ravel()]
+        expected = sum(0.3 * v * v + more.get("nonconvex_penalty", 0.0) * v * v / (1 + v * v) for v in counted)
+        assert penalty(objective, model) == pytest.approx(expected, rel=1e-12)
+        values = flat(model)
+        ends = [[penalty(objective, unflat(model, values + s * e)) for s in (1e-6, -1e-6)] for e in np.eye(len(values))]
+        slopes = [(up - down) / 2e-6 for up, down in ends]
+        np.testing.assert_allclose(flat(penalty_gradient(objective, model)), slopes, rtol=1e-6, atol=1e-8)
+        assert penalty(make(name), model) == 0
+
+
+def names_of(objective: Any) -> set[str]:
+    return {field.name for field in fields(objective)}
 
 
 # --- biases ---------------------------------------------------------------------------------------------------------

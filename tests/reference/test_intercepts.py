@@ -1,0 +1,291 @@
+"""Intercepts, end to end: closed forms and scipy, warnings about data, and what has none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomllib
+from click.testing import CliRunner
+from jobs_in_python import checked
+from paper import read
+from scipy.optimize import minimize
+
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import UsageError
+from mpifed.core.record import leaves
+from mpifed.run.loop import Result, run
+from mpifed.shards.store import open_federation
+
+DOUBLE = {"dtype": "float64"}
+RIDGE = {"name": "least-squares", "l2": 0.05}
+FULL: dict[str, dict[str, Any]] = {  # with all rows in each step: they end at the optimum
+    "fedavg": {"name": "fedavg", "batch_size": 40, "client_optimizer": {"learning_rate": 0.4}},
+    "ssca": {"name": "ssca", "batch_size": 40, "rho": [1.0], "gamma": [0.5], "tau": 0.9},
+    "vertical-sgd": {"name": "vertical-sgd", "batch_size": 240, "server_optimizer": {"learning_rate": 0.4}},
+    "ssca, columns": {"name": "ssca", "batch_size": 240, "rho": [1.0], "gamma": [0.5], "tau": 0.9},
+}
+DUALS = {
+    "cocoa": ("rows", {"name": "cocoa"}),
+    "hyfdca": ("grid", {"name": "hyfdca"}),
+    "bundle": ("grid", {"name": "bundle"}),
+    "hybrid-fedavg": (
+        "grid", {"name": "hybrid-fedavg", "batch_size": 10, "client_optimizer": {"learning_rate": 0.1}},
+    ),
+    "hyfem": (
+        "grid", {"name": "hyfem", "batch_size": 10, "mu": 1.0, "client_optimizer": {"learning_rate": 0.1}},
+    ),
+}  # fmt: skip
+
+
+def svmlight(path: Path, y: Any, X: Any) -> Path:
+    lines = [f"{t!r} " + " ".join(f"{k + 1}:{v!r}" for k, v in enumerate(x)) for t, x in zip(y, X, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def made(path: Path, y: Any, X: Any, *options: str) -> tuple[Path, str]:
+    """The data folder of such rows, and what `mpifed data` says."""
+    source = svmlight(path / "rows.svm", [float(v) for v in y], [[float(v) for v in x] for x in X])
+    arguments = ["data", "svmlight", str(source), "--dense", "--out", str(path / "data"), *options]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return path / "data", done.output
+
+
+def far_targets(rows: int = 240) -> tuple[Any, Any]:
+    """(y [s], X [s, 4]): a mean of 2.3, and noise whose half mean square is about 0.02."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((rows, 4)).astype("f4").astype("f8")
+    return X @ np.array([0.4, -0.3, 0.2, 0.1]) + 2.3 + 0.2 * rng.standard_normal(rows), X
+
+
+def trained(folder: Path, out: Path, algorithm: dict[str, Any], rounds: int = 1, **tables: Any) -> Result:
+    table: dict[str, Any] = {
+        "name": "intercepts", "rounds": rounds, "seed": 3, "data": {"path": str(folder)}, "algorithm": algorithm,
+        "model": RIDGE, "compute": DOUBLE, "record": {"evaluate_every": rounds, "checkpoint_every": 0},
+    }  # fmt: skip
+    result = run(checked(table | tables), Alone(), out)
+    assert result is not None
+    return result
+
+
+def flat(model: Any) -> Any:
+    return np.concatenate([np.asarray(leaf, "f8").ravel() for _, leaf in leaves(model)])
+
+
+# --- optima ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("everything", [False, True], ids=["weights", "penalize_bias"])
+def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) -> None:
+    """1/2 mean (x'w + b - y)^2 + l2 ||w||^2, with b in the penalty or not, by its normal equations."""
+    columns = name in ("vertical-sgd", "ssca, columns")
+    folder, _ = made(tmp_path, *far_targets(), "--split", "columns" if columns else "rows",
+                     "--clients", "2" if columns else "6")  # fmt: skip
+    data = read(folder)
+    Z = np.column_stack([data.X, np.ones(len(data.y))])
+    ridge = 2 * RIDGE["l2"] * np.diag([1.0] * 4 + [float(everything)])
+    best = np.linalg.solve(Z.T @ Z / len(Z) + ridge, Z.T @ data.y / len(Z))
+    result = trained(folder, tmp_path / "run", FULL[name], 300, model=RIDGE | {"penalize_bias": everything})
+    order = [key for key, _ in leaves(result.model)]
+    assert order == ["first", "head.bias"]
+    np.testing.assert_allclose(flat(result.model), best, atol=2e-6 if name == "fedavg" else 1e-9)
+    objective = np.mean((Z @ best - data.y) ** 2) / 2 + RIDGE["l2"] * (best[:4] @ best[:4] + everything * best[4] ** 2)
+    assert result.columns["objective"] == pytest.approx(objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared-hinge"])
+def test_two_classes_with_an_intercept(tmp_path: Path, loss: str) -> None:
+    """By scipy's BFGS; one class is rare, so that the intercept matters."""
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((240, 4)).astype("f4").astype("f8")
+    y = X @ [1.0, -1.0, 0.5, 0.0] + 0.5 * rng.standard_normal(240) > 1.2
+    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "6")
+    data, l2 = read(folder), 0.02
+    t = 2 * data.y.astype("f8") - 1
+
+    def objective(v: Any) -> float:
+        margins = t * (data.X @ v[:4] + v[4])
+        losses = np.logaddexp(0, -margins) if loss == "logistic" else np.maximum(1 - margins, 0) ** 2
+        return float(losses.mean() + l2 * v[:4] @ v[:4])
+
+    best = minimize(objective, np.zeros(5), method="BFGS", options={"gtol": 1e-8})
+    rule = {"name": "fedavg", "batch_size": 40, "client_optimizer": {"learning_rate": 0.5}}
+    result = trained(folder, tmp_path / "run", rule, 1500, model={"name": loss, "l2": l2})
+    factor = objective(flat(result.model)) / result.columns["objective"]
+    assert factor == pytest.approx(1, rel=1e-9)  # the same function
+    np.testing.assert_allclose(flat(result.model), best.x, atol=1e-4)  # of differences, and of float32 in no place
+    assert abs(best.x[4]) > 0.5
+
+
+def test_unstandardized_targets_are_fitted_by_default(tmp_path: Path) -> None:
+    """A fit through the origin leaves half the square of the mean; both say what they are."""
+    y, X = far_targets()
+    folder, said = made(tmp_path, y, X, "--split", "rows", "--clients", "6")
+    assert "without an intercept" in said
+    by_default = trained(folder, tmp_path / "default", FULL["fedavg"], 200, model={"name": "least-squares"})
+    without = trained(folder, tmp_path / "without", FULL["fedavg"], 200, model={"name": "least-squares", "bias": False})
+    assert by_default.columns["train_loss"] < 0.025
+    assert without.columns["train_loss"] > 2
+    job = tomllib.loads((tmp_path / "default" / "job.toml").read_text())
+    assert job["model"]["bias"] is True
+    assert tomllib.loads((tmp_path / "without" / "job.toml").read_text())["model"]["bias"] is False
+    assert not warned(tmp_path / "default")
+    (warning,) = warned(tmp_path / "without")
+    assert warning.startswith("targets have mean 2.") and "[model] bias = true" in warning
+
+
+def about(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "run.json").read_text())
+    return found
+
+
+def warned(out: Path) -> list[str]:
+    return [text for text in about(out)["warnings"] if "targets have mean" in text or "same value" in text]
+
+
+def test_a_network_fits_real_targets(tmp_path: Path) -> None:
+    """A curve that no line fits: half the squared residual falls below a tenth of the line's."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-2, 2, (240, 1)).astype("f4").astype("f8")
+    y = X[:, 0] ** 2 + 5
+    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "4")
+    rule = {
+        "name": "fedavg", "batch_size": 20, "local_steps": 10,
+        "client_optimizer": {"learning_rate": 0.05, "momentum": 0.9},
+    }  # fmt: skip
+    line = np.var(y - np.polyval(np.polyfit(X[:, 0], y, 1), X[:, 0])) / 2
+    model = {"name": "mlp", "hidden": 8, "loss": "squared-error"}
+    result = trained(folder, tmp_path / "run", rule, 80, model=model)
+    assert result.columns["train_loss"] < 0.1 * line
+    assert dict(leaves(result.model))["head.output_bias"].shape == (1,)
+
+
+# --- the same everywhere --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["least-squares", "squared-hinge"])
+def test_columns_are_rows(tmp_path: Path, loss: str) -> None:
+    """Steps with all rows by three holders of columns, and by one client with all rows."""
+    y, X = far_targets()
+    labels = y > y.mean() if loss == "squared-hinge" else y
+    ends = []
+    for split, clients, algorithm in (
+        ("rows", "1", FULL["fedavg"] | {"batch_size": 240}), ("columns", "3", FULL["vertical-sgd"]),
+    ):  # fmt: skip
+        (tmp_path / split).mkdir()
+        folder, _ = made(tmp_path / split, labels, X, "--split", split, "--clients", clients)
+        ends.append(flat(trained(folder, tmp_path / split / "run", algorithm, 7, model=RIDGE | {"name": loss}).model))
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9, atol=1e-12)
+    assert abs(ends[0][-1]) > 0.01
+
+
+def test_every_channel_gives_the_same_bits(tmp_path: Path) -> None:
+    folder, _ = made(tmp_path, *far_targets(), "--split", "rows", "--clients", "6")
+    models = [
+        flat(trained(folder, tmp_path / security, FULL["fedavg"], 3, aggregation={"security": security}).model)
+        for security in ("plain", "masked", "encrypted")
+    ]
+    assert models[0].tobytes() == models[1].tobytes() == models[2].tobytes()
+    assert models[0][-1] != 0
+
+
+# --- what has none --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DUALS)
+def test_duals_and_cells_have_no_intercept(tmp_path: Path, name: str) -> None:
+    split, algorithm = DUALS[name]
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 4))
+    parts = ["--clients", "2"] if split == "rows" else ["--grid", "2x2"]
+    folder, _ = made(tmp_path, X[:, 0] > 0, X, "--split", split, *parts)
+    model: dict[str, Any] = {"name": "squared-hinge", "l2": 0.01}
+    result = trained(folder, tmp_path / "run", algorithm, 2, model=model)
+    assert [key for key, _ in leaves(result.model)] == ["first"]
+    assert tomllib.loads((tmp_path / "run" / "job.toml").read_text())["model"]["bias"] is False
+    with pytest.raises(UsageError, match=rf'\[model\] bias = true: "{name}" has no intercepts.*add a column of ones'):
+        trained(folder, tmp_path / "refused", algorithm, 2, model=model | {"bias": True})
+
+
+def test_no_bound_where_nothing_curves_the_intercept(tmp_path: Path) -> None:
+    """l2 leaves it out, so the objective is not strongly convex; a bound would be a guess."""
+    folder, _ = made(tmp_path, *far_targets(), "--split", "rows", "--clients", "6")
+    columns = {
+        bias: trained(folder, tmp_path / str(bias), FULL["ssca"], 20, model=RIDGE | {"bias": bias}).columns
+        for bias in (False, True)
+    }
+    assert columns[False]["lower_bound"] is not None and columns[False]["duality_gap"] >= 0
+    assert columns[True].get("lower_bound") is None and columns[True].get("duality_gap") is None
+    stop = {"duality_gap": 1e-3}
+    with pytest.raises(UsageError, match=r"\[stop\] duality_gap: .*l2 leaves the intercepts out: set bias = false"):
+        trained(folder, tmp_path / "refused", FULL["ssca"], 20, stop=stop)
+    penalized = RIDGE | {"penalize_bias": True}
+    record = {"evaluate_every": 10, "checkpoint_every": 0}
+    trained(folder, tmp_path / "stops", FULL["ssca"], 200, stop=stop, model=penalized, record=record)
+    assert about(tmp_path / "stops")["rounds"] < 200
+
+
+# --- what is said of data -------------------------------------------------------------------------------------------
+
+
+def test_constant_columns(tmp_path: Path) -> None:
+    """Named where they stand beside an intercept; zeros are none, and a column of ones is the intercept of duals."""
+    y, X = far_targets(60)
+    X = np.column_stack([X[:, 0], np.full(60, 3.0), X[:, 1], np.zeros(60)])
+    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3")
+    assert open_federation(folder).provenance["statistics"]["constant_columns"] == [1]
+    rule = FULL["fedavg"] | {"batch_size": 20}
+    trained(folder, tmp_path / "run", rule)
+    (warning,) = warned(tmp_path / "run")
+    assert warning.startswith("column 1: the same value in all rows, beside an intercept")
+    trained(folder, tmp_path / "without", rule, model=RIDGE | {"bias": False})
+    assert not warned(tmp_path / "without")
+
+
+@pytest.mark.parametrize("layout", ["--dense", "--no-dense"])
+def test_a_column_that_changes_in_the_last_row_is_not_constant(layout: str, tmp_path: Path) -> None:
+    y, X = far_targets(60)
+    X[:, 1], X[:59, 2], X[59, 2] = 1.0, 1.0, 2.0
+    source = svmlight(tmp_path / "rows.svm", [float(v) for v in y], [[float(v) for v in x] for x in X])
+    dense = ["--dense"] if layout == "--dense" else []
+    arguments = ["data", "svmlight", str(source), *dense, "--split", "rows", "--clients", "3"]
+    done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    assert open_federation(tmp_path / "data").provenance["statistics"]["constant_columns"] == [1]
+
+
+@pytest.mark.parametrize("scale", ["standard", "minmax"])
+def test_scaling_makes_constant_columns_zero(scale: str, tmp_path: Path) -> None:
+    y, X = far_targets(60)
+    X[:, 1] = 4.0
+    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3", "--scale", scale)
+    assert open_federation(folder).provenance["statistics"]["constant_columns"] == []
+
+
+def test_private_runs_say_nothing_of_data(tmp_path: Path) -> None:
+    y, X = far_targets(60)
+    X[:, 1] = 1.0
+    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3")
+    privacy = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0}
+    for bias in True, False:
+        rule, model = FULL["fedavg"] | {"batch_size": 5}, RIDGE | {"bias": bias}
+        trained(folder, tmp_path / str(bias), rule, privacy=privacy, model=model)
+        assert not warned(tmp_path / str(bias))
+
+
+def test_check_says_it_before_the_run(tmp_path: Path, write_job: Any) -> None:
+    folder, _ = made(tmp_path, *far_targets(60), "--split", "rows", "--clients", "3")
+    job = write_job(tmp_path / "job.toml", {
+        "name": "t", "rounds": 2, "data": {"path": str(folder)}, "model": RIDGE | {"bias": False},
+        "algorithm": FULL["fedavg"] | {"batch_size": 5},
+    })  # fmt: skip
+    done = CliRunner().invoke(main, ["check", str(job)])
+    assert done.exit_code == 0, done.output
+    assert "targets have mean 2." in " ".join(done.output.split())
