@@ -110,11 +110,6 @@ class Bundle(Grid):
     1. `products`: the clients hear x.w at the minimizer of the planes, unless they have whole rows.
     2. `search`: the server hears the losses on the way there from the best point, and chooses the new best point.
     3. `planes`: the server hears the plane at a point beyond it, `mix` of the rest of the way.
-
-    planes : how many are kept; of more the oldest is dropped that counts for nothing, or else the two of the smallest
-        weights are put together as their mean, so that the bound never falls
-    mix : where the next plane touches, from 0, the best point, to 1, the planes' minimizer
-    primal : X'u travels "sealed" in the job's channel, or in the "clear", as w does
     """
 
     default_security: ClassVar[str] = "encrypted"
@@ -123,8 +118,12 @@ class Bundle(Grid):
     certifies_gap: ClassVar[bool] = True
 
     planes: Annotated[int, Gt(1), Le(10**4)] = 30
+    """Planes kept; of more, the oldest without weight is dropped, or the two of least weight become their mean, so that
+    the bound never falls."""
     mix: Annotated[float, Gt(0), Le(1)] = 0.1
+    """Where the next plane touches, from 0, the best point, to 1, the planes' minimizer."""
     primal: Literal["clear", "sealed"] = "sealed"
+    """X'u travels sealed, as `[aggregation] security` says, or in the clear, as w does."""
 
     @property
     def whole(self) -> bool:

@@ -74,8 +74,13 @@ class CoCoA(Grid):
 
     certifies_gap: ClassVar[bool] = True
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
+    """How much of the sum of the clients' steps is added; 1 is CoCoA+, 1 / (clients per round) with sigma = 1 the older
+    CoCoA."""
     sigma: Size | None = None
+    """sigma': how many times a client counts the quadratic term of its own steps; where absent gamma * (clients per
+    round), which is safe for any data."""
     local_epochs: Repeats = 1
+    """Passes of coordinate ascent over the client's rows in a round."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

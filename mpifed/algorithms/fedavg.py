@@ -87,10 +87,13 @@ class FedAvg(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
     server_optimizer: ServerSGD = AVERAGE
     local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`."""
     local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -210,6 +213,7 @@ class FedProx(FedAvg):
     """
 
     mu: Weight = field(kw_only=True)
+    """Weight of mu / 2 ||x - x_0||^2, which draws a client towards the model it was sent; 0 is FedAvg."""
 
     @property
     def proximity(self) -> float:

@@ -71,34 +71,39 @@ class FedPDM(Rows):
     stay with the client, and h is the job's `[regularizer]`. Clients are weighted by their rows: with equal shards,
     the paper's mean.
 
-    `local_rule` says what eta is. # differs from the paper: its (10a) takes steps of eta on a function of curvature rho
-    and more, and diverges while eta rho > 2.
-    "prox": eta limits how far the linearized function is followed: the step is 1 / (rho + 1/eta).
-    "fedpd": the step is eta / rho.
-    "paper": the step is eta; refused unless eta rho < 2.
+    # differs from the paper: its (10a) takes steps of eta on a function of curvature rho and more, and diverges while
+    eta rho > 2: so `local_rule` has two other meanings of eta. With "prox" eta limits how far the linearized function
+    is followed.
 
-    `tolerance` = nu ends a client's local steps at (11), `local_steps` being the most. # differs from the paper: the
-    number of steps then tells of the data, so under `[privacy]` the rule needs noise on the gradients, and all
-    `local_steps` are accounted for.
+    # differs from the paper: where `tolerance` ends the steps, their number tells of the data, so under `[privacy]` it
+    needs noise on the gradients, and all `local_steps` are accounted for.
 
-    `start`: local steps begin at the server's model, or at the client's own last one.
-    `dual`: with noise on the upload, lambda_i is computed from the upload as it was released ("public"), or from what
-    the client alone knows ("hidden"): then every upload depends on all records of the past, and the noise must cover
-    that without amplification by sampling.
-    # differs from the paper: its (19) takes lambda_i and x_i to be public, which they are not.
+    With `dual = "hidden"` every upload depends on all records of the past, and the noise must cover that without
+    amplification by sampling. # differs from the paper: its (19) takes lambda_i and x_i to be public, which they are
+    not.
 
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
     rho: Size
+    """Weight of the augmented Lagrangian's quadratic term."""
     local_rule: Literal["prox", "fedpd", "paper"] = "prox"
+    """What the client's learning rate eta means: prox: the step is 1 / (rho + 1/eta); fedpd: eta / rho; paper: eta,
+    refused unless eta rho < 2."""
     local_steps: Repeats = 1
+    """Local steps in a round, at most; Q in the paper."""
     tolerance: Weight = 0.0
+    """Local steps end when the squared norm of their direction is at most this, nu of (11); 0: all are taken. Not with
+    noise on the upload."""
     start: Literal["server", "own"] = "server"
+    """Where local steps begin: server: at the model sent; own: at the client's own last one."""
     dual: Literal["public", "hidden"] = "public"
+    """With noise on the upload, lambda_i is computed from: public: the noisy upload; hidden: what the client alone
+    knows, which needs more noise."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

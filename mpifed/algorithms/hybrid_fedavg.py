@@ -66,10 +66,15 @@ class HybridFedAvg(Grid):
     """
 
     batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
     local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`."""
     local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     combine: Literal["overlaps", "feature-blocks"] = "overlaps"
+    """What the model is: overlaps: in each column the mean over its holders; feature-blocks: that divided by how many
+    clients hold a sample, on average."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

@@ -99,19 +99,9 @@ class HyFDCA(Grid):
     # differs from the paper: the alpha they are told is that of the round before, which it numbers t, and w goes to all
     who are present; a step is divided by all holders, present or not, which is steadier.
 
-    rule : the local steps, see `mpifed.algorithms.hyfdca_rules`; `line-search` and `accelerated` need all clients
-    inner : samples that a client draws in a round, on average; when absent all of them, but for rule `paper` as many as
-        are stable if rows have norm 1, spread over the clients by their rows
-    sigma : for `damped` and `accelerated`, and for `paper` without `inner`; by a power iteration when absent
-    gamma : for `paper` and `theory`, at most 1; 1 when absent
-    draws : "rows": the samples of a round are drawn once, and the same for all holders; "client": each client draws its
-        own, as in the paper
-    senders : "all" holders send their steps; "none": nobody does, as all holders of a sample compute the same step
-    primal : X'alpha, and X'Xv, travels "sealed" in the job's channel, or in the "clear", as in the paper
-    returns : which w is the model, since rules that raise D need not lower P on the way. "best": the one of least P, by
-        losses that clients tell with X'alpha in the round that begins with it, where all take part; "mean": that of
-        rounds 1 to t with weights that grow as t^8, as losses of absent clients are those of other w; "last", as in the
-        paper. When absent the first where all take part, else the second
+    The rules are in `mpifed.algorithms.hyfdca_rules`. Those that raise D need not lower P on the way, therefore
+    `returns`: the losses by which "best" is chosen come with X'alpha in the round that begins with it, and those of
+    absent clients are of other w, so that a mean is returned where some are absent.
     """
 
     default_security: ClassVar[str] = "encrypted"
@@ -121,13 +111,26 @@ class HyFDCA(Grid):
         '"accelerated"'
     )
     rule: Rule = "line-search"
+    """How local dual steps are chosen: paper, theory, damped, line-search or accelerated; the last two need all
+    clients."""
     inner: Count | None = None
+    """Samples that a client draws in a round, on average; where absent all of them, with rule paper as many as are
+    stable for rows of norm 1."""
     sigma: Size | None = None
+    """Curvature that damped and accelerated steps assume, and paper without `inner`; where absent from a power
+    iteration."""
     gamma: StepSize | None = None
+    """Step size of the rules paper and theory, scale / t^decay, at most 1; 1 where absent."""
     draws: Literal["rows", "client"] = "rows"
+    """rows: the samples of a round are drawn once, the same for all who hold them; client: each client draws its own,
+    as in the paper."""
     senders: Literal["all", "none"] = "all"
+    """all: every holder of a sample sends its step; none: nobody does, as all of them compute the same."""
     primal: Literal["clear", "sealed"] = "sealed"
+    """X'alpha travels sealed, as `[aggregation] security` says, or in the clear, as in the paper."""
     returns: Literal["best", "mean", "last"] | None = None
+    """Which w is the model: best: of least objective, needs all clients; mean: of all rounds, weighted by t^8; last, as
+    in the paper. Where absent, best if all take part, else mean."""
 
     # --- who takes part, and what is played --------------------------------------------------------------------------
 

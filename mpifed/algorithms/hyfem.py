@@ -74,10 +74,15 @@ class HyFEM(Grid):
     """
 
     batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
     local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`."""
     local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     mu: Weight = field(kw_only=True)
+    """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: no client knows of
+    others."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

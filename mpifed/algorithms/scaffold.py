@@ -76,9 +76,11 @@ class Scaffold(Rows):
 
     regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
     batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
     server_optimizer: ServerSGD = AVERAGE
     local_steps: Repeats = 1
+    """Local steps in a round, K in the paper."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

@@ -60,10 +60,9 @@ class SSCA(Algorithm):
     The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
     between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; `rho` and `gamma` are the step
     sizes a1/t^alpha and a2/t^(alpha + 0.05).
-    `slack_cost = "auto"` finds one for each constraint, see `mpifed.algorithms.slack_costs`; `margins = "auto"` aims so
-    far below the limits that they are met in spite of noise, see `mpifed.algorithms.margins`. A list of slack costs is
-    the paper's sequence c_j: after every `stage_rounds` rounds the next is taken if ||s|| is above `slack_tolerance`;
-    the surrogates and step sizes then start again and the model stays.
+    For `slack_cost = "auto"` see `mpifed.algorithms.slack_costs`, for `margins = "auto"` `mpifed.algorithms.margins`. A
+    list of slack costs is the paper's sequence c_j: with the next one, surrogates and step sizes start again, and the
+    model stays.
 
     `variance_reduction = "recursive"`: the estimates d_t = g(w_t) + (1 - rho_t) (d_{t-1} - g(w_{t-1})), both gradients
     from one minibatch (STORM: A. Cutkosky, F. Orabona, NeurIPS 2019, arXiv:1905.10018), and alike for the values of
@@ -72,18 +71,33 @@ class SSCA(Algorithm):
     """
 
     batch_size: Count
+    """Rows in a minibatch, B in the paper: of each client's own, or of all where clients hold columns."""
     rho: StepSize
+    """Weight of the newest gradient in the surrogate, scale / t^decay in round t; scale at most 1."""
     gamma: StepSize
+    """How far the model moves towards the surrogate's minimizer, scale / t^decay in round t; scale at most 1."""
     tau: Size = 0.1
+    """Curvature of the surrogates: the larger, the smaller the steps."""
     start: Start = "exact"
+    """How the surrogates begin: exact: from zero, with the weights corrected for it; paper: as printed."""
     slack_cost: Literal["auto"] | Size | Annotated[tuple[Size, ...], MinLen(1)] = "auto"
+    """Cost c of each unit by which a constraint is exceeded: a number; a growing list, the next taken by stages; auto:
+    chosen for each constraint in the run."""
     stage_rounds: Count | None = None
+    """Rounds after which the next of a list of slack costs may be taken; rho and gamma then begin again."""
     slack_tolerance: Size = 1e-3
+    """The next slack cost is taken only where the norm of the slack is above this."""
     variance_reduction: Literal["none", "recursive"] = "none"
+    """none; or recursive: gradients at the last model too, by the same minibatch (STORM): less noise for twice the
+    arithmetic."""
     margins: Literal["off", "auto"] = "off"
-    local_steps: Repeats = 1  # of clients with rows
-    label_holder: Annotated[int, Ge(0)] | None = None  # of clients with columns, as the next
+    """auto: aim below the limits, so that the noise of minibatches does not exceed them; off: aim at them."""
+    local_steps: Repeats = 1
+    """Steps on the surrogate that each client takes in a round, on data split by rows."""
+    label_holder: Annotated[int, Ge(0)] | None = None
+    """The client who holds the labels, on data split by columns; every client holds them where absent."""
     head_client: Annotated[int, Ge(0)] | None = None
+    """The client who sends the gradient of what belongs to no column, as intercepts; on data split by columns."""
 
     # takes `minimize` and constraints
     constrained = True

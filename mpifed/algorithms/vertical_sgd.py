@@ -38,9 +38,12 @@ class VerticalSGD(Columns):
     """
 
     batch_size: Count
+    """Rows in a minibatch, drawn by the server for all clients."""
     server_optimizer: SGD
     label_holder: Annotated[int, Ge(0)] | None = None
+    """The client who holds the labels; every client holds them where absent."""
     head_client: Annotated[int, Ge(0)] | None = None
+    """The client who sends the gradient of what belongs to no column, as intercepts."""
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -25,9 +25,13 @@ class SGD:
     """
 
     learning_rate: LearningRate
+    """A number, or a schedule by rounds: {initial = 0.1, exponent = 0.5} and others."""
     momentum: Momentum = 0.0
+    """Heavy-ball factor; each client's velocity begins at zero in every round."""
     nesterov: bool = False
+    """Momentum in Nesterov's form, as PyTorch's."""
     weight_decay: Weight = 0.0
+    """Subtracts learning_rate * weight_decay * w in each step, intercepts included; half of it is an l2."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""
@@ -50,8 +54,11 @@ class ServerSGD:
     """
 
     learning_rate: LearningRate = 1.0
+    """A number, or a schedule by rounds; 1 takes the clients' mean change as it is."""
     momentum: Momentum = 0.0
+    """Heavy-ball factor of the server's velocity."""
     nesterov: bool = False
+    """Momentum in Nesterov's form, as PyTorch's."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""

@@ -41,12 +41,13 @@ class Regularizer(ABC):
 class L1(Regularizer):
     """weight * sum of |x|, which makes parameters zero.
 
-    Biases are left free unless `biases = true`: they are what the head has of one axis. With them inside, a model would
-    be drawn towards predicting each class equally often. Matrices of the head, as a network's second layer, count.
+    Intercepts are left free unless `biases = true`. Matrices of the head, as a network's second layer, count.
     """
 
     weight: Weight
+    """Factor of the sum of |x|."""
     biases: bool = False
+    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
         """weight * sum of |x|."""
@@ -66,8 +67,11 @@ class ElasticNet(Regularizer):
     """
 
     weight: Weight
+    """Factor of the sum of |x|."""
     square_weight: Weight
+    """Factor of the sum of x^2."""
     biases: bool = False
+    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
         """weight * sum of |x| + square_weight * sum of x^2."""
@@ -89,6 +93,7 @@ class GroupL1(Regularizer):
     """
 
     weight: Weight
+    """Factor of sqrt(h) * the sum of the norms."""
 
     def value(self, model: Parameters) -> float:
         """weight * sqrt(h) * sum of norms."""
@@ -109,7 +114,9 @@ class Box(Regularizer):
     """low <= x <= high for all parameters, those of the head too: 0 inside, infinite outside."""
 
     low: float = -np.inf
+    """Lower bound of each parameter."""
     high: float = np.inf
+    """Upper bound of each parameter."""
 
     def value(self, model: Parameters) -> float:
         """0, or infinite."""
@@ -141,6 +148,7 @@ class L0Ball(Regularizer):
     """
 
     nonzeros: Annotated[int, Gt(0), Le(10**15)]
+    """Parameters that may be other than zero."""
 
     def value(self, model: Parameters) -> float:
         """0, or infinite."""

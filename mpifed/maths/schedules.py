@@ -30,9 +30,13 @@ class PowerDecay:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
     initial: Size
+    """The numerator."""
     exponent: Decay = 0.5
+    """Of the round's number t."""
     offset: Weight = 0.0
+    """Added to t^exponent."""
     schedule: Literal["power"] = "power"
+    """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t."""
@@ -45,9 +49,13 @@ class StepDecay:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
     initial: Size
+    """In the first rounds."""
     factor: Annotated[float, Gt(0), Le(1)]
+    """By which it is multiplied."""
     every: Count
+    """Rounds between two changes."""
     schedule: Literal["step"] = "step"
+    """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t."""
@@ -60,9 +68,13 @@ class CosineDecay:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
     initial: Size
+    """In round 1."""
     rounds: Count
+    """Until `final` is reached, where it stays."""
     final: Weight = 0.0
+    """In the last of them."""
     schedule: Literal["cosine"] = "cosine"
+    """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t; after the last of them, that of the last."""

@@ -59,6 +59,7 @@ class Sampled(Term):
     """What terms of samples share: they count all samples, or those of some classes; a term adds `loss` and `slope`."""
 
     classes: tuple[int, ...] | None = None
+    """Classes whose samples count; all where absent."""
 
     def counted(self, y: Array) -> Array | None:
         """[..., s] whether a sample is of one of `classes`; None: all count."""

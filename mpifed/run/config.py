@@ -77,16 +77,26 @@ class Job(Table):
     """All settings of one run."""
 
     name: Annotated[str, AfterValidator(_name)]
+    """Of the run; its folder is runs/NAME unless another is given."""
     rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
+    """Rounds of communication, unless `[stop]` ends the run earlier."""
     data: DataTable
     model: dict[str, Any]
+    """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
     algorithm: dict[str, Any]
+    """The method: `name`, and its hyper-parameters."""
     client_optimizer: dict[str, Any] | None = None
+    """The clients' local steps, for methods that take such."""
     server_optimizer: dict[str, Any] | None = None
+    """The server's step along the clients' mean change, for methods that take one."""
     minimize: dict[str, Any] = Field({"name": "loss"})
+    """What is minimized: a term, by default the loss; for methods with constraints."""
     constraint: list[dict[str, Any]] = Field([])
+    """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
     regularizer: dict[str, Any] | None = None
+    """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Of everything random but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: ParticipationTable = ParticipationTable()
     aggregation: AggregationTable = AggregationTable()
     masking: MaskingTable = MaskingTable()

@@ -23,6 +23,7 @@ from mpifed.maths.terms import TERMS
 from mpifed.run.columns import column_of
 from mpifed.run.columns import shown as shown_columns
 from mpifed.run.config import Job
+from mpifed.run.parts import key_of
 from mpifed.run.renamed import RENAMED, VALUES, nearest
 from mpifed.run.tables import LimitKeys
 
@@ -89,8 +90,10 @@ def explained(name: str) -> str:
         known = [entry.name for entry in every] + [one.name for entry in every for one in entry.keys]
         raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, known)}")
     parts = ["\n".join(_entry_lines(entry)) for entry in whole]
-    keys = dict.fromkeys((entry, one) for entry in holders for one in entry.keys if one.name == wanted)
-    parts += [f"[{_table_of(entry)}] {_key_line(one)}" for entry, one in keys]
+    keys: dict[str, list[str]] = {}  # the tables that have a key, by what is said of it
+    for entry in holders:
+        keys.setdefault(next(_key_line(one) for one in entry.keys if one.name == wanted), []).append(_table_of(entry))
+    parts += [f"{', '.join(f'[{table}]' for table in tables)}\n  {line}" for line, tables in keys.items()]
     return "\n\n".join(parts)
 
 
@@ -159,6 +162,7 @@ def _is_table(kind: type) -> bool:
 def _keys(kind: type, skip: Mapping[str, Any] | tuple[()] = ()) -> tuple[Key, ...]:
     hints, docs = get_type_hints(kind, include_extras=True), attribute_docs(kind)
     defaults: dict[str, Any] = {}
+    keys: dict[str, str] = {}
     if issubclass(kind, BaseModel):
         names = [name for name in kind.model_fields if name not in skip]
         defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
@@ -166,7 +170,18 @@ def _keys(kind: type, skip: Mapping[str, Any] | tuple[()] = ()) -> tuple[Key, ..
         fields = [field for field in dataclasses.fields(cast(Any, kind)) if not field.name.startswith("problem")]
         names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
         defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-    return tuple(Key(name, type_text(hints[name]), _default(defaults, name), docs.get(name, "")) for name in names)
+        keys = {field.name: key_of(field) for field in fields}
+    return tuple(
+        Key(keys.get(name, name), type_text(hints[name]), _default(defaults, name), docs.get(name, ""))
+        for name in names
+    )
+
+
+def _several(text: str) -> str:
+    """Of more than one."""
+    for alone, more in (("an integer", "integers"), ("a number", "numbers"), ("a table", "tables"), ("text", "texts")):
+        text = text.replace(alone, more)
+    return text
 
 
 def _default(defaults: Mapping[str, Any], name: str) -> str:
@@ -190,7 +205,7 @@ def type_text(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
     if origin in (list, tuple):
-        return f"a list of {type_text(arguments[0])}"
+        return f"a list of {_several(type_text(arguments[0]))}"
     plain = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
     if hint in plain:
         return plain[hint]
@@ -209,5 +224,5 @@ def _bounds(marks: tuple[Any, ...]) -> str:
         if hasattr(mark, "metadata"):
             found += [text for inner in mark.metadata for text in [_bounds((inner,)).strip()] if text]
         if isinstance(mark, MinLen):
-            found.append(f"at least {mark.min_length}")
+            found.append(f"at least {mark.min_length} of them")
     return f" {', '.join(dict.fromkeys(found))}" if found else ""

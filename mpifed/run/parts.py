@@ -111,7 +111,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     try:
         _fields(kind, part, table)
     except ValidationError as error:
-        keys = [_key(field) for field in dataclasses.fields(part) if field.name not in kind.given]
+        keys = [key_of(field) for field in dataclasses.fields(part) if field.name not in kind.given]
         keys += kind.beside
         return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
     except Exception as error:  # annotations of the user's own class
@@ -132,7 +132,7 @@ def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
     values = _fields(kind, part, table)
     if issubclass(part, Algorithm):
         part = part.for_split(given["problem"].split)
-    names = {_key(field): field.name for field in dataclasses.fields(part)}
+    names = {key_of(field): field.name for field in dataclasses.fields(part)}
     return part(**given, **{names[key]: value for key, value in values.items()})
 
 
@@ -195,12 +195,12 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
     hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
-    typed: dict[str, Any] = {_key(field): (hints[field.name], _default(field)) for field in fields}
+    typed: dict[str, Any] = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model
 
 
-def _key(field: dataclasses.Field[Any]) -> str:
+def key_of(field: dataclasses.Field[Any]) -> str:
     """The key of the table that gives a field: its name, unless a method has that."""
     key: str = field.metadata.get("key", field.name)
     return key

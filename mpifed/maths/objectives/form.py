@@ -51,6 +51,7 @@ class Objective(ABC):
     """
 
     l2: Weight = field(default=0.0, kw_only=True)
+    """Adds l2 * ||w||^2 without intercepts to the mean loss; PyTorch's weight_decay is 2 l2."""
 
     classifies: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True

@@ -74,13 +74,15 @@ Head = Bias | tuple[()]
 class OfScores(Linear):
     """What models without a hidden layer share: each adds its loss of the scores, and the slope of that.
 
-    `bias` adds an intercept to each score, in the head; None, the default, is settled by the job's algorithm, and is
-    none here. Intercepts are in no penalty, unless `penalize_bias`: then they are parameters like all others.
+    Intercepts, one for each score, are in the head. Where `bias` is None the job's algorithm settles it; here None is
+    none.
     """
 
     unpenalized: ClassVar[tuple[str, ...]] = ("bias",)
     bias: bool | None = None
+    """Intercepts: by default true, but false for algorithms of dual variables and of cells, which have none."""
     penalize_bias: bool = field(default=False, kw_only=True)
+    """Count intercepts in `l2` and `nonconvex_penalty` too."""
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Zeros: the loss is convex."""
@@ -133,11 +135,11 @@ def _biased(head: Head, scores: Array) -> Array:
 class PerClass(OfScores):
     """What classifiers with one score for each class share.
 
-    `nonconvex_penalty` is the factor beta of a smooth penalty that is not convex, beta times the sum of
-    w^2 / (1 + w^2) over all parameters but intercepts: that of (25) in the paper of `TrueClassLogistic`, beside `l2`.
+    `nonconvex_penalty` is beta of (25) in the paper of `TrueClassLogistic`.
     """
 
     nonconvex_penalty: Weight = 0.0
+    """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
 
     def width(self, outputs: int) -> int:
         """One for each class."""
@@ -224,7 +226,8 @@ class Logistic(OfScores):
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LogisticDual()
-    nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
+    nonconvex_penalty: Weight = 0.0
+    """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
 
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] cross-entropy."""

@@ -54,10 +54,15 @@ class MLP(Linear):
 
     unpenalized: ClassVar[tuple[str, ...]] = ("hidden_bias", "output_bias")
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
+    """Hidden units."""
     bias: bool | None = None
-    nonconvex_penalty: Weight = 0.0  # as that of `Softmax`
+    """Intercepts: by default true, but false for algorithms of dual variables and of cells, which have none."""
+    nonconvex_penalty: Weight = 0.0
+    """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
     loss_name: Literal["cross-entropy", "squared-error"] = field(default="cross-entropy", metadata={"key": "loss"})
+    """cross-entropy of classes; squared-error: (z - y)^2 / 2 of real targets."""
     penalize_bias: bool = field(default=False, kw_only=True)
+    """Count intercepts in `l2` and `nonconvex_penalty` too."""
 
     @property
     def classifies(self) -> bool:  # type: ignore[override]  # the job says it

@@ -13,36 +13,41 @@ from mpifed.maths.ranges import Size, Weight
 
 @dataclass(frozen=True)
 class Privacy:
-    """The settings of differential privacy; the units of `clip` are those of a gradient, or of an upload.
-
-    `level` is what two neighbouring data sets differ in: one record of one client, or all records of one client.
-    `trust` says whom it is protected from. "local": each client adds noise for itself, and so is protected from the
-    server too. "distributed": the clients present share the noise of the sum between them, which protects from
-    whoever sees the sum and nothing else, as under secure aggregation. "central": a trusted server adds the noise,
-    which protects from whoever sees its models.
-    `adjacency`: "replace-one" exchanges it for another; "add-remove" leaves it out, while its place, and with it the
-    number of records, stays public (zero-out).
-    `sampling` is how a minibatch is drawn (level "sample"), or who takes part (level "client"): so many without
-    replacement, or each by a coin of its own.
-    `noise_on`: each clipped gradient, or what a client uploads after its local steps.
-    """
+    """Differential privacy: what is protected, from whom, and with how much noise."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     delta: Annotated[float, Gt(0), Lt(1)]
-    clip: Annotated[float, Gt(0)] | None = None  # G: the norm to which a record's gradient, or an upload, is clipped
-    epsilon: Size | None = None  # after all rounds of the job, from which the noise is computed; or
-    noise_multiplier: Weight | None = None  # standard deviation of the noise / sensitivity
+    """Of (epsilon, delta)-differential privacy."""
+    clip: Annotated[float, Gt(0)] | None = None
+    """Norm to which each gradient is clipped, or each upload."""
+    epsilon: Size | None = None
+    """The budget of all rounds, from which the noise is computed; give this or `noise_multiplier`."""
+    noise_multiplier: Weight | None = None
+    """Standard deviation of the noise divided by the sensitivity."""
     level: Literal["sample", "client"] = "sample"
+    """In what two neighbouring data sets differ: one sample of a client, or all samples of one client."""
     trust: Literal["local", "distributed", "central"] = "local"
+    """local: each client adds its own noise, and trusts nobody; distributed: the clients share the noise of their sum,
+    which protects from who sees the sum alone; central: a trusted server adds it."""
     adjacency: Literal["replace-one", "add-remove"] = "replace-one"
+    """replace-one: neighbours exchange one record for another; add-remove: one is left out, while the number of records
+    stays public."""
     sampling: Literal["fixed", "poisson"] = "fixed"
-    noise_on: Literal["gradients", "upload"] | None = None  # gradients for local noise on level "sample", else upload
+    """How minibatches are drawn (level sample), or participants (level client): fixed: a fixed number without
+    replacement; poisson: each by a coin of its own."""
+    noise_on: Literal["gradients", "upload"] | None = None
+    """What is clipped and made noisy: each gradient, or the upload after local steps; where absent gradients for local
+    noise at level sample, else upload."""
     accountant: Literal["pld", "rdp"] = "pld"
-    accounting: Literal["rigorous", "paper"] = "rigorous"  # whose epsilon `epsilon` is
-    noise: Literal["secure", "test"] = "secure"  # from the system's entropy, or a function of the job's seed
-    # integers, of which epsilon is computed; or floats, whose rounding tells the noise, and which protect nobody
+    """pld: privacy loss distributions, tight; rdp: Rényi divergences."""
+    accounting: Literal["rigorous", "paper"] = "rigorous"
+    """Whose formula `epsilon` is by: rigorous, or as the FedPDM-DP paper computes it."""
+    noise: Literal["secure", "test"] = "secure"
+    """secure: from the system's entropy; test: a function of the job's seed, which protects nobody."""
     distribution: Literal["discrete", "float"] = "discrete"
+    """discrete: integers, of which epsilon is computed; float: floating point, whose rounding tells the noise and which
+    protects nobody."""
 
     @property
     def noised(self) -> str:

@@ -1,0 +1,42 @@
+"""`mpifed explain`: a meaning for every key, and an answer to every name."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpifed.core.errors import UsageError
+from mpifed.run.explain import entries, explained
+
+
+def test_every_key_has_a_meaning() -> None:
+    """Of every table, algorithm, model, term, regularizer, schedule: a sentence that is more than its name."""
+    keys = [(entry.name, key) for entry in entries() for key in entry.keys]
+    assert len(keys) > 150
+    assert not [(name, key.name) for name, key in keys if not key.meaning.endswith(".") or len(key.meaning) < 8]
+    assert not [entry.name for entry in entries() if len(entry.text) < 10]
+
+
+def test_a_key_of_many_models_is_told_once() -> None:
+    text = explained("bias")
+    assert text.count("Intercepts") == 1
+    assert text.startswith("[model: mlp], [model: softmax], ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("loss", ["loss (term)", "[model: mlp]"]),  # a term, and a key of a model whose field is called otherwise
+        ("fedavg.batch_size", ["Rows in a minibatch"]),
+        ("[aggregation] security".split()[1], ["pairwise masks"]),
+        ("train_loss", ["train_loss (column)"]),
+        ("75", ["75 (exit code)"]),
+        ("constraint_2", ["constraint_"]),
+    ],
+)
+def test_an_answer(name: str, words: list[str]) -> None:
+    assert not [word for word in words if word not in explained(name)]
+
+
+def test_what_nothing_is_called() -> None:
+    with pytest.raises(UsageError, match="learning_rat: nothing has that name.*learning_rate"):
+        explained("learning_rat")
