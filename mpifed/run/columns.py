@@ -41,7 +41,7 @@ TABLE = (
     Column(
         "objective", "objective",
         "what is minimized: the loss or `[minimize]`, with `l2`, penalties and the regularizer",
-        "history summary show compare", "less", criterion="loss",
+        "history summary show compare vertical", "less", criterion="loss",
     ),
     Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0", "history progress", "less"),
     Column("excess", "largest excess over a limit", places="vertical", better="less"),

@@ -55,9 +55,8 @@ ANYWHERE, ASSIGNED = (re.compile("|".join(patterns())) for patterns in (_anywher
 
 def old_words(text: str, is_job: bool = False) -> list[str]:
     """Those in a text; of Markdown, keys in blocks that are no program, without comments."""
-    quoted = [text] if is_job else [
-        re.sub(r"#.*", "", match["block"] or match["inline"] or "") for match in _QUOTED.finditer(text) if match["kind"] != "python"
-    ]  # fmt: skip
+    blocks = (match for match in _QUOTED.finditer(text) if match["kind"] != "python")
+    quoted = [text] if is_job else [re.sub(r"#.*", "", one["block"] or one["inline"] or "") for one in blocks]
     assigned = [match[0] for part in quoted for match in ASSIGNED.finditer(part)]
     return [*(match[0] for match in ANYWHERE.finditer(text)), *assigned]
 
