@@ -41,6 +41,7 @@ from mpifed.run.config import Job, read_table
 from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import data_warnings, with_noise
+from mpifed.run.job_file import check_data
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
 from mpifed.run.own_modules import own_modules
@@ -65,6 +66,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     imports = own_modules(table)
     found = points(table, str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
+    check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))

@@ -201,7 +201,7 @@ def test_columns_and_codes_are_described() -> None:
         generated = importlib.import_module("generated")
     finally:
         sys.path.pop(0)
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     made = [generated.on_page_markdown(text, None, None, None) for text in pages]
     assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
     whole = "\n".join(made)

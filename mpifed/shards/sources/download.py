@@ -19,6 +19,12 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpifed" / name
 
 
+def own_folder(name: str) -> Path | None:
+    """The folder $MPIFED_DATA/NAME with the user's own copy of the files, where there is one."""
+    own = os.environ.get("MPIFED_DATA")
+    return Path(own) / name if own and (Path(own) / name).is_dir() else None
+
+
 def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> None:
     """Download a file to `path`, going on where an earlier attempt stopped.
 
@@ -65,7 +71,7 @@ def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str)
     Parameters
     ----------
     name : of the source
-    path : the file, or the folder it lies in; None for the folder of downloads, where it is kept
+    path : the file, or the folder it lies in; None for the user's own or that of downloads, where it is kept
     urls : where it is; the last part of each is its name
     checksum : SHA-256 in hexadecimal digits
 
@@ -74,6 +80,7 @@ def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str)
     DataError
         When it is another file, or is missing and cannot be downloaded.
     """
+    path = path or own_folder(name)
     folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]
     file = folder if path and path.is_file() else folder / filename
 
