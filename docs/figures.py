@@ -6,12 +6,13 @@ import csv
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 DOCS = Path(__file__).parent
-STYLE = {
+STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd",
     "axes.axisbelow": True, "svg.hashsalt": "mpifed", "svg.fonttype": "none",
 }  # fmt: skip
