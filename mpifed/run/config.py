@@ -32,7 +32,7 @@ from mpifed.run.job_file import put_key as put_key
 from mpifed.run.job_file import read_table as read_table
 from mpifed.run.job_file import set_value as set_value
 from mpifed.run.job_file import told, wrong_values
-from mpifed.run.methods import wrong_beside, wrong_optimizers
+from mpifed.run.methods import wrong_beside, wrong_limits, wrong_optimizers
 from mpifed.run.parts import (
     ALGORITHM,
     MINIMIZE,
@@ -136,6 +136,7 @@ class Job(Table):
             wrong += wrong_beside(table)
         elif imports or own_module(job.algorithm["name"]) is None:
             wrong = wrong_optimizers(table) + wrong_intercepts(job.model, job.algorithm)
+            wrong += wrong_limits(table) if wrong else []
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
             wrong = wrong_together(job)
         if wrong:

@@ -34,24 +34,26 @@ def wrong_optimizers(table: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
+def wrong_limits(table: Mapping[str, Any]) -> list[str]:
+    """What is wrong with [[constraint]] and [minimize] for a method of mpifed's that takes neither."""
+    name, minimize, limits = table["algorithm"].get("name"), table.get("minimize"), table.get("constraint")
+    if name not in ALGORITHMS:
+        return []
+    kind = cast(Any, ALGORITHMS[name])  # of a class, which has no properties yet
+    other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
+    limited = isinstance(limits, list) and bool(limits)
+    return [unconstrained(name)] if (limited or other) and kind.constrained is not True else []
+
+
 def wrong_beside(table: Mapping[str, Any]) -> list[str]:
-    """What else is wrong with a job that has errors already: the tables that a method of mpifed's takes or does not."""
+    """What else is wrong with a job whose [algorithm] has keys of another method than the one that it names."""
     algorithm = table.get("algorithm")
     if not isinstance(algorithm, Mapping) or not isinstance(name := algorithm.get("name"), str):
         return []
-    if name not in ALGORITHMS:
+    if name not in ALGORITHMS or not any(key in algorithm for key in _keys_of_others(name)):
         return []
-    wrong = wrong_optimizers(table)
-    minimize, kind = table.get("minimize"), cast(Any, ALGORITHMS[name])  # of a class, which has no properties yet
-    other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
-    limited = isinstance(limits := table.get("constraint"), list) and bool(limits)
-    if (limited or other) and kind.constrained is not True:
-        wrong.append(unconstrained(name))
-    if any(key in algorithm for key in _keys_of_others(name)):
-        wrong.append(
-            f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
-        )
-    return wrong
+    hint = f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
+    return [*wrong_optimizers(table), *wrong_limits(table), hint]
 
 
 def _keys_of_others(name: str) -> set[str]:

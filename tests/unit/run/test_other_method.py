@@ -24,6 +24,13 @@ def test_all_at_once() -> None:
     assert 'set the whole table: --set \'algorithm={name="fedavg"' in text
 
 
+def test_a_whole_table_still_lacks_two_things() -> None:
+    with pytest.raises(UsageError) as caught:
+        Job.read(SSCA, ('algorithm={name="fedavg", batch_size=10}',))
+    first, *lines = str(caught.value).splitlines()
+    assert "2 thing(s)" in first and "learning_rate: missing" in lines[0] and "knows no [[constraint]]" in lines[1]
+
+
 def test_without_a_table_that_only_others_take() -> None:
     with pytest.raises(UsageError, match=r"\[client_optimizer\]: \[algorithm\] name = \"hyfdca\" takes none"):
         Job.read(SSCA, ("algorithm.name=hyfdca", "client_optimizer.learning_rate=0.1"))
