@@ -66,7 +66,8 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     for name in (*_FILES, *RAW_FOLDERS):
         check_kind(out / name, name in RAW_FOLDERS)
-    if begun and not resume:
+    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()  # it failed before it had any
+    if begun and not resume and not nothing_left:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     damaged = _damaged(out) if resume and begun else ""
     header = _header(job, out, bool(damaged)) if resume and begun else None

@@ -93,6 +93,23 @@ def test_a_folder_with_a_run_is_refused(digits: Path, tmp_path: Path) -> None:
         run(job(digits), Alone(), tmp_path / "run")
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_replaced(digits: Path, tmp_path: Path) -> None:
+    """There is nothing to lose; what else has begun stays as it is."""
+    run(job(digits), Alone(), tmp_path / "whole")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/job.toml").write_text("")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(job(digits), Alone(), tmp_path / "run")
+    (tmp_path / "run/failure.txt").write_text("it diverged")
+    (tmp_path / "run/history.csv").write_text("round\n0\n")
+    run(job(digits), Alone(), tmp_path / "run")
+    assert (tmp_path / "run/model.h5").read_bytes() == (tmp_path / "whole/model.h5").read_bytes()
+    assert not (tmp_path / "run/failure.txt").exists()
+    (tmp_path / "whole/failure.txt").write_text("later")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(job(digits), Alone(), tmp_path / "whole")
+
+
 @pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
 def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     digits: Path, tmp_path: Path, left: list[str]
