@@ -14,7 +14,7 @@ from mpifed.run.schemas import Submissions, checked, shown_value
 
 _TAIL_BYTES = 1 << 16
 # what a rank, Slurm or the kernel say when something went wrong
-_SAYS = re.compile(r"mpifed: (?!warning|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.I)
+_SAYS = re.compile(r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.I)
 
 
 class Submission(NamedTuple):

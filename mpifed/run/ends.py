@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpifed.comm.transport import JOINED
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
 from mpifed.run.config import Job
 
@@ -30,7 +33,9 @@ def error_of(
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
-        return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}", agreed=True)
+        # a batch script, which sets this variable, queues its job again and says so
+        how = "" if JOINED in os.environ else f"; go on with {shlex.join(['--resume', '--out', str(out)])}"
+        return Interrupted(f"interrupted after round {done}, whose checkpoint is written{how}", agreed=True)
     if end == BUDGET_SPENT:
         return BudgetSpent(
             f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "

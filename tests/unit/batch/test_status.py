@@ -227,7 +227,8 @@ def test_a_job_that_never_began(slurm: Slurm, made: Job) -> None:
     [
         ("all is well\nround 3\n", None),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\nround 5\n", "slurmstepd: error: Detected 1 oom"),
-        ("mpifed: interrupted after round 5; go on with --resume\n", None),
+        ("mpifed: interrupted after round 5, whose checkpoint is written\nmpifed: note: queued again: job 7\n", None),
+        ("mpifed: note: a: new run; no checkpoint to resume\n", None),
         ("Traceback (most recent call last):\n  File\nKeyError: 1\n", "KeyError: 1"),
         ("x\n" * 100000 + "mpifed: error: at the end\n", "mpifed: error: at the end"),
     ],
