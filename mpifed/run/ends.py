@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.comm.transport import JOINED
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
+from mpifed.core.text import command_line
 from mpifed.run.config import Job
 
 LIMIT_REACHED = 1  # an order: the run ends here, and well
@@ -34,7 +34,7 @@ def error_of(
     """
     if end == INTERRUPTED:
         # a batch script, which sets this variable, queues its job again and says so
-        how = "" if JOINED in os.environ else f"; go on with {shlex.join(['--resume', '--out', str(out)])}"
+        how = "" if JOINED in os.environ else f"; go on with {command_line('--resume', '--out', out)}"
         return Interrupted(f"interrupted after round {done}, whose checkpoint is written{how}", agreed=True)
     if end == BUDGET_SPENT:
         return BudgetSpent(

@@ -62,7 +62,10 @@ def check(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("script", "variables", "device"),
-    [("train", {}, "auto"), ("train", GPU, "gpu"), ("gpu", GPU, "gpu"), ("sweep", TASK, "auto"), ("sweep", TASK | GPU, "gpu")],
+    [
+        ("train", {}, "auto"), ("train", GPU, "gpu"), ("gpu", GPU, "gpu"), ("sweep", TASK, "auto"),
+        ("sweep", TASK | GPU, "gpu"),
+    ],
 )  # fmt: skip
 def test_by_hand(
     script: str, variables: dict[str, str], device: str, calls: Callable[..., list[list[str]]], job: Callable[..., Path]
@@ -87,8 +90,8 @@ def test_as_submitted(
     calls: Callable[..., list[list[str]]],
 ) -> None:  # fmt: skip
     path = job(sweep={"seeds": 2}) if "--array" in options else job()
-    words = ["submit", str(path), "--time", "30", "--no-forecast", "--set", "name='a b'", "--out", "my runs/a", *options]
-    done = CliRunner().invoke(main, words)
+    words = ["submit", str(path), "--time", "30", "--no-forecast", "--set", "name='a b'", "--out", "my runs/a"]
+    done = CliRunner().invoke(main, [*words, *options])
     assert done.exit_code == 0, done.output
     called = calls(Path("my runs/a.sbatch"), **variables)
     assert [words[0] for words in called] == ["doctor", "run"]

@@ -181,7 +181,7 @@ def test_interruption(digits: Path, tmp_path: Path) -> None:
 def test_interruption_of_a_batch_job(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its script queues it again: nobody has to go on with --resume."""
     monkeypatch.setenv("MPIFED_JOINED", str(tmp_path / "joined"))
-    with pytest.raises(Interrupted, match="interrupted after round 0, whose checkpoint is written$"):
+    with pytest.raises(Interrupted, match=r"interrupted after round 0, whose checkpoint is written$"):
         run(job(digits), Alone(), tmp_path / "run", max_hours=0)
 
 
