@@ -61,7 +61,7 @@ def needs(job: Path, changes: tuple[str, ...], ranks: int, whole: float) -> Need
     serves = found["placement"][0]["clients"] == 0
     return Needs(
         seconds["run"] * whole,
-        seconds["round"] + seconds["measurement"] + seconds["certificate"],
+        seconds["round"] + seconds["evaluation"] + seconds["certificate"],
         found["memory_bytes"]["largest_rank"],
         hosts + serves,
     )
