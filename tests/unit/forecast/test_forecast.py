@@ -41,7 +41,7 @@ class Telling(FedAvg):
     @property
     def exchanges(self):
         one = super().exchanges[0]
-        return (ToClients(one.name, one.fields, one.ask, one.upload, lambda clients, total, block, now: clients),)
+        return (ToClients(one.name, one.fields, one.ask, one.answer, lambda clients, total, block, now: clients),)
 '''
 
 
@@ -198,7 +198,7 @@ ALLOW = (
 @pytest.mark.parametrize("channel", ["plain", *SEALED])
 @pytest.mark.parametrize("data", ["sides", "scattered"])
 @pytest.mark.parametrize(
-    ("extra", "receives"),
+    ("extra", "hears"),
     [
         ("head_client = 3", [["server"], ["clients", "server"]]),
         ("label_holder = 1", [["server"], ["client 1", "clients", "server"]]),
