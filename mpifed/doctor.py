@@ -310,8 +310,8 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]
     word = "pmi2"
     if name is not None:
         try:
-            word = plugin(name, environment)
-            listed = plugins(environment) is not None
+            listed = plugins(environment) or set()
+            word = plugin(name, environment, listed)
             how = "this Slurm has, by `srun --mpi=list`; no rank was started" if listed else "srun did not list"
             yield Finding("ok", f"this library needs `srun --mpi={word}`, which {how}")
             own = _found("mpiexec", environment)

@@ -146,7 +146,11 @@ def test_a_sentence_with_a_command_that_is_none() -> None:
 def check_command(words: list[str], made: set[str]) -> None:
     """One command: as click reads it; then what it names is there, and its job is one with its changes."""
     name, *arguments = words
-    context = main.commands[name].make_context(name, list(arguments), resilient_parsing=False)
+    command = main.commands[name]
+    if isinstance(command, click.Group):  # a command for each source of data
+        _, command, arguments = command.resolve_command(click.Context(command, info_name=name), list(arguments))
+        assert command is not None
+    context = command.make_context(name, list(arguments), resilient_parsing=False)
     values = context.params
     for parameter in context.command.params:
         if parameter.name == "out" or not isinstance(parameter.type, click.Path):
