@@ -129,7 +129,9 @@ def check_words(words: list[str]) -> None:
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
     if isinstance(command, click.Group):
-        known |= {name for sub in command.commands.values() for one in sub.params for name in one.opts}
+        context = click.Context(command)
+        subcommands = [command.get_command(context, name) for name in command.list_commands(context)]
+        known |= {name for sub in subcommands if sub is not None for one in sub.params for name in one.opts}
     assert not set(options) - known, f"mpifed {' '.join(words)}: no option {set(options) - known}"
     wants = {one.name for one in command.params if isinstance(one, click.Argument)}
     given = {word.partition(".")[0].lower() for word in words[1:] if word.partition(".")[0] in ("JOB", "RUN", "SWEEP")}
