@@ -18,6 +18,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.record import Record, leaves
+from mpifed.core.text import command_line
 from mpifed.run import environment
 from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
@@ -108,7 +109,7 @@ def same_end(out: Path, done: int) -> None:
 def _without_its_end(out: Path) -> UsageError:
     return UsageError(
         f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
-        f"`mpifed show {out}`; to play rounds again, take another --out"
+        f"`{command_line('mpifed', 'show', out)}`; to play rounds again, take another --out"
     )
 
 
