@@ -14,6 +14,8 @@ from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError,
 from mpifed.run.best import is_sweep, point_settings
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
+
+
 class State(NamedTuple):
     """One run, or one point of a sweep."""
 

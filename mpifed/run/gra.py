@@ -34,7 +34,6 @@ from mpifed.run.columns import CRITERIA, of_kind
 Floats = NDArray[np.float64]
 
 
-
 def pareto_front(costs: Floats) -> NDArray[np.bool_]:
     """Which of several alternatives no other one beats.
 

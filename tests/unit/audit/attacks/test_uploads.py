@@ -145,7 +145,7 @@ def test_recursive_statistics_keep_the_direction(array_shard: Any) -> None:
             assert (found.at, found.verdict) == (upload.row, "direction")
 
 
-@pytest.mark.parametrize("settings", [{"batch": 5}, {"local_steps": 5}])
+@pytest.mark.parametrize("settings", [{"batch_size": 5}, {"local_steps": 5}])
 def test_more_rows_give_none(settings: dict[str, Any], array_shard: Any) -> None:
     """A batch of five, and five steps of one, are more than one row."""
     one, heard = played("fedavg", array_shard, rounds=2, **settings)
