@@ -72,10 +72,12 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
             "make another with `mpifed data ... --split rows`"
         )
     smallest = int(np.argmin(problem.counts))
+    if batch < 1:
+        wrong.append(f"[algorithm] batch_size = {batch}: expected at least 1")
     if batch > problem.counts[smallest]:
         wrong.append(
             f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has "
-            f"{problem.counts[smallest]} samples; lower batch, or make shards for fewer clients"
+            f"{problem.counts[smallest]} samples; lower batch_size, or make shards for fewer clients"
         )
     return wrong
 

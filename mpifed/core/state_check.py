@@ -67,20 +67,21 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
     """
     wrong, found = [], Specs()
     for name, leaf in _leaves(state):
-        place = f"{where}: {name or 'the state'}"
+        place = f"{where}: {_field(name)}"
         if not (isinstance(leaf, np.ndarray | np.generic) or namespace(leaf) is not np):
             wrong.append(
                 f"{place} is of type {type(leaf).__name__}; every field of a state must be a NumPy array or scalar, so "
                 f"that a checkpoint can hold it: {_instead(leaf)}"
             )
         elif leaf.dtype.kind not in _KINDS:
-            wrong.append(f"{place} is of dtype {leaf.dtype}; a state holds booleans, integers and floating-point numbers")
+            wrong.append(f"{place} is of dtype {leaf.dtype}; expected booleans, integers or floating-point numbers")
         elif clients is not None and (not leaf.ndim or len(leaf) != clients):
-            wrong.append(f"{place} has shape {leaf.shape}; the first axis must be that of the block's clients, {clients} here")
+            wrong.append(f"{place} has shape {leaf.shape}; its first axis must be the block's clients, {clients} here")
         else:
             found[name] = Spec(leaf.shape, leaf.dtype.str)
     if not wrong and before is not None and before != found:
-        wrong += [f"{where}: {change}; a state keeps its fields, shapes and dtypes" for change in _changes(before, found)]
+        changes = _changes(before, found)
+        wrong += [f"{where}: {change}; a state keeps its fields, shapes and dtypes" for change in changes]
     if wrong:
         raise UsageError("\n".join(wrong))
     return found
@@ -108,6 +109,14 @@ def _instead(leaf: Any) -> str:
 
 def _changes(before: Specs, now: Specs) -> Iterator[str]:
     for name in dict.fromkeys([*before, *now]):
-        old, new = (f"{np.dtype(one.dtype)} {one.shape}" if one else "absent" for one in (before.get(name), now.get(name)))
+        old, new = before.get(name), now.get(name)
         if old != new:
-            yield f"{name or 'the state'} is {new}, and was {old} before round 0"
+            yield f"{_field(name)} is {_form(new)}, and was {_form(old)} before round 0"
+
+
+def _form(spec: Spec | None) -> str:
+    return "absent" if spec is None else f"{np.dtype(spec.dtype)} {spec.shape}"
+
+
+def _field(name: str) -> str:
+    return name or "the state"

@@ -41,7 +41,7 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
 
 def told(source: str, wrong: list[str]) -> str:
     """All that is wrong with a job, in one message."""
-    return "\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)])
+    return "\n".join([f"{source}: {len(wrong)} error{'s' * (len(wrong) != 1)}", *(f"  {line}" for line in wrong)])
 
 
 def set_value(table: dict[str, Any], change: str) -> None:

@@ -10,6 +10,7 @@ import click
 
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.expected import expected
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -227,7 +228,7 @@ def _own(name: str, options: dict[str, Any]) -> Source:
     try:
         source: Source = TypeAdapter(kind).validate_strings({key: str(value) for key, value in options.items()})
     except ValidationError as error:
-        lines = [f"--set {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        lines = [f"--set {'.'.join(map(str, one['loc']))}: {expected(one)}" for one in error.errors()]
         raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
     return source
 

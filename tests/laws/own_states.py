@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import Rows, Weighted, mean, model_template, start_model, weighted_fields
+from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
 from mpifed.core.block import Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, map_leaves, zeros
@@ -45,6 +45,9 @@ class Adam(Rows):
         fields = weighted_fields(self.problem, model_template(self.problem))
         return (ToServer("gradients", fields, self.ask, self.answer, self.absorb),)
 
+    def check(self) -> list[str]:
+        return check_rows(self.problem, self.batch_size)
+
     def start_server(self, now: Round) -> Server:
         model = start_model(self.problem, now)
         return Server(model, zeros(model), zeros(model), self.first_step)
@@ -70,6 +73,21 @@ class Adam(Rows):
         rate = np.float32(self.learning_rate * np.sqrt(1 - 0.99**steps) / (1 - 0.9**steps))
         model = map_leaves(lambda w, m, v: w - rate * m / (np.sqrt(v) + np.float32(1e-8)), server.model, m, v)
         return Server(model, m, v, steps)
+
+
+@dataclass(frozen=True)
+class Misspelt(Rows):
+    """Its exchanges refer to a method whose name is another."""
+
+    exchanges = property(lambda self: (ToServer("gradients", (), self.ask, self.answer, self.absorb),))  # type: ignore
+
+    def start_server(self, now: Round) -> Server: ...
+
+    def ask(self, server: Server, now: Round) -> Parameters: ...
+
+    def answer(self, clients: Any, model: Parameters, block: Block, now: Round) -> tuple[Any, Weighted]: ...
+
+    def absorbe(self, server: Server, total: Weighted, now: Round) -> Server: ...
 
 
 class PythonInteger(Adam):
@@ -117,10 +135,10 @@ WRONG = {
     "keeps its fields, shapes and dtypes",
     "Dictionary": "start_server(): steps is of type dict; every field of a state must be a NumPy array or scalar, so "
     "that a checkpoint can hold it: write a NamedTuple of arrays",
-    "Texts": "start_server(): steps is of dtype <U4; a state holds booleans, integers and floating-point numbers",
+    "Texts": "start_server(): steps is of dtype <U4; expected booleans, integers or floating-point numbers",
     "ClientsList": "start_clients(): count is of type list; every field of a state must be a NumPy array or scalar, so "
     "that a checkpoint can hold it: write an array, or a NamedTuple of arrays",
-    "ClientsScalar": "start_clients(): count has shape (); the first axis must be that of the block's clients, 1 here",
+    "ClientsScalar": "start_clients(): count has shape (); its first axis must be the block's clients, 1 here",
     "ClientsTuple": "start_clients(): the state is of type tuple; every field of a state must be a NumPy array or "
     "scalar, so that a checkpoint can hold it: give it field names, as a NamedTuple of arrays",
     "ClientsBecomeWide": "a client's state after a round: count is float64 (1,), and was int64 (1,) before round 0; a "

@@ -27,7 +27,7 @@ def test_a_key_of_many_models_is_told_once() -> None:
     [
         ("loss", ["loss (term)", "[model: mlp]"]),  # a term, and a key of a model whose field is called otherwise
         ("fedavg.batch_size", ["Rows in a minibatch"]),
-        ("[aggregation] security".split()[1], ["pairwise masks"]),
+        (["[aggregation]", "security"][1], ["pairwise masks"]),
         ("train_loss", ["train_loss (column)"]),
         ("75", ["75 (exit code)"]),
         ("constraint_2", ["constraint_"]),
