@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.contract import nearest_name
+from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 
@@ -140,3 +141,19 @@ class Algorithm(ABC):
     def trust(self, plain: bool) -> Iterable[str]:
         """What of the paper's trust model holds, in words; `plain`: whether sums travel in the clear."""
         return ()
+
+
+def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
+    """What is wrong with the exchanges of an algorithm, one message each."""
+    for where in ("setup", "exchanges"):
+        try:
+            given = getattr(algorithm, where)
+        except AttributeError as error:
+            if error.obj is algorithm:
+                near = nearest_name(str(error.name), dir(algorithm))
+                yield f"{where}: {type(algorithm).__name__} has no {error.name}{near}"
+            continue
+        except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
+            continue
+        if not (isinstance(given, tuple | list) and all(isinstance(one, ToServer | ToClients) for one in given)):
+            yield f"{where}: expected a property that is a tuple of ToServer and ToClients; came {type(given).__name__}"

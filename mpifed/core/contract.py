@@ -8,10 +8,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import ToClients, ToServer
 
 _NEAR = 0.85  # how alike two names are, of 1, for one to be taken for the other misspelt
 _ALIKE = 0.6  # the same where one of them is wrong for certain
@@ -62,21 +60,6 @@ def breaches(part: type, base: type) -> Iterator[str]:
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
 
 
-def wrong_exchanges(part: Any) -> Iterator[str]:
-    """What is wrong with the exchanges of an algorithm, one message each."""
-    for where in ("setup", "exchanges"):
-        try:
-            given = getattr(part, where)
-        except AttributeError as error:
-            if error.obj is part:
-                yield f"{where}: {type(part).__name__} has no {error.name}{_nearest(str(error.name), dir(part))}"
-            continue
-        except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
-            continue
-        if not (isinstance(given, tuple | list) and all(isinstance(one, ToServer | ToClients) for one in given)):
-            yield f"{where}: expected a property that is a tuple of ToServer and ToClients; came {type(given).__name__}"
-
-
 def own_module(name: object) -> str | None:
     """'my_module:MyClass' -> 'my_module'; None where a name is none of the user's own."""
     module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -106,7 +89,7 @@ def own_class(name: str, base: type, place: str) -> type:
         every = [one for one in vars(imported).values() if isinstance(one, type) and one.__module__ == module]
         classes = [one.__name__ for one in every if issubclass(one, base)] or [one.__name__ for one in every]
         known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
-        raise UsageError(f"{place}: {module} has no {attribute}{_nearest(attribute, classes)}; {known}")
+        raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, classes)}; {known}")
     part: type = getattr(imported, attribute)
     if not isinstance(part, type):
         raise UsageError(f"{place}: is no class")
@@ -115,6 +98,7 @@ def own_class(name: str, base: type, place: str) -> type:
     return part
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """'; did you mean "absorb"?', or nothing where no known public name is near one that is wrong for certain."""
     near = difflib.get_close_matches(name, [one for one in known if one[0] != "_"], n=1, cutoff=_ALIKE)
     return f'; did you mean "{near[0]}"?' if near else ""

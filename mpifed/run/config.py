@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import own_module, wrong_exchanges
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
+from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.text import wrong_name

@@ -9,8 +9,8 @@ import pytest
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import breaches, wrong_exchanges
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
+from mpifed.core.contract import breaches
 from mpifed.core.exchange import ToServer
 from mpifed.maths.objectives import OBJECTIVES, LeastSquares, Linear, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer

@@ -325,7 +325,7 @@ def test_a_plain_job_minimizes_the_loss() -> None:
         ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; did you mean"),
         ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
         ({"constraint": LOSS}, "constraint = "),
-        ({"constraint": [3]}, "[constraint] 0 = 3"),
+        ({"constraint": [3]}, "constraint, first value = 3"),
         ({"stop": {"kkt_residual": 0}}, "[stop] kkt_residual = 0"),
         ({"stop": {"kkt_residual": -1.0}}, "[stop] kkt_residual = -1.0"),
         ({"record": {"certify_every": -1}}, "[record] certify_every = -1"),
