@@ -207,6 +207,7 @@ def explain(name: str) -> None:
     """What a name in a job means: a table, a key, an algorithm, a model, a term, a regularizer, a schedule.
 
     For instance batch_size, aggregation.security, fedavg, mlp; names of earlier versions are answered with the new.
+    Of a class of your own, "module:Class", its docstring and keys are shown; for that it is imported.
     """
     from mpifed.run.explain import explained
 

@@ -16,6 +16,7 @@ from mpifed.audit.sealed import MOST_CLIENTS
 from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
+from mpifed.core.text import counted
 from mpifed.run.disclosure import mark
 from mpifed.run.history import aside, write_json
 from mpifed.run.show import human_bytes
@@ -113,7 +114,9 @@ def as_text(audit: Audit) -> str:
 def _lines(audit: Audit) -> Iterator[str]:
     yield _line("job", audit.job)
     yield _line("channel", audit.channel)
-    transcript = f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {audit.rounds} round(s), {audit.source}"
+    transcript = (
+        f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
+    )
     yield _line("transcript", transcript)
     if audit.left_out:
         yield _line("NOT in it", f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond its limit")

@@ -13,6 +13,7 @@ from mpifed.comm.places import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.core.text import counted
 
 
 def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
@@ -97,7 +98,7 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     """
     for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
-            f"{name}: round {now.index} has answers of {count} client(s), and [aggregation] min_clients = "
+            f"{name}: round {now.index} has answers of {counted(count, 'client')}, and [aggregation] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
             f"value of one may be known, allow it by name: {_allowing([name])}",
             agreed=True,

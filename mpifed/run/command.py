@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
+from mpifed.core.text import counted
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
 from mpifed.run.json_file import content
@@ -47,7 +48,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         table = read_table(path, changes)
         found = points(table, str(path))
         if point is not None and point >= len(found):
-            raise UsageError(f"--point {point}: {path} has {len(found)} point(s), counted from 0")
+            raise UsageError(f"--point {point}: {path} has {counted(len(found), 'point')}, counted from 0")
         return found, "sweep" in table
 
     found, sweeps = guarded(transport, None, lambda: together(transport, read))

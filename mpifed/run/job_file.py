@@ -10,7 +10,7 @@ from typing import Any
 
 from mpifed.core.errors import UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.text import shown, wrong_line
+from mpifed.core.text import counted, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
 
 def told(source: str, wrong: list[str]) -> str:
     """All that is wrong with a job, in one message."""
-    return "\n".join([f"{source}: {len(wrong)} error{'s' * (len(wrong) != 1)}", *(f"  {line}" for line in wrong)])
+    return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
 
 
 def set_value(table: dict[str, Any], change: str) -> None:

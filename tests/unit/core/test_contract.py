@@ -113,7 +113,7 @@ class ShadowingTerm(Loss):
         (Bent, Objective, ['has "non_negative": did you mean "nonnegative"?']),
         (Uncounted, Term, ['has "sample": did you mean "sampled"?']),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),
-        (Alone, Algorithm, ["is no Algorithm; derive it from mpifed.algorithms.horizontal.Rows (data split by rows), "]),
+        (Alone, Algorithm, ["is no Algorithm; derive it from mpifed.algorithms.horizontal.Rows (data split by "]),
         (Alone, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
         (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
     ],
