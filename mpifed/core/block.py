@@ -145,7 +145,12 @@ class Block:
             yield who, self.only(who)
 
     def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> NDArray[np.int64]:
-        """[n, count] rows of each client, drawn by `Round.draw`."""
+        """[n, count] rows of each client, without replacement as far as the shard goes.
+
+        They depend on the seed, `purpose` (any text), the round, the client and `count` alone: the same call in the
+        same round gives the same rows. For several local steps draw batch_size * local_steps rows once and slice them,
+        or give each step a purpose of its own.
+        """
         return now.draw(purpose, self.clients, self.counts, count, secret)
 
     def coins(self, now: Round, purpose: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

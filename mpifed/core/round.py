@@ -250,7 +250,8 @@ class Round(NamedTuple):
 
         Returns
         -------
-        [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count).
+        [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count): the
+        same call gives the same rows again.
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
         if secret and self.secure:
