@@ -155,6 +155,7 @@ def test_a_command_that_names_nothing_is_found() -> None:
 SHOWN = {
     "docs/how-to/own-model.md": "own_objective.py",
     "docs/how-to/constraints.md": "own_constraint.py",
+    "docs/how-to/own-algorithm.md": "own_local_steps.py",
     "docs/tutorials/write-an-algorithm.md": "own_algorithm.py",
     "docs/reference/python.md": "script.py",
 }

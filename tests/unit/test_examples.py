@@ -45,6 +45,20 @@ def test_the_penalty_of_the_model_counts_there(launch: Callable[..., Any], digit
     assert 0 < norms[1] < 0.3 * norms[0]
 
 
+def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    """Learning rates, penalties, weight decay and the prox are those of FedAvg, which draws the same rows."""
+    models = []
+    for name in ("jobs.examples.own_local_steps:LocalSteps", "fedavg"):
+        run_example(launch, "own_local_steps.toml", digits, tmp_path / name, f"algorithm.name={name}")
+        models.append(read_model(tmp_path / name / "run" / "model.h5"))
+    assert all(np.abs(leaf).max() > 0.1 for leaf in models[0].values())
+    for name, leaf in models[0].items():
+        np.testing.assert_allclose(leaf, models[1][name], atol=1e-5)  # float32, in another order
+    changes = ["--set", f"data.path={digits}", "--set", "client_optimizer.momentum=0.5"]
+    ended = launch(0, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
+    assert (ended.code, "the clients of this method keep no velocity" in ended.text) == (2, True), ended.text
+
+
 @pytest.mark.parametrize(("job", "data"), [("masked", "digits"), ("encrypted", "sides")])
 def test_the_channels_have_the_bits_of_the_plain_one(
     job: str, data: str, launch: Callable[..., Any], request: pytest.FixtureRequest, tmp_path: Path
