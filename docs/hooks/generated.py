@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
+from contract import sections as contract_sections
 
 from mpifed.cli import main
 from mpifed.core.errors import ENDS
@@ -65,6 +66,7 @@ def exit_code_rows() -> Iterator[str]:
 
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "<!-- generated: contract -->": contract_sections,
     "<!-- generated: job -->": job_sections,
     "<!-- generated: commands -->": command_sections,
     "<!-- generated: columns -->": column_rows,

@@ -50,7 +50,7 @@ class LocalSteps(Rows):
 
     def answer(self, clients: tuple[()], model: Parameters, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         n, size, xp = len(block.clients), self.batch_size, block.xp  # xp is numpy, or cupy on a GPU
-        rate, decay = self.client_optimizer.at(now.index + 1), self.client_optimizer.weight_decay  # rounds t = 1, 2, ...
+        rate, decay = self.client_optimizer.at(now.index + 1), self.client_optimizer.weight_decay  # t from 1
         rows = block.take(block.draw(now, "minibatch", size * self.local_steps))  # all of a round in one draw
         each = xp.full((n, size), 1 / size, block.dtype)  # [n, s] the weight of each row in its minibatch
         models = map_leaves(lambda w: xp.broadcast_to(w, (n, *w.shape)), model)  # leaves [n, ...], one for each client

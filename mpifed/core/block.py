@@ -83,10 +83,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Clients computed together; on the rank that hosts it alone."""
+    """n clients computed together; on the rank that hosts it alone."""
 
-    shards: tuple[Shard, ...]
-    dtype: str = "float32"
+    shards: tuple[Shard, ...]  # n, the data of each client
+    dtype: str = "float32"  # of rows X, and of local arithmetic
 
     @cached_property
     def clients(self) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ class Block:
         return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
-        """The rows `at` [n, s] of each client; IndexError where one has not so many."""
+        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where one has not so many."""
         check_rows(at, self.counts)
         xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
