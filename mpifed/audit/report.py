@@ -127,7 +127,7 @@ def _lines(audit: Audit) -> Iterator[str]:
     for one in audit.conditions:
         yield from _condition(one)
     yield ""
-    yield f"Attacks, each on what its party heard (of at most {MOST_ATTACKED} clients)"
+    yield f"Attacks, each on what its party received (of at most {MOST_ATTACKED} clients)"
     for attempt in audit.attempts:
         yield from _attempt(attempt)
     yield ""
@@ -160,14 +160,14 @@ def _verdict_text(audit: Audit) -> str:
 
 def _condition(one: Condition) -> Iterator[str]:
     when = "beside the rounds" if one.round == SETUP else f"round {one.round}"
-    yield f"  {one.exchange}, {when}: {one.party} hears {one.hears}"
+    yield f"  {one.exchange}, {when}: {one.party} receives {one.hears}"
     if one.numbers == 0:
         yield _indented("", "nothing of the private numbers")
         return
     equations = f"at most {one.equations}" if one.counted else str(one.equations)
     rows = f"{one.rows} row{'s'[: one.rows != 1]} of {one.about}"
     yield _indented("unknowns", f"{one.unknowns} ({rows})")
-    yield _indented("independent equations", f"{equations} ({one.numbers} numbers heard)")
+    yield _indented("independent equations", f"{equations} ({one.numbers} numbers received)")
     if one.paper:
         yield _indented("the paper's count", one.paper)
     yield _indented("verdict", one.text + _soon(one))

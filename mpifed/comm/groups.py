@@ -59,7 +59,7 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UsageError(
             f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
-            f"no channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
+            f"no channel can hide from whoever receives the sum: {listed}; if they may be known, allow them by name: "
             f"{_allowing(found)}"
         )
 

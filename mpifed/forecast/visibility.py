@@ -77,7 +77,7 @@ def _of_rows(places: Sequence[Place], view: View, stale: bool) -> str:
     holders = [_holders(view.cells.rows, place) for place in places]
     least, most = min(low for low, _ in holders), max(high for _, high in holders)
     if most <= 1:
-        return "what they told of their own rows, and nothing of others"
+        return "what they sent of their own rows, and nothing of others"
     count = f"{least}" if least == most else f"{least} to {most}"
     last = ", the last answers of who is absent among them" if stale else ""
     two = "; with two, each learns the other's part" if least <= 2 else ""
@@ -176,12 +176,12 @@ def _kept(algorithm: Algorithm, view: View) -> list[str]:
     stale = [one for one in algorithm.exchanges if one.stale and one.private]
     if not stale:
         return []
-    heard = "of a sum that is heard twice, who hears it learns the change: that of one client, if one alone took part"
+    heard = "of a sum that is received twice, who receives it learns the change: that of one client, if one alone took part"
     if view.protection.channel == "encrypted":
         kept = "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
         return [kept, heard]
     sealed = any(isinstance(one, ToClients) for one in stale)
-    how = ", where clients hear them sealed under the clients' common key" if sealed else ""
+    how = ", where clients receive them sealed under the clients' common key" if sealed else ""
     return [f"clients send how their answers have changed, and the server keeps the sums{how}", heard]
 
 
@@ -238,6 +238,6 @@ def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
     if view.one_key:
         yield f"{clients}, and so could open every answer; [server] dedicated = true keeps them apart"
     elif any(isinstance(exchange, ToClients) for exchange in algorithm.exchanges):
-        yield f"{clients}, and so could open what only clients should hear; [server] dedicated = true keeps them apart"
+        yield f"{clients}, and so could open what only clients should receive; [server] dedicated = true keeps them apart"
     else:
         yield f"{clients}, who count as colluding with the server; [server] dedicated = true keeps them apart"

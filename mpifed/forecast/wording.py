@@ -33,8 +33,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['job']}: {present} in each of {found['rounds']} rounds"
     for title, part in (("Once, before round 0", "setup"), ("Every round", "exchanges"), ("When measured", "measures")):
         for exchange in found[part]:
-            who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
-            who = f"the {who}" if who == "server hears" else who
+            who = "the participating clients receive" if exchange["hears"] == "clients" else f"{exchange['hears']} receives"
+            who = f"the {who}" if who == "server receives" else who
             times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
             yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]}, {exchange["arithmetic"]})'
             for what in ("question", "answer"):
@@ -47,7 +47,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield from _text("Simulated", f"{human_seconds(simulated_s(found['simulated'], found['rounds']))} in all")
         yield from simulated_lines(found["simulated"], 1, " " * _INDENT)
     if found["dropout_rate"]:
-        again = f"{found['void_chance']:.2%} of rounds are void, and played again"
+        again = f"{found['void_chance']:.2%} of rounds are void, and run again"
         yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")
     learnt = [*found["who_learns"]]
     if found["security"] != "plain":

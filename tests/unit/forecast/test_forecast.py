@@ -182,7 +182,7 @@ def test_a_set_up_and_clients_that_hear(
     check_bytes(found, tmp_path / "run")
     text = forecast_text(found)
     assert 'Once, before round 0: "start", the server hears' in text
-    assert 'Every round: "changes", the clients present hear' in text
+    assert 'Every round: "changes", the participating clients receive' in text
 
 
 SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'

@@ -145,7 +145,7 @@ def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, .
 
 def test_a_shared_server_of_sums_for_clients(job: Path, sides: Path) -> None:
     changes = (f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW, "server.dedicated=false")
-    assert "and so could open what only clients should hear" in told(job, "masked", *changes)
+    assert "and so could open what only clients should receive" in told(job, "masked", *changes)
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
@@ -181,7 +181,7 @@ def test_cells_whose_rows_have_two_holders(job: Path, patchwork: Path) -> None:
 
 def test_whole_rows_are_for_their_holder(job: Path, halves: Path) -> None:
     found = learns(job, "masked", f"data.path={halves}", *HYBRID)
-    assert found["duals"]["clients"] == "what they told of their own rows, and nothing of others"
+    assert found["duals"]["clients"] == "what they sent of their own rows, and nothing of others"
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
@@ -194,11 +194,11 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
     assert found["return-primal"]["server"] == found["primal"]["server"] == "every answer, in the clear"
     assert "in the clear by design: return-primal, primal" in text
     kept = {
-        "masked": "the server keeps the sums, where clients hear them sealed under the clients' common key",
+        "masked": "the server keeps the sums, where clients receive them sealed under the clients' common key",
         "encrypted": "the server keeps each client's last ciphertexts: it sees when they are renewed, never what",
     }
     assert kept[channel] in text
-    assert "who hears it learns the change: that of one client, if one alone took part" in text
+    assert "who receives it learns the change: that of one client, if one alone took part" in text
     sealed = learns(job, channel, *given, "algorithm.primal=sealed")["primal"]["server"]
     assert sealed.startswith("changes of single clients' own pulled")
     assert sealed.endswith("their sum with the last answers of who is absent")
