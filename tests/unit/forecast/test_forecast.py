@@ -181,7 +181,7 @@ def test_a_set_up_and_clients_that_hear(
     assert [one["hears"] for part in ("setup", "exchanges") for one in found[part]] == ["server", "clients"]
     check_bytes(found, tmp_path / "run")
     text = forecast_text(found)
-    assert 'Once, before round 0: "start", the server hears' in text
+    assert 'Once, before round 0: "start", the server receives' in text
     assert 'Every round: "changes", the participating clients receive' in text
 
 
