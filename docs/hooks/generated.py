@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -43,14 +43,33 @@ def job_sections() -> Iterator[str]:
 
 
 def command_sections() -> Iterator[str]:
-    """Every command: its text, and its arguments and options."""
+    """Every command: its text, and its arguments and options; of a group, first those that all its commands have."""
     for name, command in sorted(main.commands.items()):
-        context = click.Context(command, info_name=f"mpifed {name}")
-        yield f"## {name}"
-        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
-        yield from map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")))
-        rows = [record for option in command.params if (record := option.get_help_record(context))]
-        cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+        yield from _command(f"## {name}", command, ())
+        if isinstance(command, click.Group):
+            context = click.Context(command, info_name=f"mpifed {name}")
+            parts = {part: command.get_command(context, part) for part in command.list_commands(context)}
+            every = [part.params for part in parts.values() if part is not None]
+            shared = [option for option in every[0] if all(option.name in {one.name for one in two} for two in every)]
+            yield from _options(shared, context)
+            for part, found in parts.items():
+                if found is not None:
+                    yield from _command(f"### {name} {part}", found, shared)
+
+
+def _command(title: str, command: click.Command, shared: Collection[click.Parameter]) -> Iterator[str]:
+    context = click.Context(command, info_name=f"mpifed {title.lstrip('# ')}")
+    yield title
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
+    yield from map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")))
+    names = {option.name for option in shared}
+    yield from _options([option for option in command.params if option.name not in names], context)
+
+
+def _options(options: Sequence[click.Parameter], context: click.Context) -> Iterator[str]:
+    rows = [record for option in options if (record := option.get_help_record(context))]
+    cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+    if cells:
         yield "\n".join(["| option | |", "| --- | --- |", *cells])
 
 

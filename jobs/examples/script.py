@@ -8,7 +8,7 @@ job = {
     "name": "from-a-script",
     "rounds": 100,
     "data": {"path": sys.argv[1]},
-    "model": {"name": "softmax", "bias": False, "l2": 1e-4},
+    "model": {"name": "softmax", "l2": 1e-4},
     "algorithm": {"name": "fedavg", "batch_size": 20, "local_steps": 5},
     "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.2}},
 }

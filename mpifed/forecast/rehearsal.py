@@ -46,7 +46,7 @@ SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenf
 
 
 class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions, and tells what its clients would be if all were here."""
+    """A federation of one rank, which keeps the broadcasts, and tells what its clients would be if all were here."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -75,7 +75,7 @@ class _Rehearsal(Federation):
         return self._understudy.owed_s if self._understudy else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question."""
+        """The broadcast."""
         self.questions[exchange.name] = question
         return super().tell(exchange, question)
 
@@ -89,7 +89,7 @@ class _Rehearsal(Federation):
         return found
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        """The answers; and how long it takes to seal those of all clients present."""
+        """The uploads; and how long it takes to seal those of all clients present."""
         self._lap(line)
         found = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
@@ -97,7 +97,7 @@ class _Rehearsal(Federation):
         return found
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        """The bytes; when all have answered, and before the sum is opened."""
+        """The bytes; when all have uploaded, and before the sum is opened."""
         super()._count(exchange, line, question, now)
         self._answered_s = time.perf_counter() + self.owed_s
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+import inspect
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import click
 
+from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
@@ -16,13 +19,8 @@ if TYPE_CHECKING:
     from mpifed.shards.sources import Source
     from mpifed.shards.store import Federation
 
-SOURCES = ("digits", "mnist", "newsgroups", "covtype", "svmlight", "csv", "tables", "synthetic")
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
-OF_SOURCES = (
-    "path", "test", "dense", "id", "label", "key", "remove", "samples", "features", "noise", "task", "classes", "dtype",
-    "max_unpacked", "max_features",
-)  # fmt: skip
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -46,136 +44,164 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
-def _source_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """The name of a source, or of a class of the user's own."""
-    if value not in SOURCES and own_module(value) is None:
-        raise UsageError(
-            f"{value[:80]!r}: is no source; give one of {', '.join(SOURCES)}, or your own as my_module:MyClass"
-        )
-    return value
-
-
-def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The fields of a source of the user's own, as text."""
-    found = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--set {value[:80]}: expected field=value")
-        found[key] = text
-    return found
-
-
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
-@click.argument("name", metavar="SOURCE", callback=_source_name)
-@click.argument("path", required=False, type=FILE)
-@click.option("--split", type=click.Choice(["rows", "columns", "grid"]), help="What clients divide up; not for tables.")
-@click.option("--clients", type=int, help="Number of clients; with --grid or --map it follows from them.")
-@click.option("--grid", callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns.")
-@click.option(
-    "--map",
-    type=FILE,
-    help="Who holds what: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with a table "
-    '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Rows are numbered from 0, after test rows have '
-    "been taken out by --test-fraction.",
-)
-@click.option(
-    "--missing",
-    type=click.Choice(["error", "zero"]),
-    default="error",
-    show_default=True,
-    help="--map, tables: what a cell is that nobody holds.",
-)
-@click.option(
-    "--partition",
-    default="iid",
-    show_default=True,
-    metavar="iid|dirichlet:A|classes:K",
-    help="How the classes of --labels are spread over groups of rows: alike, in Dirichlet(A) proportions, or K each.",
-)
-@click.option("--skew", type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A).")
-@click.option(
-    "--labels",
-    default="all",
-    show_default=True,
-    metavar="all|even-odd|class:K|below:K",
-    help="What is learnt: every label, odd against even, label K against the rest, or labels below K against the rest.",
-)
-@click.option(
-    "--scale",
-    callback=_scales,
-    metavar="|".join(SCALES),
-    help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1. "
-    "unit-rows: each row to norm 1. Several in turn: minmax,unit-rows.  "
-    "[default: unit for digits and mnist, else none]",
-)
-@click.option("--test-fraction", type=float, metavar="F", help="Hold this share of the rows out for testing.")
-@click.option("--pack", type=int, default=1, show_default=True, metavar="K", help="Clients a file.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of partition, test rows and synthetic data.")
-@click.option("--out", type=FILE, required=True, help="Folder for the files.")
-@click.option("--force", is_flag=True, help="Replace the data in --out.")
-@click.option("--test", type=FILE, help="svmlight, csv: file of test rows.")
-@click.option("--dense/--sparse", default=None, help="svmlight: how to store.  [default: by the share of zeros]")
-@click.option("--id", metavar="NAME", help="tables: name of the column of identifiers.")
-@click.option(
-    "--label", help="csv: name or position of the label's column  [default: -1, the last].  tables: its name."
-)
-@click.option(
-    "--key",
-    type=FILE,
-    help="tables: file with the clients' secret key, by which identifiers are hashed.  [default: a new one, forgotten]",
-)
-@click.option(
-    "--remove", metavar="PARTS", help="newsgroups: headers,footers,quotes, or some, or none.  [default: headers]"
-)
-@click.option(
-    "--task",
-    type=click.Choice(["auto", "classification", "regression"]),
-    help="svmlight, csv, tables, synthetic: what labels are.  [default: auto, classes if they are integers; "
-    "synthetic: regression]",
-)
-@click.option("--samples", type=int, help="synthetic: rows  [default: 1000].  covtype: so many, drawn  [default: all].")
-@click.option("--features", type=int, help="synthetic: columns.  [default: 20]")
-@click.option("--noise", type=float, help="synthetic: how much of it; scores have variance 1.  [default: 0.1]")
-@click.option("--classes", type=int, help="synthetic: classes of --task classification.  [default: 10]")
-@click.option(
-    "--max-unpacked", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
-    help="svmlight, csv, tables: what a packed file may unpack to.  [default: 100 times its size, at least 0.25]",
-)  # fmt: skip
-@click.option(
-    "--max-features", type=click.IntRange(min=1), metavar="N",
-    help="svmlight: features there may be.  [default: as many as there are values, at least 16777216]",
-)  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, callback=_settings, metavar="FIELD=VALUE", help="my_module:MyClass: a field."
-)
-@click.option("--dtype", type=click.Choice(["float32", "uint8"]), help="synthetic: of the values.  [default: float32]")
-def data(name: str, scale: str | None, settings: dict[str, str], **options: Any) -> None:
+def _of_all_sources() -> list[click.Parameter]:
+    """The options that say how the data of any source are divided, scaled and stored."""
+    split, missing = click.Choice(["rows", "columns", "grid"]), click.Choice(["error", "zero"])
+    return [
+        click.Option(["--split"], type=split, help="What clients divide up; not for tables."),
+        click.Option(["--clients"], type=int, help="Number of clients; with --grid or --map it follows from them."),
+        click.Option(
+            ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."
+        ),
+        click.Option(
+            ["--map"], type=FILE,
+            help="Who holds what: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with a table "
+            '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Rows are numbered from 0, after test '
+            "rows have been taken out by --test-fraction.",
+        ),
+        click.Option(
+            ["--missing"], type=missing, default="error", show_default=True,
+            help="--map, tables: what a cell is that nobody holds.",
+        ),
+        click.Option(
+            ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K",
+            help="How the classes of --labels are spread over groups of rows: alike, in Dirichlet(A) proportions, or K "
+            "each.",
+        ),
+        click.Option(["--skew"], type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A)."),
+        click.Option(
+            ["--labels"], default="all", show_default=True, metavar="all|even-odd|class:K|below:K",
+            help="What is learnt: every label, odd against even, label K against the rest, or labels below K against "
+            "the rest.",
+        ),
+        click.Option(
+            ["--scale"], callback=_scales, metavar="|".join(SCALES),
+            help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and "
+            "variance 1. unit-rows: each row to norm 1. Several in turn: minmax,unit-rows.  [default: unit for digits "
+            "and mnist, else none]",
+        ),
+        click.Option(["--test-fraction"], type=float, metavar="F", help="Hold this share of the rows out for testing."),
+        click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients a file."),
+        click.Option(
+            ["--seed"], type=int, default=0, show_default=True, help="Of partition, test rows and synthetic data."
+        ),
+        click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
+        click.Option(["--force"], is_flag=True, help="Replace the data in --out."),
+    ]  # fmt: skip
+
+
+class _Sources(click.Group):
+    """A command for each source, made of the fields of its class; names as my_module:MyClass are the user's own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The sources of the package."""
+        from mpifed.shards.sources import SOURCES
+
+        return list(SOURCES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """That of a source; UsageError where there is none of that name."""
+        from mpifed.shards.sources import SOURCES, Source
+
+        if cmd_name in SOURCES:
+            return _command(cmd_name, SOURCES[cmd_name])
+        if own_module(cmd_name) is None:
+            raise UsageError(
+                f"{cmd_name[:80]!r}: is no source; give one of {', '.join(SOURCES)}, or your own as my_module:MyClass"
+            )
+        return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
+
+
+@click.group(cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", epilog="`mpifed data SOURCE --help` has the options.")
+def data() -> None:
     """Divide data among clients: one shard a client, as HDF5 files.
 
-    \b
-    digits               1,797 images, comes with scikit-learn
-    mnist [FOLDER]       60,000 images, from IDX files or downloaded
-    newsgroups [FOLDER]  11,314 texts of 20 groups, from 20news-bydate.tar.gz or downloaded; --labels below:10
-    covtype [FOLDER]     581,012 patches of forest, from covtype.data.gz or downloaded; --labels class:2
-    svmlight FILE        `label column:value ...`
-    csv FILE             numbers, the label in the last column
-    tables FOLDER        one CSV file a client, of overlapping samples and features; --id NAME --label NAME
-    synthetic            drawn by --samples, --features ...; regression has a known optimum
-    my_module:MyClass    your own, derived from mpifed.shards.sources.Source; --set FIELD=VALUE
+    A source of your own, derived from mpifed.shards.sources.Source, is given as my_module:MyClass; its fields are
+    options.
     """
+
+
+def _command(name: str, kind: type[Source]) -> click.Command:
+    """The command of a source."""
+
+    def make(**options: Any) -> None:
+        given = {field.name: options.pop(field.name) for field in _fields(kind) if field.name not in common}
+        _make(name, _source(name, kind, given, options["missing"]), **options)
+
+    parameters = _of_all_sources()
+    common = {parameter.name for parameter in parameters}
+    own = [field for field in _fields(kind) if field.name not in common]
+    if own_module(name) is not None and (taken := common & {field.name for field in fields(cast(Any, kind))}):
+        raise UsageError(f"{name}: {min(taken)}: every source has that option; call the field otherwise")
+    docs = attribute_docs(kind)
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if "path" in docs:
+        text += f"\n\nPATH: {docs['path']}"
+    parameters = [_parameter(kind, field, docs.get(field.name, "")) for field in own] + parameters
+    return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
+
+
+def _fields(kind: type[Source]) -> list[Field[Any]]:
+    """Those of its fields that a command line can give: texts, numbers, paths, true or false."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [field for field in fields(cast(Any, kind)) if _is_plain(hints[field.name])]
+
+
+def _is_plain(hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _is_plain(arguments[0])
+    if origin in (Union, UnionType):
+        return all(_is_plain(part) for part in arguments if part is not NoneType)
+    return origin is Literal or hint in (str, int, float, bool, Path)
+
+
+def _parameter(kind: type[Source], field: Field[Any], text: str) -> click.Parameter:
+    """The argument PATH, or an option, of a field; `_source` looks at its value."""
+    required = field.default is MISSING and field.default_factory is MISSING
+    if field.name == "path":
+        return click.Argument(["path"], required=required, type=FILE)
+    hint, name = get_type_hints(kind)[field.name], field.name.replace("_", "-")
+    if not required and field.default not in (None, MISSING, False):
+        text = f"{text}  [default: {field.default}]"
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if bool in parts:
+        return click.Option([f"--{name}/--{field.metadata.get('off', 'no-' + name)}"], default=None, help=text)
+    (part,) = (part for part in parts if part is not NoneType)
+    known = click.Choice(get_args(part)) if get_origin(part) is Literal else None
+    words = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+    return click.Option([f"--{name}"], type=known, metavar=None if known else words.get(part, "TEXT"),
+                        required=required, help=text)  # fmt: skip
+
+
+def _source(name: str, kind: type[Source], options: dict[str, Any], missing: str) -> Source:
+    """The source with those of its options that were given, in the types that its class annotates."""
+    from pydantic import TypeAdapter, ValidationError
+
+    given = {key: str(value) for key, value in options.items() if value is not None}
+    if "missing" in (field.name for field in fields(cast(Any, kind))):
+        given["missing"] = missing
+    try:
+        source: Source = TypeAdapter(kind).validate_strings(given)
+    except ValidationError as error:
+        lines = [f"{_spelled(str(wrong['loc'][0]))} {given.get(str(wrong['loc'][0]), '')}: {expected(wrong)}"
+                 for wrong in error.errors()]  # fmt: skip
+        raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
+    return source
+
+
+def _spelled(option: str) -> str:
+    """As it is on the command line."""
+    return "PATH" if option == "path" else "--" + option.replace("_", "-")
+
+
+def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
+    """Make the folder, and say what is in it."""
     from mpifed.shards.prepare import Options, prepare
 
-    of_source = {key: value for key in OF_SOURCES if (value := options.pop(key)) is not None}
-    if own_module(name) is not None:
-        source = _own(name, of_source | settings)
-    elif settings:
-        raise UsageError(f"--set: is for a source of your own; {name} has options")
-    else:
-        source = _source(name, of_source, options["missing"])
     scale = scale or ("unit" if name in PIXELS else "none")
     try:
         federation = prepare(Options(name=name, source=source, scale=scale, **options))
@@ -185,52 +211,6 @@ def data(name: str, scale: str | None, settings: dict[str, str], **options: Any)
         why = str(error) or "none is left"
         raise DataError(f"{name}: more memory is needed than there is ({why}); make it from less data") from error
     click.echo(_summary(federation))
-
-
-def _spelled(option: str) -> str:
-    """As it is on the command line."""
-    return "PATH" if option == "path" else "--" + option.replace("_", "-")
-
-
-def _source(name: str, options: dict[str, Any], missing: str) -> Source:
-    """The source of that name, with those of its options that were given."""
-    from mpifed.shards.sources import SOURCES
-
-    kind: Any = SOURCES[name]
-    known = {field.name: field for field in fields(kind)}
-    for option in options:
-        if option not in known:
-            raise UsageError(
-                f"{_spelled(option)}: {name} has no such option; it has "
-                f"{', '.join(map(_spelled, sorted(set(known) & set(OF_SOURCES)))) or 'none of its own'}"
-            )
-    for option, field in known.items():
-        if field.default is MISSING and option not in options:
-            what = "the file or folder" if option == "path" else f"--{option}"
-            raise UsageError(f"{name}: {what} is missing; see `mpifed data --help`")
-    if "missing" in known:
-        options = options | {"missing": missing}
-    source: Source = kind(**options)
-    return source
-
-
-def _own(name: str, options: dict[str, Any]) -> Source:
-    """A source of the user's own, its fields in the types that it annotates."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from mpifed.shards.sources import Source
-
-    kind: Any = own_class(name, Source, name)
-    known = [field.name for field in fields(kind)]
-    for key in options:
-        if key not in known:
-            raise UsageError(f"--set {key}: {name} has no such field; it has {', '.join(known) or 'none'}")
-    try:
-        source: Source = TypeAdapter(kind).validate_strings({key: str(value) for key, value in options.items()})
-    except ValidationError as error:
-        lines = [f"--set {'.'.join(map(str, one['loc']))}: {expected(one)}" for one in error.errors()]
-        raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
-    return source
 
 
 def _summary(federation: Federation) -> str:

@@ -56,9 +56,10 @@ class Dataset:
 
 
 class Source(ABC):
-    """A source with its options: a frozen dataclass, whose fields are options of `mpifed data`.
+    """Where data come from: a frozen dataclass, whose fields are options of `mpifed data`.
 
-    One of your own is named as my_module:MyClass, its fields are given by `--set field=value`.
+    A source of your own is named as my_module:MyClass, and a text beneath a field is the help of its option. `path` is
+    the argument after the name.
     """
 
     @abstractmethod

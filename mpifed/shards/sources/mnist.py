@@ -28,10 +28,11 @@ MIRRORS = (
 
 @dataclass(frozen=True)
 class Mnist(Source):
-    """The four files, .gz or plain, in the folder `path`; without one they are downloaded and kept."""
+    """MNIST: 60,000 images of handwritten digits, and 10,000 to test with, of 784 pixels."""
 
     path: Path | None = None
-    mirrors: tuple[str, ...] = MIRRORS
+    """The folder of the four files, .gz or plain; downloaded and kept where absent."""
+    mirrors: tuple[str, ...] = MIRRORS  # no option
 
     def read(self, seed: int) -> Dataset:
         """The data.

@@ -26,7 +26,7 @@ MOST_TEXTS, MOST_BYTES = 100_000, 2**24  # in the archive, of a text: far more t
 
 @dataclass(frozen=True)
 class Newsgroups(Source):
-    """The original archive 20news-bydate.tar.gz, `path` or in that folder, or downloaded.
+    """20 Newsgroups: 11,314 texts, and 7,532 to test with, as TF-IDF of words and pairs of words.
 
     Labels are the 20 groups in alphabetical order. A feature is a word or a pair of words that occurs in two training
     texts or more; its value is (1 + ln of how often it occurs) times its inverse document frequency, and rows have
@@ -34,7 +34,9 @@ class Newsgroups(Source):
     """
 
     path: Path | None = None
-    remove: str = "headers"  # what to leave out of the texts: some of `PARTS`, separated by commas, or none
+    """The archive 20news-bydate.tar.gz, or its folder; downloaded and kept where absent."""
+    remove: str = "headers"
+    """Parts of the texts to leave out: some of headers,footers,quotes, separated by commas, or none."""
 
     def __post_init__(self) -> None:
         strange = set(self._parts()) - set(PARTS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Gt
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
@@ -29,14 +30,20 @@ DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as muc
 
 @dataclass(frozen=True)
 class Svmlight(Source):
-    """A file of training rows, and perhaps one of test rows; plain, .gz, .bz2 or .xz."""
+    """A file of svmlight's form, `label column:value ...` in each line."""
 
     path: Path
+    """The file of training rows; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None
-    dense: bool | None = None  # how rows are stored; None goes by the share of values that are not zero
-    task: str = "auto"
-    max_unpacked: float | None = None  # GiB (see `open_packed`)
-    max_features: int | None = None  # None for as many as there are values, at least `FEATURES`
+    """File of test rows."""
+    dense: bool | None = field(default=None, metadata={"off": "sparse"})
+    """How rows are stored; by default by the share of zeros."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What labels are; auto: classes if they are integers, else real targets."""
+    max_unpacked: Annotated[float, Gt(0)] | None = None
+    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
+    max_features: Annotated[int, Gt(0)] | None = None
+    """Features there may be; by default as many as there are values, at least 16777216."""
 
     def read(self, seed: int) -> Dataset:
         """The data.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,11 +27,17 @@ class Synthetic(Source):
     """
 
     samples: int = 1000
+    """Rows."""
     features: int = 20
+    """Columns."""
     noise: float = 0.1
-    task: str = "regression"
-    classes: int | None = None  # of classification; None for 10
-    dtype: str = "float32"
+    """Standard deviation of the noise; scores have variance 1."""
+    task: Literal["auto", "classification", "regression"] = "regression"
+    """Real targets, or classes."""
+    classes: int | None = None
+    """Number of classes, 10 by default, of classification."""
+    dtype: Literal["float32", "uint8"] = "float32"
+    """Type of the values."""
 
     def __post_init__(self) -> None:
         if self.task == "auto":

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Gt
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
@@ -21,13 +22,18 @@ from mpifed.shards.sources.dataset import Dataset, Source, check_packed, listed,
 
 @dataclass(frozen=True)
 class Table(Source):
-    """A CSV file of training rows, and perhaps one of test rows; plain, .gz, .bz2 or .xz."""
+    """A CSV file of numbers, with names in its first line or without."""
 
     path: Path
+    """The file of training rows; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None
-    label: str = "-1"  # name or position of the label's column; negative positions count from the last
-    task: str = "auto"
-    max_unpacked: float | None = None  # GiB (see `open_packed`)
+    """File of test rows."""
+    label: str = "-1"
+    """Name or position of the label's column; -1 is the last."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What labels are; auto: classes if they are integers, else real targets."""
+    max_unpacked: Annotated[float, Gt(0)] | None = None
+    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
         """The data.

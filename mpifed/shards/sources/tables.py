@@ -17,9 +17,10 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Gt
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
@@ -55,19 +56,26 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables(Source):
-    """A folder of CSV files with names in their first lines, one file a client, in the order of the files' names.
+    """A folder of CSV files, one for each client, of samples and features that overlap.
 
-    Features that have the same name in several files are the same feature. Each file has a column of identifiers, and
-    each sample its label in one file or more.
+    Clients are numbered in the order of the files' names. Each file has names in its first line; features that have the
+    same name in several files are the same feature. Each file has a column of identifiers, and each sample its label
+    in one file or more.
     """
 
     path: Path
-    id: str  # name of the column of identifiers
-    label: str  # name of the label's column, in the files that have it
-    key: Path | None = None  # file of the hashes' key; None for one that is drawn anew and forgotten
-    task: str = "auto"
+    """The folder of the clients' CSV files."""
+    id: str
+    """Name of the column of identifiers."""
+    label: str
+    """Name of the label's column, in the files that have it."""
+    key: Path | None = None
+    """File with the clients' secret key, by which identifiers are hashed; by default a new one, which is forgotten."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What labels are; auto: classes if they are integers, else real targets."""
     missing: str = "error"  # "zero" where a sample may have no value of a feature
-    max_unpacked: float | None = None  # GiB (see `open_packed`)
+    max_unpacked: Annotated[float, Gt(0)] | None = None
+    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
         """The data.

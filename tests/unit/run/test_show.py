@@ -115,7 +115,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         "Not in the means:",
         "  killed or still running: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
-        "  usage: the job or command line cannot be (exit 2): point-0003",
+        "  invalid job or command line (exit 2): point-0003",
         "  ended before the first round: point-0007",
     ]
 
@@ -329,7 +329,7 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
         (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
-        (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),
+        (failed, None, r"no setting has a finite train_loss; 1 point failed numerically"),
     ):
         with pytest.raises(UsageError, match=said):
             select(folder, by)

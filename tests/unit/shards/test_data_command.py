@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -249,14 +251,16 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),
         ("digits --split rows --clients 2 --scale minmax,rows", "'rows' is no scaling; expected one of none, unit,"),
         ("digits --split rows --clients 2 --scale minmax,", "'' is no scaling"),
-        ("digits --split rows --clients 2 --samples 7", "--samples: digits has no such option"),
-        ("digits somewhere --split rows --clients 2", "PATH: digits has no such option"),
-        ("csv --split rows --clients 2", "csv: the file or folder is missing"),
+        ("digits --split rows --clients 2 --samples 7", "No such option.*--samples"),
+        ("digits somewhere --split rows --clients 2", "unexpected extra argument .*somewhere"),
+        ("csv --split rows --clients 2", "Missing argument 'PATH'"),
     ],
 )
 def test_impossible_options(run: Run, words: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((UsageError, click.UsageError)) as caught:
         run(*words.split())
+    said = caught.value.format_message() if isinstance(caught.value, click.UsageError) else str(caught.value)
+    assert re.search(message, said), said
 
 
 def test_mnist(run: Run, real_data: Path) -> None:
