@@ -118,7 +118,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     when they are imported next; with --json on the standard error, and in the object as "imports".
     """
     if job.is_dir():
-        raise click.UsageError(f"{job} is a folder: mpifed show tells of a run, mpifed compare of a sweep")
+        raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
     if _only_named(job, changes, unimported, as_json):
         return
     from mpifed.forecast.job import forecast, forecast_text
@@ -133,7 +133,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 def show(run: Path, as_json: bool) -> None:
     """How a run ended: its numbers, what it cost, what is protected, and what is certified."""
     if run.is_file():
-        raise click.UsageError(f"{run} is a file: mpifed check tells of a job")
+        raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     from mpifed.run.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
@@ -208,6 +208,7 @@ def explain(name: str) -> None:
 
     For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; names
     of earlier versions are answered with the new.
+    Of a class of your own, "module:Class", its docstring and keys are shown; for that it is imported.
     """
     from mpifed.audit.findings import NAMES
     from mpifed.run.explain import Entry

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from contract import sections as contract_sections
 
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
@@ -92,6 +93,7 @@ def finding_rows() -> Iterator[str]:
 
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "<!-- generated: contract -->": contract_sections,
     "<!-- generated: job -->": job_sections,
     "<!-- generated: commands -->": command_sections,
     "<!-- generated: columns -->": column_rows,

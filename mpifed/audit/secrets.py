@@ -159,7 +159,7 @@ def with_server(stage: Stage) -> list[str]:
     server, clients = channels
     assert server is not None and clients is not None
     found = [f"{count} keys in the server's own memory" for count in [len(list(server.secrets()))] if count]
-    heard = [("what the server's rank was told", np.frombuffer(one, np.uint8)) for one in ranks.heard]
+    heard = [("what the server's rank was sent", np.frombuffer(one, np.uint8)) for one in ranks.heard]
     return found + list(dict.fromkeys(contained(clients.secrets(), heard)))
 
 

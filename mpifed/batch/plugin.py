@@ -21,9 +21,7 @@ _SPEAKS = (
 )
 
 
-def plugin(
-    name: str | None = None, environment: Mapping[str, str] = os.environ, listed: set[str] | None = None
-) -> str:
+def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ, listed: set[str] | None = None) -> str:
     """pmi2, pmix or cray_shasta: for the library of that name, by default the one that mpi4py finds here.
 
     Parameters

@@ -13,6 +13,7 @@ from mpifed.comm.places import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.core.text import counted
 
 
 def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
@@ -58,7 +59,7 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UsageError(
             f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
-            f"no channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
+            f"no channel can hide from whoever receives the sum: {listed}; if they may be known, allow them by name: "
             f"{_allowing(found)}"
         )
 
@@ -97,7 +98,7 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     """
     for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
-            f"{name}: round {now.index} has answers of {count} client(s), and [aggregation] min_clients = "
+            f"{name}: round {now.index} has answers of {counted(count, 'client')}, and [aggregation] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
             f"value of one may be known, allow it by name: {_allowing([name])}",
             agreed=True,

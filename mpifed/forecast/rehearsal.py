@@ -28,6 +28,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.core.state_check import Specs, check_renewed, check_started
 from mpifed.forecast.cost import Cost
 from mpifed.forecast.extrapolated import Part, line, narrowed, shortened
 from mpifed.forecast.scenery import Stage
@@ -56,6 +57,7 @@ class _Rehearsal(Federation):
             summed={one.name: most_summed(stage.job, stage.algorithm, one) for one in all_exchanges(stage.algorithm)},
         )  # fmt: skip
         self.questions: dict[str, Record] = {}
+        self.specs: Specs | None = None  # of the server's state, until a round has shown that it keeps them
         self._before: dict[str, dict[str, float]] = {}  # what does not count, by exchange
         self._crypto_s: dict[str, list[float]] = defaultdict(list)  # of all ranks, by exchange, each time
         self._hosts, self._lapped_s, self._answered_s, self.opening_s = stage.hosts, 0.0, 0.0, 0.0
@@ -173,6 +175,8 @@ def _rehearse(
         federation, everybody = _Rehearsal(stage, blocks), _everybody(stage)
         server = stage.algorithm.start_server(everybody)
         clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
+        count = len(blocks[0].clients) if blocks else 0
+        federation.specs = check_started(stage.job.algorithm["name"], server, clients[0] if blocks else None, count)
         with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
             server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
         loaded = len(sys.modules)
@@ -241,13 +245,16 @@ def _some_blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: fl
 def _blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
     """What a round costs on a rank with these blocks; of large ones, from some of their clients."""
 
+    def played(server: Record, clients: States, federation: _Rehearsal) -> None:
+        after, renewed = play(stage.algorithm.exchanges, server, clients, now, federation)
+        if federation.specs is not None:
+            some = (renewed[0], clients[0], len(federation.blocks[0].clients)) if renewed else (None, None, 0)
+            check_renewed(stage.job.algorithm["name"], after, federation.specs, *some)
+            federation.specs = None
+
     def of(most: int) -> Cost:
         blocks = [stage.block(place[:most]) for place in places]
-        return _rehearse(
-            stage, blocks, now,
-            lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
-            budget_s,
-        )  # fmt: skip
+        return _rehearse(stage, blocks, now, played, budget_s)
 
     largest = max(map(len, places), default=0)
     if largest <= _TOGETHER:

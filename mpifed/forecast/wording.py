@@ -50,7 +50,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield from _text("Simulated", f"{human_seconds(simulated_s(found['simulated'], found['rounds']))} in all")
         yield from simulated_lines(found["simulated"], 1, " " * _INDENT)
     if found["dropout_rate"]:
-        again = f"{found['void_chance']:.2%} of rounds are void, and played again"
+        again = f"{found['void_chance']:.2%} of rounds are void, and run again"
         yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")
     learnt = [*found["who_learns"]]
     if found["security"] != "plain":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
-from mpifed.core.text import shown
+from mpifed.core.text import counted, shown
 from mpifed.run.columns import column_of, of_kind
 from mpifed.run.history import SUMMARY, summary
 from mpifed.run.json_file import content
@@ -335,7 +335,7 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
     best = min(range(len(settings)), key=ranks.__getitem__)
     if math.inf in ranks[best]:
         raise UsageError(
-            f"{named(where)}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically"
+            f"{named(where)}: no setting has a finite {columns[-1]}; {counted(len(failed), 'point')} failed numerically"
         )
     every = [setting.settings for setting in settings]
     edges = list(at_edges(settings[best].settings, every)) if has_a_grid(where) else []

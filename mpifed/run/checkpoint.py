@@ -266,6 +266,8 @@ def _write(path: Path, server: Record) -> str:
     with write_hdf5(path) as file:
         for name, leaf in segments.named(_SERVER, server).items():
             file[name] = leaf
+            if isinstance(leaf, np.generic):  # NumPy's functions of scalars may round otherwise than those of arrays
+                file[name].attrs[segments.SCALAR] = True
     segments.sync(path)
     return sha256(path)
 

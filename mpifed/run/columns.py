@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
 
 TABLE = (
-    Column("round", "round", "how many rounds have been played", "history horizontal"),
+    Column("round", "round", "how many rounds have been run", "history horizontal"),
     Column("rounds", "rounds", places="summary show compare"),
     Column("exit", "exit code", places="summary"),
     Column("relative", "objective above the optimum, relative", places="vertical"),

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
@@ -241,6 +241,8 @@ class Job(Table):
         """
         given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
         algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
+        if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
+            raise UsageError("\n".join(f'[algorithm] name = "{name}": {one}' for one in wrong))
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))

@@ -13,15 +13,16 @@ from pydantic import BaseModel
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.attribute_docs import attribute_docs
+from mpifed.core.contract import own_class
 from mpifed.core.errors import ENDS
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import SGD, ServerSGD
+from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
-from mpifed.maths.terms import TERMS
+from mpifed.maths.terms import TERMS, Term
 from mpifed.run.columns import shown as shown_columns
 from mpifed.run.config import Job
-from mpifed.run.parts import key_of
+from mpifed.run.parts import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.run.sweep import METHODS
 from mpifed.run.tables import LimitKeys
 
@@ -83,6 +84,16 @@ def reference() -> list[tuple[str, str]]:
     """(title, Markdown) of each entry of a job, in its order."""
     jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
+
+
+def own_entry(name: str) -> Entry:
+    """Of the class "module:Class", which is imported."""
+    part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
+    kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
+    own_class(name, place[kind].base if kind in place else Term, name)
+    taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
+    text = _text(part) if not (part.__doc__ or "").startswith(f"{part.__name__}(") else "It has no docstring."
+    return Entry(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
 
 
 # --- how it is told ---------------------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
 from mpifed.run.columns import column_of
-from mpifed.run.explain import Entry, Key, entries
+from mpifed.run.explain import Entry, Key, entries, own_entry
 from mpifed.run.renamed import RENAMED, VALUES, nearest
 
 # what is listed with the first line of each entry of a kind: the tables with a `name`, and whole lists
@@ -23,7 +24,7 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may
 
 
 def explained(name: str, more: Sequence[Entry] = ()) -> str:
-    """What `name` means: an entry, a table with a `name`, `table.key`, or a key wherever it stands.
+    """What `name` means: an entry, a table with a `name`, `table.key`, a key wherever it stands, or an own class.
 
     Parameters
     ----------
@@ -34,6 +35,8 @@ def explained(name: str, more: Sequence[Entry] = ()) -> str:
     UsageError
         when nothing has that name.
     """
+    if own_module(name) is not None:
+        return "\n".join(_entry_lines(own_entry(name)))
     every = [*entries(), *more]
     parts = [part for part in (part.strip("[] ") for part in name.split(".")) if part and not _is_index(part, name)]
     table, wanted = ".".join(parts[:-1]), parts[-1] if parts else ""

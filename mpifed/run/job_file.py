@@ -11,7 +11,7 @@ from typing import Any
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.text import leads_to, shown, wrong_line
+from mpifed.core.text import counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +60,7 @@ def check_data(path: Path, folder: Path) -> None:
 
 def told(source: str, wrong: list[str]) -> str:
     """All that is wrong with a job, in one message."""
-    return "\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)])
+    return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
 
 
 def set_value(table: dict[str, Any], change: str) -> None:

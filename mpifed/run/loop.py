@@ -19,6 +19,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError, NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
+from mpifed.core.state_check import check_renewed
 from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
@@ -230,6 +231,8 @@ class _Run:
                 self.progress = self.progress.after(time.perf_counter() - start, federation, attempt=again)
                 continue
             self._advance(time.perf_counter() - start)
+            if len(self.round_s) == 1:
+                together(self.transport, self._check_states)
             if self.progress.round >= record.transcript:
                 self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
@@ -237,6 +240,15 @@ class _Run:
                 self._look_whether_reached()
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
+
+    def _check_states(self) -> None:
+        """Whether checkpoints can hold the states that the first round has given: the server's, and one block's."""
+        clients, name = self.clients.settled(), self.job.algorithm["name"]
+        number = next(iter(clients.changed), None)
+        state = (None, None, 0)
+        if number is not None:
+            state = clients.peek(number), clients.begun(number), self.ready.federation.blocks.size(number)
+        check_renewed(name, self.server, self.ready.specs, *state)
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The server's word before round `now`, which is in the ledger where it is to be played."""

@@ -22,6 +22,7 @@ from mpifed.core.holdings import Cells, Holdings, Members
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
+from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
 from mpifed.run.calibration import settle, settled_before
 from mpifed.run.config import Job
@@ -47,6 +48,7 @@ class Ready(NamedTuple):
     federation: Federation
     server: Record  # None on ranks but 0
     clients: ClientStates
+    specs: Specs  # of the server's state
     test: Block | None  # on rank 0
     key: int | None = None  # of who takes part and leaves, where nobody may know it; on all ranks, new in each process
     notes: tuple[str, ...] = ()  # what could not be tried of the user's classes; on all ranks
@@ -118,11 +120,12 @@ def prepare(
     clients = ClientStates(
         len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
-    together(transport, lambda: clients[0] if len(blocks) else None)  # what cannot be begun is said now
+    first, count = (lambda: clients[0], blocks.size(0)) if len(blocks) else (lambda: None, 0)
+    specs = together(transport, lambda: check_started(job.algorithm["name"], server, first(), count))
     tests = federation.serves and job.record.evaluate_every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if federation.serves else None) if secret else None
-    return Ready(algorithm, data, federation, server, clients, test, key, tuple(notes))
+    return Ready(algorithm, data, federation, server, clients, specs, test, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:

@@ -13,6 +13,7 @@ import click
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.expected import expected
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -186,7 +187,7 @@ def _source(name: str, kind: type[Source], options: dict[str, Any], missing: str
     try:
         source: Source = TypeAdapter(kind).validate_strings(given)
     except ValidationError as error:
-        lines = [f"{_spelled(str(wrong['loc'][0]))} {given.get(str(wrong['loc'][0]), '')}: {wrong['msg']}"
+        lines = [f"{_spelled(str(wrong['loc'][0]))} {given.get(str(wrong['loc'][0]), '')}: {expected(wrong)}"
                  for wrong in error.errors()]  # fmt: skip
         raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
     return source

@@ -134,10 +134,7 @@ def loaded(*arguments: object) -> tuple[set[str], bool]:
     [
         ["--help"],
         ["--version"],
-        *(
-            [name, "--help"]
-            for name in ("run", "check", "show", "compare", "explain", "submit", "status", "doctor")
-        ),
+        *([name, "--help"] for name in ("run", "check", "show", "compare", "explain", "submit", "status", "doctor")),
     ],
 )
 def test_help_loads_next_to_nothing(arguments: list[str]) -> None:

@@ -23,7 +23,7 @@ class Parameters(NamedTuple):
     """A model: the weights of the features, and whatever turns scores into predictions."""
 
     first: Array  # [p, h]
-    head: Record
+    head: Record  # all other parameters; () where there are none
 
 
 class Slope(NamedTuple):

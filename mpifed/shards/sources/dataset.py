@@ -44,7 +44,7 @@ class Dataset:
     Labels are always in memory.
     """
 
-    features: int
+    features: int  # p
     dtype: Any  # of dense rows as stored; None for sparse rows
     labels: Array  # [s] int64 of classes, float64 of real targets
     chunks: Callable[[], Iterator[Any]]  # called for each pass: rows X [b, p] in order, dense or CSR

@@ -185,8 +185,8 @@ def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Pat
     path.write_text(tomli_w.dumps(job(FEDAVG, 1)))
     sweep = write_sweep(tmp_path / "sweep", [({"seed": 1}, {"objective": 1.0})])
     for arguments, said in (
-        (("show", path), f"{path} is a file: mpifed check tells of a job"),
-        (("check", runs[0]), f"{runs[0]} is a folder: mpifed show tells of a run, mpifed compare of a sweep"),
+        (("show", path), f"{path} is a file: mpifed check is for a job"),
+        (("check", runs[0]), f"{runs[0]} is a folder: mpifed show is for a run, mpifed compare for a sweep"),
         (("show", sweep), f"{sweep}: is a sweep; mpifed compare {sweep} shows its points"),
         (("compare", sweep, "--by", "objective"), "--by goes with --select best or --select pareto"),
         (("compare", sweep, "--max", "--select", "pareto"), "--max goes with --select best"),

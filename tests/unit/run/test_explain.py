@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import pytest
+from annotated_types import Gt
 from click.testing import CliRunner
 
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
+from mpifed.maths.terms import Loss
 from mpifed.run.explain import entries
 from mpifed.run.explained import explained
 
@@ -74,3 +80,29 @@ def test_commands_and_findings_of_audits() -> None:
 def test_what_nothing_is_called() -> None:
     with pytest.raises(UsageError, match=r"learning_rat: nothing has that name.*learning_rate"):
         explained("learning_rat")
+
+
+@dataclass(frozen=True)
+class Told(FedAvg):
+    """FedAvg that says more."""
+
+    warmth: Annotated[float, Gt(0)] = 0.5
+    """How warm it is."""
+
+
+@dataclass(frozen=True)
+class Untold(Loss):
+    power: float = 2.0
+
+
+def test_a_class_of_ones_own() -> None:
+    text = explained(f"{__name__}:Told")
+    assert text.startswith(f"{__name__}:Told (algorithm)\n\nFedAvg that says more.\n\nTakes [client_optimizer] and ")
+    assert "  batch_size: an integer > 0" in text  # inherited
+    assert "  warmth: a number > 0, by default 0.5. How warm it is." in text
+    text = explained(f"{__name__}:Untold")
+    assert text.startswith(f"{__name__}:Untold (term)\n\nIt has no docstring.") and "  power: a number" in text
+    with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
+        explained(f"{__name__}:Tolt")
+    with pytest.raises(UsageError, match="must be a dataclass"):
+        explained("mpifed.run.explain:Key")

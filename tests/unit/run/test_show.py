@@ -34,7 +34,8 @@ def write_run(folder: Path, code: int | None = 0, job: Settings | None = None, *
     """The files of a run whose last measured row has these columns."""
     folder.mkdir(parents=True)
     (folder / "job.toml").write_text(tomli_w.dumps(job or {}))
-    row = {**dict.fromkeys(FIRST), "round": 9, **columns, **dict.fromkeys(LEDGER)}
+    row = {**dict.fromkeys(FIRST), "round": 9, **columns}
+    row = {name: row.pop(name) for name in list(row) if name not in LEDGER} | {name: row.get(name) for name in LEDGER}
     cells = ["" if value is None else repr(value) for value in row.values()]
     (folder / "history.csv").write_text(f"{','.join(row)}\n{','.join(cells)}\n")
     write_json(
@@ -112,7 +113,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         "Included in the means:",
         "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
         "Not in the means:",
-        "  still running, or killed: point-0001",
+        "  killed or still running: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
         "  invalid job or command line (exit 2): point-0003",
         "  ended before the first round: point-0007",
@@ -329,7 +330,7 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
         (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
-        (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),
+        (failed, None, r"no setting has a finite train_loss; 1 point failed numerically"),
     ):
         with pytest.raises(UsageError, match=said):
             select(folder, by)
@@ -460,3 +461,19 @@ def test_costs_by_exchange(tmp_path: Path) -> None:
 def test_a_run_of_before_has_no_costs_by_exchange(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     assert run_summary(run)["exchanges"] is None and "by exchange" not in run_text(run)
+
+
+def test_a_run_that_was_killed(tmp_path: Path) -> None:
+    """Its run.json is as at the start: the last measured row tells how far it has come."""
+    folder = write_run(
+        tmp_path / "run", code=None, round=150, train_loss=0.25, elapsed_s=3.0, up_bytes=64, down_bytes=32
+    )
+    begun = {"exit": None, "rounds": 0, "elapsed_s": 0.0, "up_bytes": 0, "down_bytes": 0, "seconds_per_round": None}
+    write_json(folder / "run.json", begun)
+    found = run_summary(folder)
+    assert [found[name] for name in ("rounds", "elapsed_s", "up_bytes", "down_bytes")] == [150, 3.0, 64, 32]
+    lines = run_text(folder).splitlines()
+    assert lines[0].split(maxsplit=1)[1] == (
+        "killed or still running after round 150; resume it with --resume if it is not running"
+    )
+    assert re.search(r"^rounds +150$", "\n".join(lines), re.MULTILINE)
