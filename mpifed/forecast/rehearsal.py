@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.accounts import Account
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.line import Line
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
@@ -44,8 +44,8 @@ _TOGETHER = 1000  # clients of a block
 SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenfold
 
 
-class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions, and tells what its clients would be if all were here."""
+class _Rehearsal(Aggregator):
+    """An aggregator of one rank, which keeps the questions, and tells what its clients would be if all were here."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -169,34 +169,34 @@ def _rehearse(
     """What `act` in `now` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
-        federation, everybody = _Rehearsal(stage, blocks), _everybody(stage)
+        aggregator, everybody = _Rehearsal(stage, blocks), _everybody(stage)
         server = stage.algorithm.start_server(everybody)
         clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
         with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
-            server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
-        times = [_seconds_of(lambda: act(server, clients, federation), federation)]
+            server, clients = play(stage.algorithm.setup, server, clients, everybody, aggregator)
+        times = [_seconds_of(lambda: act(server, clients, aggregator), aggregator)]
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
+    if sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
-        federation.count_anew()
+        aggregator.count_anew()
     while sum(map(sum, times)) < budget_s:
-        times.append(_seconds_of(lambda: act(server, clients, federation), federation))
+        times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
-    partners = federation.partners(int(now.present.sum()))
+    partners = aggregator.partners(int(now.present.sum()))
     return Cost(
-        hosting, opening, memory, federation.costs(), federation.accounts_of_one(), federation.questions, partners
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.questions, partners
     )
 
 
-def _seconds_of(act: Callable[[], object], federation: _Rehearsal) -> tuple[float, float]:
+def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
     """What takes longer where there are more clients, and the opening of sums."""
-    start, opened_s = time.perf_counter() + federation.owed_s, federation.opening_s
+    start, opened_s = time.perf_counter() + aggregator.owed_s, aggregator.opening_s
     with np.errstate(all="ignore"):  # a mean over clients who are all on other ranks
         act()
-    opening = federation.opening_s - opened_s
-    return time.perf_counter() + federation.owed_s - start - opening, opening
+    opening = aggregator.opening_s - opened_s
+    return time.perf_counter() + aggregator.owed_s - start - opening, opening
 
 
 def _everybody(stage: Stage) -> Round:
@@ -242,7 +242,7 @@ def _blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) 
         blocks = [stage.block(place[:most]) for place in places]
         return _rehearse(
             stage, blocks, now,
-            lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
+            lambda server, clients, aggregator: play(stage.algorithm.exchanges, server, clients, now, aggregator),
             budget_s,
         )  # fmt: skip
 
@@ -265,8 +265,8 @@ def _measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     measures = measures_of(stage.job, stage.algorithm)
     cost = _rehearse(
         stage, [block], _everybody(stage),
-        lambda server, clients, federation: measure(
-            measures, stage.algorithm, server, [block], clients, _everybody(stage), federation, test, certify,
+        lambda server, clients, aggregator: measure(
+            measures, stage.algorithm, server, [block], clients, _everybody(stage), aggregator, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.federation import Federation, Kept
+from mpifed.comm.aggregator import Aggregator, Kept
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import host_record
@@ -56,14 +56,14 @@ class Progress(NamedTuple):
     first: Mapping[str, Any] | None = None  # what certificates need to know of the first iterate; on rank 0
     rows: int = 0  # of the history, up to this round; on rank 0
 
-    def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
+    def after(self, seconds: float, aggregator: Aggregator, rounds: int = 0, attempt: int = 0) -> Progress:
         """After so much time and so many rounds more, or so many attempts at the next one."""
         return self._replace(
             round=self.round + rounds,
             attempt=attempt,
             elapsed_s=self.elapsed_s + seconds,
-            up_bytes=federation.up_bytes,
-            down_bytes=federation.down_bytes,
+            up_bytes=aggregator.up_bytes,
+            down_bytes=aggregator.down_bytes,
         )
 
 

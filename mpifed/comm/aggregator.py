@@ -1,4 +1,4 @@
-"""The federation at work: tells questions, collects answers of the clients present, adds them, counts bytes."""
+"""The aggregator at work: tells questions, collects answers of the clients present, adds them, counts bytes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Request:
     asked = False
 
 
-class Federation:
+class Aggregator:
     """The `Summation` of this rank; see `mpifed.core.exchange`.
 
     Parameters
     ----------
     blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
-    clients : number of clients of the whole federation
+    clients : number of clients of the whole aggregator
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
     summed : by exchange, how many clients answer at most; all where it is left out
@@ -217,7 +217,7 @@ class Federation:
             memory = None
             if exchange.stale:
                 memory = self._memories.setdefault(exchange.stale, Memory(self.clients))
-            # a partial and no lambda, which would hold this federation, and its blocks, in a cycle
+            # a partial and no lambda, which would hold this aggregator, and its blocks, in a cycle
             most = self._summed.get(exchange.name, self.clients)
             line = Line(exchange, partial(make_sum, exchange, most, **self._settings), self.cells, memory)
             line.sum = on_device(line.sum, self.device)
