@@ -189,7 +189,7 @@ def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) ->
     transcript.channel = aggregator.channel.name
     blocks = list(aggregator.blocks)
     watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
-    aggregator.hosted.blocks = Roster.of(watched)
+    aggregator.local_clients.blocks = Roster.of(watched)
     stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, aggregator=aggregator)
     if transcript.channel == "masked":
         from mpifed.audit.streams import streams_of

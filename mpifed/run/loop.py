@@ -362,7 +362,7 @@ class _Run:
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         self.checkpoints.save(
-            self.progress, self._same(), self.server, self.clients.settled(), self.ready.aggregator.kept()
+            self.progress, self._same(), self.server, self.clients.settled(), self.ready.aggregator.last_answers()
         )
 
     def _identity(self) -> Identity | None:

@@ -207,7 +207,9 @@ def test_resumable(case: Case, uneven: Path) -> None:
     whole = rounds(job, at, 0, 5)
     job, at = ready(uneven, case)
     server, clients = rounds(job, at, 0, 2)
-    stored = pickle.dumps([at.aggregator.kept(), *(map_leaves(np.array, state) for state in (server, *clients))])
+    stored = pickle.dumps(
+        [at.aggregator.last_answers(), *(map_leaves(np.array, state) for state in (server, *clients))]
+    )
     job, at = ready(uneven, case)
     kept, server, *clients = pickle.loads(stored)
     at.aggregator.restore(kept)

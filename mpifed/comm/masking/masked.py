@@ -8,7 +8,7 @@ of their own. Everybody is taken to follow the protocol, and may tell others wha
 
 - `ToServer`: rank 0 hears the sum. Places that a single client fills are not masked there, since the sum is its value.
 - `ToClients`: each client adds another stream, under a key that all clients share and the server lacks.
-- Where absent clients go on counting, see `mpifed.comm.masking.kept`: changes travel.
+- Where absent clients go on counting, see `mpifed.comm.masking.sealed_total`: changes travel.
 - Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each adds a mask of its own as well.
 """
 
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from mpifed.comm.channel import Channel, Setting, answering, hearing
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
-from mpifed.comm.line import Line, one_of
+from mpifed.comm.line import Line, answer_of
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
 from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.graph import Common, Plan, enough, order
-from mpifed.comm.masking.kept import Kept
+from mpifed.comm.masking.sealed_total import SealedTotal
 from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.core.errors import NumericalError, TooFewClients
 from mpifed.core.exchange import ToClients
@@ -108,7 +108,7 @@ class Masked(Channel):
         if line.memory is not None:
             line.sum.message[:-1] = 0
             if line.memory.sealed is None:
-                line.memory.sealed = Kept(line)
+                line.memory.sealed = SealedTotal(line)
         self._nonce = nonce(self._turns.next())
         if self._dropouts is not None:
             self._dropouts.deposit(self._turn(line, now), self.recorder)
@@ -119,7 +119,7 @@ class Masked(Channel):
             super().add(line, answer, clients, now)
         else:
             for i, client in enumerate(clients.tolist()):
-                numbers = line.sum.numbers(one_of(answer, i), client)
+                numbers = line.sum.numbers(answer_of(answer, i), client)
                 line.put(line.sum.message, client, self._change(line, numbers, client))
                 line.memory.last[client] = numbers
         with line.account.timed():
@@ -228,7 +228,7 @@ class Masked(Channel):
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
         to_clients, serves = isinstance(line.exchange, ToClients), self.transport.rank == 0
-        kept: Kept | None = line.memory.sealed if line.memory is not None else None
+        kept: SealedTotal | None = line.memory.sealed if line.memory is not None else None
         if kept is not None and to_clients and serves:
             message[:-1] += kept.total[:-1]
         if to_clients and self._dropouts is None:
@@ -270,7 +270,7 @@ class Masked(Channel):
                 self.pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
         return True
 
-    def _hear_kept(self, turn: Turn, kept: Kept) -> bool:
+    def _hear_kept(self, turn: Turn, kept: SealedTotal) -> bool:
         """The same of a sum with what the server has kept, which is sealed anew for it. Collective."""
         line, now, message = turn.line, turn.now, turn.line.sum.message
         heard = self._hear(turn)

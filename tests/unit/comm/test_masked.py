@@ -99,7 +99,7 @@ def test_too_few_answers(kind: Any, most: int) -> None:
     protection = Protection("masked", min_clients=6, max_dropouts=most)
     for error in errors_of(vector(kind=kind, now=now, protection=protection)):
         assert isinstance(error, TooFewClients)
-        assert "answers of 5 client" in str(error)
+        assert "uploads of 5 client" in str(error)
     check_alike(vector(kind=kind, now=now, protection=protection._replace(min_clients=5)))
     check_alike(vector(kind=kind, now=now, protection=protection._replace(allow=("up",))))
 

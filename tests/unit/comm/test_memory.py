@@ -124,7 +124,7 @@ def run(transport: Any, protection: Protection, exact: bool = True, stop: int = 
     up_bytes = 0
     for index in range(ROUNDS):
         if index == stop:
-            kept = aggregator.kept()
+            kept = aggregator.last_answers()
             up_bytes, aggregator = aggregator.up_bytes, anew()
             aggregator.restore(kept)
         server, clients = play(exchanges(private), server, clients, now_of(index), aggregator)

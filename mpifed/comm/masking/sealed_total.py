@@ -29,7 +29,7 @@ class Unit(NamedTuple):
     at: Part  # positions in the message
 
 
-class Kept:
+class SealedTotal:
     """The sealed total of one memory: on rank 0 the integers, on all ranks the turn in which each unit was sealed."""
 
     def __init__(self, line: Line) -> None:
