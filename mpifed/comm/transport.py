@@ -273,13 +273,13 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     version = library()
     mismatch = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
     if not mismatch and not MPI.Is_initialized():
-        # MPICH yields the core while waiting only under THREAD_MULTIPLE: 30 times as fast if ranks share a core
+        # MPICH yields the core while waiting only under THREAD_MULTIPLE: 30 times as fast if cores are shared
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     if mismatch or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
         raise UsageError(
             f"launched as {ranks} ranks, but the launcher and the MPI library ({version}) do not belong together: "
-            "every process would be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under Slurm "
-            "`srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` shows both"
+            "every process would be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under "
+            "Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` shows both"
         )
     per_node = environment.get(PER_NODE, "")
     if per_node and not (per_node.isdigit() and int(per_node)):

@@ -238,4 +238,4 @@ def test_rehearsed(kind: Any, most: int) -> None:
     reduced = np.asarray(line.sum.total(line.reduced))
     np.testing.assert_allclose(reduced, case.answer[here].sum(0), atol=2.0**-39)
     assert line.account.crypto_s > 0
-    assert channel._aside["up"][:-1].all()  # where the masks went
+    assert channel._discarded["up"][:-1].all()  # where the masks went
