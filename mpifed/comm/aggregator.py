@@ -319,7 +319,7 @@ class Aggregator:
         clear = np.where(asked, nbytes(question) - by_columns, 0)
         clear += by_columns // self.cells.columns.length * np.where(asked, self._widths, 0)
         down, to_clients = down + clear, isinstance(exchange, ToClients)
-        opened = (line.values_told * receiving).max() if to_clients else line.values
+        opened = (line.values_received * receiving).max() if to_clients else line.values
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),

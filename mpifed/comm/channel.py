@@ -141,7 +141,7 @@ class Channel:
 
     def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
-        return line.sent * answering(line.exchange, now), line.told * hearing(line.exchange, now)
+        return line.sent * answering(line.exchange, now), line.received * hearing(line.exchange, now)
 
 
 def answering(exchange: Exchange, now: Round) -> NDArray[np.bool_]:

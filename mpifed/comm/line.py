@@ -36,10 +36,10 @@ class Line:
         self.layout: Layout | None = None
         self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes that each client uploads
-        self.told = self.sum.nbytes_of(partial(Place.told, cells=cells))  # [N] of the sum that each receives
+        self.received = self.sum.nbytes_of(partial(Place.received, cells=cells))  # [N] of the sum that each receives
         self.values = sum(place.field.size for place in self.sum.places)
         self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] values that each client uploads
-        self.values_told = sum(place.told(cells) for place in self.sum.places)  # [N] receives
+        self.values_received = sum(place.received(cells) for place in self.sum.places)  # [N] receives
         self.account, self.spent = Account(), Spent()
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
         self._alone: ExactSum | None = None

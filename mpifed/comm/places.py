@@ -82,7 +82,7 @@ class Place:
             everybody[np.arange(len(everybody)) != self.field.sender] = 0
         return everybody
 
-    def told(self, cells: Cells) -> NDArray[np.int64]:
+    def received(self, cells: Cells) -> NDArray[np.int64]:
         """[N] values that each client receives, if it receives the sum."""
         if self.field.rows is not None:
             return self.sizes(cells)

@@ -1,4 +1,4 @@
-"""`mpifed check JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
+"""`mpifed check JOB.toml`: who will receive what, and the bytes, memory and time that a run will take.
 
 All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory are
 those of a rehearsal: the rank with the most to do plays a round in this process, on random rows in the shapes of its
@@ -137,8 +137,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "simulated": _simulated(stage, a_round, keys),
         "seconds": {
             "round": a_round.seconds,
-            "measurement": measuring.seconds,
-            "measurements": measurements,
+            "evaluation": measuring.seconds,
+            "evaluations": measurements,
             "certificate": max(certifying.seconds - measuring.seconds, 0.0),
             "certificates": certificates,
             "elapsed": training_s,
@@ -238,16 +238,16 @@ class _Asked(NamedTuple):
     certifying: Cost
 
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
-        """One exchange: what is asked, what is answered, who hears; where it is counted, what it costs."""
+        """One exchange: what is broadcast, what is uploaded, who receives the sum, how it is summed, what it costs."""
         question = (self.a_round.questions | self.certifying.questions)[exchange.name]
         adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **self.job.sum_settings())
         cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
         return {
             "name": exchange.name,
-            "hears": _hears(exchange),
+            "receives": _receiver(exchange),
             "security": self.job.channel if exchange.private else "plain",
             "arithmetic": _numbers(self.job, exchange),
-            "question": [
+            "broadcast": [
                 {
                     "field": name,
                     "shape": list(np.shape(leaf)),
@@ -257,7 +257,7 @@ class _Asked(NamedTuple):
                 }
                 for name, leaf in leaves(question)
             ],
-            "answer": [
+            "upload": [
                 {
                     "field": place.name.removeprefix(exchange.name + "."),
                     "shape": list(place.field.shape),
@@ -268,8 +268,8 @@ class _Asked(NamedTuple):
                 }
                 for place in adder.places
             ],
-            "question_bytes": nbytes(question),
-            "answer_bytes": adder.nbytes,
+            "broadcast_bytes": nbytes(question),
+            "upload_bytes": adder.nbytes,
             "learns": learns(exchange, adder.places, self.view),
             **cost,
         }
@@ -281,7 +281,7 @@ def _numbers(job: Job, exchange: Exchange) -> str:
     return "exact" if by_blocks else job.aggregation.arithmetic
 
 
-def _hears(exchange: Exchange) -> str:
+def _receiver(exchange: Exchange) -> str:
     if not isinstance(exchange, ToClients):
         return "server"
     return "clients" if exchange.hearer is None else f"client {exchange.hearer}"

@@ -45,7 +45,7 @@ SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenf
 
 
 class _Rehearsal(Aggregator):
-    """An aggregator of one rank, which keeps the questions, and tells what its clients would be if all were here."""
+    """An aggregator of a single rank that keeps the broadcasts and reports the sizes its clients would have."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -73,7 +73,7 @@ class _Rehearsal(Aggregator):
         return self._understudy.owed_s if self._understudy else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question."""
+        """The broadcast."""
         self.questions[exchange.name] = question
         return super().tell(exchange, question)
 
@@ -87,7 +87,7 @@ class _Rehearsal(Aggregator):
         return found
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        """The answers; and how long it takes to seal those of all clients present."""
+        """The uploads; and how long it takes to seal those of all clients present."""
         self._lap(line)
         found = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
@@ -95,7 +95,7 @@ class _Rehearsal(Aggregator):
         return found
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        """The bytes; when all have answered, and before the sum is opened."""
+        """The bytes; when all have uploaded, and before the sum is opened."""
         super()._count(exchange, line, question, now)
         self._answered_s = time.perf_counter() + self.owed_s
 

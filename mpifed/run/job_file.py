@@ -10,7 +10,7 @@ from typing import Any
 
 from mpifed.core.errors import UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.text import shown, wrong_line
+from mpifed.core.text import leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,7 +29,8 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
         with open_regular(path) as file:
             table = tomllib.load(file)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); give the path of a job file") from error
+        where = leads_to(path)
+        raise UsageError(f"{path}: cannot be read ({error.strerror}){where}; give the path of a job file") from error
     except _UNREADABLE as error:
         raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
     for change in changes:

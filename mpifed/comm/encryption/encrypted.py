@@ -264,18 +264,18 @@ class Encrypted(Channel):
         """[N] bytes of each client's ciphertexts and partial decryptions, and of what it receives."""
         uploading, receiving = answering(line.exchange, now), hearing(line.exchange, now)
         counted = uploading if line.memory is None else uploading | line.memory.answered
-        up, told, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
+        up, received, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
         for vector in self.vectors(line):
             size = len(vector.numbers)
             up += size * (vector.senders & uploading)
             if (vector.senders & counted).any():
                 blocks += size
-                told += size * (vector.hearers & receiving)
+                received += size * (vector.hearers & receiving)
         up *= int(self.scheme.nbytes)
         to_clients = isinstance(line.exchange, ToClients)
         if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
-        more, down = self._opening.traffic(int(blocks[0]), told, now)
+        more, down = self._opening.traffic(int(blocks[0]), received, now)
         if not to_clients and isinstance(self._opening, OneKey):
             more[np.flatnonzero(now.staying)[:1]] += line.sum.nbytes
         return up + more, down

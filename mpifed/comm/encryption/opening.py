@@ -93,10 +93,12 @@ class Opening(Protocol):
     def open(self, folded: Bytes | None, ranks: set[int], request: OpeningRequest) -> Opened | None:
         """Decrypt the ciphertexts of rank 0's message, on `ranks`; None on others. Collective."""
 
-    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(
+        self, blocks: int, received: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client uploads and receives to decrypt `blocks` ciphertexts.
 
-        `told` [N]: number of these that each client receives; where all are 0, they are decrypted for the server.
+        `received` [N]: number of these that each client receives; where all are 0, they are decrypted for the server.
         """
 
 
@@ -158,12 +160,14 @@ class OneKey:
                 if request.wants(number)
             }
 
-    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(
+        self, blocks: int, received: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The sum is sent to a single client, or to those that receive it."""
-        if not told.any():
-            told = np.zeros_like(told)
-            told[np.flatnonzero(now.staying)[:1]] = blocks
-        return np.zeros_like(told), told * self.scheme.nbytes
+        if not received.any():
+            received = np.zeros_like(received)
+            received[np.flatnonzero(now.staying)[:1]] = blocks
+        return np.zeros_like(received), received * self.scheme.nbytes
 
 
 class AllTogether:
@@ -252,8 +256,10 @@ class AllTogether:
                 'sum; a threshold scheme needs all; let all participate, or set [encryption] scheme = "bfv"'
             )
 
-    def traffic(self, blocks: int, told: NDArray[np.int64], now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(
+        self, blocks: int, received: NDArray[np.int64], now: Round
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each client receives the sum and uploads its part; all parts are sent to the receivers of the sum."""
         there = now.staying.astype(np.int64)
         up = there * blocks * self.scheme.part_nbytes
-        return up, there * blocks * self.scheme.nbytes + told * int(there.sum()) * self.scheme.part_nbytes
+        return up, there * blocks * self.scheme.nbytes + received * int(there.sum()) * self.scheme.part_nbytes

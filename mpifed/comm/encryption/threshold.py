@@ -117,9 +117,8 @@ class ThresholdBfv:
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
         """(half of the first polynomial modulo the first prime; 2^60, which that prime is close to)."""
         length = 8 * (self.slots // 2)
-        for start in range(
-            len(block) // 8 // 4, len(block) // 8 // 4 + 8
-        ):  # integers of 8 bytes start at one of these offsets
+        first = len(block) // 8 // 4
+        for start in range(first, first + 8):  # integers of 8 bytes start at one of these offsets
             coefficients = np.frombuffer(block[start : start + length], dtype="<u8")
             if coefficients.max() < 2**60:
                 yield coefficients, 2**60

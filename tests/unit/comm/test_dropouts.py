@@ -144,7 +144,7 @@ def test_nothing_deposited() -> None:
 
     for error in errors_of(vector(protection=TWO), forget):
         assert isinstance(error, TooFewClients)
-        assert "client 3 was asked, and has deposited nothing" in str(error)
+        assert "client 3 participates, but has deposited no secrets" in str(error)
 
 
 def test_more_have_left_than_may() -> None:
@@ -207,7 +207,7 @@ def test_what_a_deposit_opens_to() -> None:
     kept.held = {0: deposit.shares}
     shares = {n: kept.reveal(holder, 0, n, True).share for n, holder in enumerate(others, 1)}
     assert open_seed(deposit, shares, 3, 5) == seed
-    kept._handed.clear()
+    kept._revealed.clear()
     wraps = {n: kept.reveal(holder, 0, n, False).share for n, holder in enumerate(others, 1)}
     assert open_keys(deposit, wraps, 3, 5) == keys
     payload = deposit.payload

@@ -113,7 +113,7 @@ def test_nobody_answers() -> None:
 def test_who_leaves_where_nobody_may() -> None:
     for error in errors_of(vector(now=leaving(6, 1, [2]))):
         assert isinstance(error, TooFewClients)
-        assert "client 2 left before it answered" in str(error)
+        assert "client 2 left before it uploaded" in str(error)
     check_alike(vector(now=leaving(6, 1, [], [2])))  # after that its masks are in the sum
 
 

@@ -114,7 +114,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         "Not in the means:",
         "  still running, or killed: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
-        "  usage: the job or command line cannot be (exit 2): point-0003",
+        "  invalid job or command line (exit 2): point-0003",
         "  ended before the first round: point-0007",
     ]
 
