@@ -88,8 +88,8 @@ def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[Any]]
 
 def sent(stage: Stage) -> list[str]:
     """Messages of the auditor's own play that have a secret key in them; and whether the keys are there to look for."""
-    assert stage.federation is not None
-    secrets = list(stage.federation.channel.secrets())
+    assert stage.aggregator is not None
+    secrets = list(stage.aggregator.channel.secrets())
     every = stage.transcript.messages
     texts = ((f"{one.what or one.kind} of {one.sender} to {one.receiver}", one.data) for one in every)
     clients, keys = stage.algorithm.problem.clients, len({one for one in secrets if len(one) >= 2 * _WORD})

@@ -2,7 +2,7 @@
 
 Every algorithm is a sequence of exchanges, and `play` is the only loop over them. How answers are summed (exactly
 or in floats, in the clear or not), where clients live and how many ranks there are is the business of a
-`Summation`, which `mpifed.comm.federation` implements.
+`Summation`, which `mpifed.comm.aggregator` implements.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_a_kept_total_that_is_open_is_found(
         def into(self, zeros: memoryview, out: memoryview) -> None:
             out[: len(zeros)] = zeros
 
-    monkeypatch.setattr(Masked, "_keeping", lambda *arguments: Nothing())
+    monkeypatch.setattr(Masked, "_storing", lambda *arguments: Nothing())
     found = audit(patches, ONE | {"inner": 40}, "masked", 2, **SOME)
     assert "not-uniform" in names(found)
     assert {one.what.split(",")[1] for one in found.uniform.rejected} == {" sum so far"}
