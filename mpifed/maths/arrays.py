@@ -29,8 +29,8 @@ def product(X: Any, weights: Array) -> Array:
     [..., s, h]
     """
     if isinstance(X, tuple):
-        own = weights if weights.ndim == 3 else [weights] * len(X)
-        return namespace(weights).stack([x @ w for x, w in zip(X, own, strict=True)])
+        each_weights = weights if weights.ndim == 3 else [weights] * len(X)
+        return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
     if X.ndim > 2 and weights.ndim == 2:  # one large product instead of n small ones
         return (X.reshape(-1, X.shape[-1]) @ weights).reshape(*X.shape[:-1], weights.shape[-1])
     return X @ weights
@@ -62,8 +62,8 @@ def square_norms(X: Any) -> Array:
         return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
     if namespace(X) is not np:
         return device_square_norms(X)
-    some = max(1, _CACHED // max(1, X[:1].size))
-    parts = [_square_norms(X[i : i + some].astype("f8", copy=False)) for i in range(0, len(X), some)]
+    step = max(1, _CACHED // max(1, X[:1].size))
+    parts = [_square_norms(X[i : i + step].astype("f8", copy=False)) for i in range(0, len(X), step)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -79,10 +79,10 @@ def _square_norms_sparse(x: Any) -> Array:
     if isinstance(x, DeviceRows):
         return x.squares()
     square = x.data.astype("f8") ** 2
-    found, some = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
+    norms, occupied = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
     if len(square):
-        found[some] = np.add.reduceat(square, x.indptr[:-1][some])
-    return found
+        norms[occupied] = np.add.reduceat(square, x.indptr[:-1][occupied])
+    return norms
 
 
 def column(values: Array, like: Array) -> Array:

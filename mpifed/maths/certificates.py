@@ -89,8 +89,8 @@ def best_multipliers(point: Point, first: FirstIterate) -> Floats:
     free = np.flatnonzero(tied > 0)
     exact = np.zeros(M)
     exact[free] = np.linalg.lstsq(columns[:, free], target, rcond=1e-9)[0]
-    found: Floats = units * (exact if (exact >= 0).all() else tied)
-    return found
+    multipliers: Floats = units * (exact if (exact >= 0).all() else tied)
+    return multipliers
 
 
 def certificate(point: Point, first: FirstIterate, nu: Floats, stationarity: float | None = None) -> Certificate:
@@ -170,7 +170,7 @@ def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
     candidates = [nu, np.zeros_like(nu)]
     if len(nu):
         candidates.append(_dual(_scaled(point, curvatures), _MOST))
-    return max(point.objective + _value(point, one, curvatures) for one in candidates)
+    return max(point.objective + _value(point, candidate, curvatures) for candidate in candidates)
 
 
 def length_scale(length: float, first: FirstIterate) -> float:
@@ -262,10 +262,10 @@ def _dual(scaled: _Scaled, most: float) -> Floats:
     if not scaled.tau[0]:
         return np.zeros(len(scaled.excess))
     try:
-        found = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
+        multipliers = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
     except NumericalError:  # whatever multipliers are taken, the bound holds
         return np.zeros(len(scaled.excess))
-    return found / scaled.units
+    return multipliers / scaled.units
 
 
 def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:

@@ -53,8 +53,8 @@ def clipped_gradient(
     UsageError
         when the norms cannot be had from what the objective tells, see `clippable`.
     """
-    if wrong := clippable(objective, model.head):
-        raise UsageError("\n".join(wrong))
+    if messages := clippable(objective, model.head):
+        raise UsageError("\n".join(messages))
     wide = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are widened as they are multiplied
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -92,24 +92,24 @@ def _without(X: Any, known: Array) -> Any:
 
 def clippable(objective: Objective, head: Record) -> list[str]:
     """Why the norms of the samples' gradients cannot be known, one message each; for models with such a head."""
-    kind, wrong = type(objective), []
-    own = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
-    if own:
-        wrong.append(
-            f"[model] name: {kind.__name__} has {' and '.join(own)} of its own, and clipping needs those of "
+    kind, messages = type(objective), []
+    overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
+    if overridden:
+        messages.append(
+            f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
             "mpifed.maths.objectives.Linear, X times the weights; derive it from Linear and leave them out"
         )
     if any(leaves(head)) and _depth(kind, "head_squares") > _depth(kind, "slope"):
-        wrong.append(
+        messages.append(
             f"[model] name: {kind.__name__} has a head, and no head_squares that belongs to its slope: its "
             "samples' gradients cannot be clipped; give the class a method head_squares"
         )
-    return wrong
+    return messages
 
 
 def _depth(kind: type, name: str) -> int:
     """How far up its ancestors a class finds a method."""
-    return next((i for i, one in enumerate(kind.__mro__) if name in vars(one)), len(kind.__mro__))
+    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
 
 
 def record_factors(record: Record, clip: float) -> Array:

@@ -39,8 +39,8 @@ def ascend(dual: Dual, X: Any, y: Array, alpha: Array, w: Array, scale: float) -
         curvatures, steps = np.einsum("sp,sp->s", X, X), _dense
     else:
         curvatures, steps = square_norms((X,))[0], _sparse
-    found, w = steps(dual, X, y.tolist(), alpha.tolist(), (curvatures * scale).tolist(), w, scale)
-    return np.array(found, alpha.dtype), w
+    new_alpha, w = steps(dual, X, y.tolist(), alpha.tolist(), (curvatures * scale).tolist(), w, scale)
+    return np.array(new_alpha, alpha.dtype), w
 
 
 def _dense(
@@ -64,12 +64,12 @@ def _sparse(
     for i, (t, a, c) in enumerate(zip(y, alpha, curvatures, strict=True)):
         start, stop = bounds[i], bounds[i + 1]
         at, x = indices[start:stop], X.data[start:stop]
-        own = w.take(at)
-        delta = step(a, dot(x, own) if stop > start else 0.0, t, c)
+        part = w.take(at)
+        delta = step(a, dot(x, part) if stop > start else 0.0, t, c)
         if delta:
             alpha[i] = a + delta
             if stop > start:
-                w[at] = axpy(x, own, a=scale * delta)
+                w[at] = axpy(x, part, a=scale * delta)
     return alpha, w
 
 

@@ -56,15 +56,15 @@ class Cuda:
         if known is None or known[0] is not self:
             shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
             known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, self.xp)  # as long as it lives
-        found: DeviceBlock = known[1]
-        return found
+        device_block: DeviceBlock = known[1]
+        return device_block
 
     def _shard(self, shard: Any, dtype: str) -> DeviceShard:
-        found = self._shards.get(shard.client)
-        if found is None:
-            found = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
-        found.host = shard  # opened anew; what it holds is the same
-        return found
+        device_shard = self._shards.get(shard.client)
+        if device_shard is None:
+            device_shard = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
+        device_shard.host = shard  # opened anew; what it holds is the same
+        return device_shard
 
     def record(self, record: Record) -> Record:
         """The same numbers on the device, but for what a record keeps in memory."""

@@ -73,6 +73,6 @@ def note_worst(values: Array, clients: Array, bound: float, worst: Array) -> Non
 
 def encoded(values: Array, form: Grid) -> Array:
     """[limbs, m] the integers of `values` [m] on the grid; on a device."""
-    found = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
-    add_encoded(values.reshape(1, -1), form, list(found))
-    return found
+    totals = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
+    add_encoded(values.reshape(1, -1), form, list(totals))
+    return totals

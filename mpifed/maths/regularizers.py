@@ -163,8 +163,8 @@ class L0Ball(Regularizer):
             ties = np.flatnonzero(size == least)
             flat[size < least] = 0
             flat[ties[self.nonzeros - int(np.sum(size > least)) :]] = 0
-        found: Parameters = unflat(flat, model)
-        return found
+        projected: Parameters = unflat(flat, model)
+        return projected
 
 
 def _soft(u: Array, threshold: float) -> Array:

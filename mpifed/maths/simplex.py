@@ -54,18 +54,18 @@ def _settled(Q: Floats, b: Floats, beta: Floats) -> Floats:
     """The best weights on some of those that are positive, from which none of them would become negative."""
     beta = beta.copy()
     while True:
-        some = np.flatnonzero(beta > 0)
-        target = _free(Q[np.ix_(some, some)], b[some])
-        if (target > 0).all() or len(some) == 1:
-            beta[some] = target / target.sum()
+        positive = np.flatnonzero(beta > 0)
+        target = _free(Q[np.ix_(positive, positive)], b[positive])
+        if (target > 0).all() or len(positive) == 1:
+            beta[positive] = target / target.sum()
             return beta
         down = target <= 0
-        now = beta[some]
-        steps = np.where(down, now / np.maximum(now - target, 1e-300), np.inf)
-        moved = now + min(1.0, float(steps.min())) * (target - now)
+        current = beta[positive]
+        steps = np.where(down, current / np.maximum(current - target, 1e-300), np.inf)
+        moved = current + min(1.0, float(steps.min())) * (target - current)
         moved[int(np.argmin(steps))] = 0.0
         moved = np.where(moved > 0, moved, 0.0)
-        beta[some] = moved / moved.sum()
+        beta[positive] = moved / moved.sum()
 
 
 def _free(Q: Floats, b: Floats) -> Floats:

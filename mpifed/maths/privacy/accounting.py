@@ -71,10 +71,10 @@ def epsilon(
     plain = unamplified(spent, delta)
     if not amplified or plain in (0.0, math.inf):
         return plain
-    found = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
-    if not math.isfinite(found):  # also where the losses spread too far for a grid
-        found = _by_renyi(parts, delta, adjacency)
-    return min(plain, found)
+    bound = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
+    if not math.isfinite(bound):  # also where the losses spread too far for a grid
+        bound = _by_renyi(parts, delta, adjacency)
+    return min(plain, bound)
 
 
 def unamplified(spent: Spent, delta: float) -> float:
@@ -144,23 +144,25 @@ def calibrate(
 
 def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     """What is wrong with the settings by themselves: messages that say what to do; `amplified`: batches are sampled."""
-    p, wrong = privacy, []
+    p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
-        wrong.append('noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"')
+        messages.append(
+            'noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"'
+        )
     elif p.trust != "local" and p.noise_on == "gradients":
-        wrong.append(
+        messages.append(
             f'noise_on = "gradients" with trust = "{p.trust}": only a sum of uploads is made noisy there;'
             ' use noise_on = "upload", or trust = "local"'
         )
     if p.by_coins and p.trust != "central":
-        wrong.append(
+        messages.append(
             f'sampling = "poisson" of clients with trust = "{p.trust}": how many take part would be seen, and there'
             ' would be no noise when nobody does; use trust = "central", or sampling = "fixed"'
         )
     sampled = amplified and (p.level == "sample" or p.trust == "central")
     if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
-        wrong.append(_LEFT_OUT_OF_FIXED)
-    return [f"[privacy] {message}" for message in wrong + _wrong_paper(p)]
+        messages.append(_LEFT_OUT_OF_FIXED)
+    return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
 def _wrong_paper(privacy: Privacy) -> list[str]:

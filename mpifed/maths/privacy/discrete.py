@@ -111,18 +111,18 @@ def _weights(variance: Fraction, bits: int) -> list[int]:
 
     With q = exp(-1 / (2 sigma^2)), the probability of i + 1 is that of i times q^(2i + 1).
     """
-    one = 2**_PRECISE_BITS
+    unit = 2**_PRECISE_BITS
     with localcontext(Context(prec=_DIGITS)):
         exponent = Decimal(-variance.denominator) / Decimal(2 * variance.numerator)
-        q = int(exponent.exp() * one)
-    half, weight, ratio, square = 2 ** (bits - 1), one, q, q * q >> _PRECISE_BITS
-    found = [one]
+        q = int(exponent.exp() * unit)
+    half, weight, ratio, square = 2 ** (bits - 1), unit, q, q * q >> _PRECISE_BITS
+    half_weights = [unit]
     for _ in range(half - 1):
         weight = weight * ratio >> _PRECISE_BITS
         ratio = ratio * square >> _PRECISE_BITS
-        found.append(weight)
-    whole, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(found) - one
-    scaled = [weight * whole // total for weight in found]
+        half_weights.append(weight)
+    whole, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(half_weights) - unit
+    scaled = [weight * whole // total for weight in half_weights]
     scaled[0] += whole - (2 * sum(scaled) - scaled[0])  # what rounding down has left
     return [0, *scaled[:0:-1], *scaled]
 
@@ -146,28 +146,28 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
 def probabilities(level: Level) -> list[Fraction]:
     """[2^bits] of each place of a level's table, exactly as it is read."""
     whole, count = 2**_THRESHOLD_BITS, 2**level.bits
-    found = [0] * count
+    sums = [0] * count
     for place, entry in enumerate(level.table.tolist()):
         threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
-        found[place] += threshold
-        found[entry & 0xFFFF] += whole - threshold
-    return [Fraction(one, whole * count) for one in found]
+        sums[place] += threshold
+        sums[entry & 0xFFFF] += whole - threshold
+    return [Fraction(numerator, whole * count) for numerator in sums]
 
 
 @lru_cache(maxsize=16)
 def closeness(sigma: float) -> float:
     """A bound on the total variation between `draw`'s numbers and D(sigma)."""
-    found = levels_of(sigma)
+    levels = levels_of(sigma)
     with localcontext(Context(prec=_DIGITS, rounding=ROUND_CEILING)) as context:
         total = Decimal(0)
-        for level in found:
+        for level in levels:
             reach = Decimal(level.middle - 1) ** 2 / _decimal(2 * level.variance, context)
             # the tails of a Gaussian: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
             total += (-reach).exp() / 16 + Decimal(2) ** (1 - _THRESHOLD_BITS)
-        for j in range(len(found) - 1):
-            above = sum((one.variance * 4**one.shift for one in found[j + 1 :]), Fraction(0))
-            own = found[j].variance * 4 ** found[j].shift
-            square = above * own / (above + own) / 4 ** found[j + 1].shift  # r^2
+        for j in range(len(levels) - 1):
+            above = sum((level.variance * 4**level.shift for level in levels[j + 1 :]), Fraction(0))
+            variance = levels[j].variance * 4 ** levels[j].shift
+            square = above * variance / (above + variance) / 4 ** levels[j + 1].shift  # r^2
             first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is more than that
             ripple = 2 * first / (1 - first)
             total += ripple / (1 - ripple)
@@ -184,15 +184,15 @@ def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
         out.fill(0)
         return
     for start in range(0, len(out), _TOGETHER):
-        some = out[start : start + _TOGETHER]
+        numbers = out[start : start + _TOGETHER]
         given = np.empty(0, np.uint64)
         for j, level in enumerate(levels):
             if j % 2 == 0:
-                given = words(len(some))
+                given = words(len(numbers))
             upper = bool(j % 2)
-            ties = loops.alias_level(given, upper, level.table, level.middle, level.shift, j == 0, some)
+            ties = loops.alias_level(given, upper, level.table, level.middle, level.shift, j == 0, numbers)
             if len(ties):
-                _settle(level, given[ties] >> np.uint64(32 * upper), words, some, ties)
+                _settle(level, given[ties] >> np.uint64(32 * upper), words, numbers, ties)
 
 
 def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers, ties: Integers) -> None:

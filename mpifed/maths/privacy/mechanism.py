@@ -62,8 +62,8 @@ class Mechanism:
         distance : [N] of two neighbours' exact values, in sensitivities
         """
         square = self.sigma**2 - self.shares * SMOOTH**2
-        found: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
-        return found
+        multiplier: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
+        return multiplier
 
     def of_sum(self) -> Mechanism:
         """The same for a sum, which is on the grid already."""
@@ -126,20 +126,20 @@ class Noise:
             self._next, self._stop = 0, min(len(self._made), self._left)
             if self._levels:
                 draw(self._levels, self._words, self._made[: self._stop])
-        found = self._made[self._next : min(self._next + most, self._stop)]
-        self._next += len(found)
-        self._left -= len(found)
-        return found
+        numbers = self._made[self._next : min(self._next + most, self._stop)]
+        self._next += len(numbers)
+        self._left -= len(numbers)
+        return numbers
 
     def array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """As many as fill it."""
-        found = np.empty(math.prod(shape), np.int64)
+        numbers = np.empty(math.prod(shape), np.int64)
         start = 0
-        while start < len(found):
-            some = self.piece(len(found) - start)
-            found[start : start + len(some)] = some
-            start += len(some)
-        return found.reshape(shape)
+        while start < len(numbers):
+            piece = self.piece(len(numbers) - start)
+            numbers[start : start + len(piece)] = piece
+            start += len(piece)
+        return numbers.reshape(shape)
 
 
 def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:
@@ -160,7 +160,7 @@ def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: floa
         return
     flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
     while start < len(flat):
-        some = noise.piece(len(flat) - start)
-        stop = start + len(some)
-        loops.noisy(flat[start:stop], factor, most, how.truncate, some, scale, flat_out[start:stop])
+        piece = noise.piece(len(flat) - start)
+        stop = start + len(piece)
+        loops.noisy(flat[start:stop], factor, most, how.truncate, piece, scale, flat_out[start:stop])
         start = stop

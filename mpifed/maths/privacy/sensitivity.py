@@ -155,8 +155,8 @@ def upload_hidden(
     for step in step_sizes:
         factors = [1 - step * (rho + 2 * mu) for mu in penalties]
         gradients = upload(1.0, 1.0, max(map(abs, factors)), steps, clip, batch, adjacency, sampling)
-        kept = [1 - rho * step * sum(a**j for j in range(steps)) for a in factors]
-        sensitivities.append(2 * step * gradients + max(abs(1 - 2 * b) for b in kept) * drift / rho)
-        drift = max(drift, max(map(abs, kept)) * drift + rho * step * gradients)
+        memories = [1 - rho * step * sum(a**j for j in range(steps)) for a in factors]
+        sensitivities.append(2 * step * gradients + max(abs(1 - 2 * b) for b in memories) * drift / rho)
+        drift = max(drift, max(map(abs, memories)) * drift + rho * step * gradients)
         drifts.append(drift)
     return Hidden(np.array(drifts), np.array(sensitivities))
