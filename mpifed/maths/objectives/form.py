@@ -2,7 +2,8 @@
 
 This form serves horizontal and vertical splits alike: clients that hold different columns of the same rows add their
 *scores*, clients that hold different rows add their gradients, the *pulls*. All derivatives are written by hand; tests
-compare them with finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
+compare them with finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes
+broadcast.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Objective(ABC):
 
     @abstractmethod
     def scores(self, first: Array, X: Any) -> Array:
-        """[..., s, h] scores, linear in the features X [..., s, p], or a tuple of CSR matrices, and in `first` [..., p, h]."""
+        """[..., s, h] linear in the features X [..., s, p], or a tuple of CSR matrices, and in `first` [..., p, h]."""
 
     @abstractmethod
     def loss(self, head: Any, scores: Array, y: Array) -> Array:

@@ -97,7 +97,7 @@ class MLP(Linear):
         return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
 
     def head_squares(self, head: Output | BiasedOutput, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] squared norms; the derivative by `second` is the outer product of activations and output derivatives."""
+        """[..., s] squared norms; the derivative by `second` is activations times output derivatives."""
         z = _hidden(head, scores)
         _, active = swish(z)
         own = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
