@@ -155,7 +155,7 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
         )
     )
     task = problem()
-    assert job.make_objective() == MLP(hidden=7, l2=0.0)
+    assert job.make_objective() == MLP(hidden=7, l2=0.0, bias=False)
     assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper")
 
 
@@ -619,8 +619,8 @@ def test_own_classes() -> None:
     task = problem()
     made = job.make_algorithm(task)
     assert made == Mine(task, 4, SGD(0.1), extra=5)
-    assert job.make_objective() == MyObjective(l2=0.25, slack=0.5)
-    inherited = {"bias": False, "nonconvex_penalty": 0.0}
+    assert job.make_objective() == MyObjective(l2=0.25, slack=0.5, bias=True)
+    inherited = {"bias": True, "penalize_bias": False, "nonconvex_penalty": 0.0}
     assert job.table()["model"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
 
 

@@ -172,7 +172,6 @@ ROUND = 0.1 + 641 * 8 / 1000 + (640 * 4 + 8) / 4000
 def job(folder: Path, rounds: int = 4, **changes: Any) -> Job:
     table: dict[str, Any] = {
         "name": "mlp",
-        "bias": False,
         "rounds": rounds,
         "data": {"path": str(folder)},
         "model": {"name": "softmax", "bias": False, "l2": 0.01},
