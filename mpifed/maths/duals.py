@@ -101,18 +101,18 @@ class HingeDual:
         if xp is not np:
             return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, least)
         curvature, upper = np.maximum(_like(alpha, curvature), least), y.astype(alpha.dtype)
-        new = upper + upper
-        new -= 1
-        new -= _like(alpha, scores)  # t - m
-        new /= curvature
-        new += alpha
-        new = _between(new, upper)
-        new -= alpha
-        return new
+        updated = upper + upper
+        updated -= 1
+        updated -= _like(alpha, scores)  # t - m
+        updated /= curvature
+        updated += alpha
+        updated = _between(updated, upper)
+        updated -= alpha
+        return updated
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        new = alpha + (y + y - 1 - score) / max(curvature, _LEAST)
-        return min(max(new, y - 1), y) - alpha
+        updated = alpha + (y + y - 1 - score) / max(curvature, _LEAST)
+        return min(max(updated, y - 1), y) - alpha
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
         """The sum of t delta, and 0."""
@@ -145,16 +145,16 @@ class SquaredHingeDual:
         if namespace(alpha) is not np:
             return kernels_duals.device_step(kernels_duals.SQUARED_HINGE, alpha, scores, y, curvature)
         t = _signs(alpha, y)
-        new = alpha * alpha.dtype.type(-0.5)
-        new += t
-        new -= _like(alpha, scores)
-        new /= _like(alpha, curvature) + alpha.dtype.type(0.5)
-        new += alpha
-        new *= t
-        np.maximum(new, 0, out=new)
-        new *= t
-        new -= alpha
-        return new
+        updated = alpha * alpha.dtype.type(-0.5)
+        updated += t
+        updated -= _like(alpha, scores)
+        updated /= _like(alpha, curvature) + alpha.dtype.type(0.5)
+        updated += alpha
+        updated *= t
+        np.maximum(updated, 0, out=updated)
+        updated *= t
+        updated -= alpha
+        return updated
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
         t = y + y - 1

@@ -1,19 +1,19 @@
-"""Discrete Gaussian numbers: integers x with probabilities in proportion to exp(-x^2 / (2 sigma^2)), sigma >= 1.
+"""Discrete Gaussian samples: integers x with probabilities proportional to exp(-x^2 / (2 sigma^2)), sigma >= 1.
 
-A wide one is a sum over levels j of 2^{m_j} a_j, m_0 = 0, with narrow ones a_j ~ D(sigma_j), and each narrow one comes
-from an alias table (A. J. Walker 1977; M. D. Vose 1991) whose thresholds have 144 bits. Of these 16 are compared at
-once, and the others, with random bits of their own, only on a tie: as one comparison of 144 random bits would end.
+A sample of large sigma is a sum over levels j of 2^{m_j} a_j, m_0 = 0, with a_j ~ D(sigma_j) of small sigma_j, each
+drawn from an alias table (A. J. Walker 1977; M. D. Vose 1991) with thresholds of 144 bits. The upper 16 bits are
+compared first, and the others, with fresh random bits, only on a tie, which is equivalent to comparing all 144.
 
-How far a number is from D(sigma), in total variation, is proved here and computed in integers and fractions, by
+The total variation between a sample and D(sigma) is bounded here, and computed in integers and fractions by
 `closeness`. With V the variance of all levels above level j, a Gaussian on the multiples of 2^{m_{j+1}}, and
-s = 2^{m_j} sigma_j, their sum has at x a probability in proportion to
+s = 2^{m_j} sigma_j, the probability of their sum at x is proportional to
 
     exp(-x^2 / (2 (V + s^2))) * sum over y in 2^{m_{j+1}} Z of exp(-(y - c x)^2 / (2 t^2)),   t^2 = V s^2 / (V + s^2),
 
 and by Poisson's summation formula the second factor is constant up to a relative h = 2 sum over k >= 1 of
 exp(-2 pi^2 r^2 k^2), r = t / 2^{m_{j+1}} (C. Peikert, CRYPTO 2010; D. Micciancio, M. Walter, CRYPTO 2017): a total
-variation of at most h / (1 - h). Levels are chosen with r^2 >= 5, where that is below 1e-42. A table is without its
-tails beyond 13 sigma_j, which have a probability below 2e-38, and its rounding moves less than 2^-143.
+variation of at most h / (1 - h). Levels are chosen with r^2 >= 5, where that is below 1e-42. A table
+omits the tails beyond 13 sigma_j, of probability below 2e-38; its rounding errors sum to less than 2^-143.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 
 Integers = NDArray[np.int64]
-Words = Callable[[int], NDArray[np.uint64]]  # so many random words of 64 bits, the next ones each time
+Words = Callable[[int], NDArray[np.uint64]]  # the next so many random words of 64 bits
 
-MOST_BITS = 16  # of a place in a table
-WIDEST = 2.0**40  # sigma
-_TAIL = 13  # standard deviations that a table reaches at least
+MOST_BITS = 16  # of an index of a table
+WIDEST = 2.0**40  # the largest sigma
+_TAIL = 13  # standard deviations that a table covers at least
 _THRESHOLD_BITS = 144
-_PRECISE_BITS = 320  # of the weights from which a table is made
-_TOGETHER = 2**13  # numbers made at once: what is between stays in the cache
+_PRECISE_BITS = 320  # of the weights from which a table is computed
+_TOGETHER = 2**13  # samples drawn at a time: intermediate results stay in the cache
 _SQUARE = 6  # (2^{m_j} sigma_j / 2^{m_{j+1}})^2 of every level but the last
 _ABOVE = 5  # variance of all levels above a level / its own, at least: hence r^2 >= 6 * 5 / 6
 _DIGITS = 120  # of decimal arithmetic
 
 
 class Level(NamedTuple):
-    """2^shift a, a ~ D(sigma_j): the alias table of a + middle, of 2^bits places."""
+    """2^shift a, a ~ D(sigma_j): the alias table of a + middle, with 2^bits entries."""
 
     variance: Fraction  # sigma_j^2
     shift: int
     bits: int
-    table: NDArray[np.uint32]  # upper 16 bits of each place's threshold, and its alias
-    next_bits: NDArray[np.uint64]  # the next 64 of the threshold
+    table: NDArray[np.uint32]  # upper 16 bits of each entry's threshold, and its alias
+    next_bits: NDArray[np.uint64]  # the next 64 bits of the threshold
     last_bits: NDArray[np.uint64]
 
     @property
     def middle(self) -> int:
-        """The place of 0."""
+        """The index of a = 0."""
         return int(2 ** (self.bits - 1))
 
 
 @lru_cache(maxsize=16)
 def levels_of(sigma: float) -> tuple[Level, ...]:
-    """The levels of D(sigma), the finest first; none for sigma = 0.
+    """The levels of D(sigma), finest first; () for sigma = 0.
 
     Raises
     ------
     ValueError
-        for other numbers below 1, or above 2^40.
+        for sigma between 0 and 1, negative, or above 2^40.
     """
     if sigma == 0:
         return ()
@@ -76,7 +76,7 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
         raise ValueError(f"sigma = {sigma}: must lie between 1 and 2^40")
     variance, narrow = Fraction(sigma) ** 2, 2 ** (MOST_BITS - 1) // _TAIL
     shifts = [0]
-    if variance > narrow**2:  # as few levels as there can be, each of about the same size
+    if variance > narrow**2:  # as few levels as possible, of about equal size
         count = next(n for n in range(2, 20) if sigma <= _widest(n, narrow))
         ratio = math.log2(sigma / math.sqrt(_SQUARE)) / count
         shifts = [math.ceil(ratio * j) for j in range(count)]
@@ -86,7 +86,7 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
 
 
 def _widest(levels: int, narrow: int) -> float:
-    """The largest sigma of so many levels, where sqrt(6) 2^m, m a whole number, fits a table."""
+    """The largest sigma for so many levels, where sqrt(6) 2^m with integer m fits a table."""
     step = math.floor(math.log2(narrow / math.sqrt(_SQUARE)))
     return float(2 ** (step * (levels - 1)) * narrow)
 
@@ -107,7 +107,7 @@ def _level(variance: Fraction, shift: int) -> Level:
 
 
 def _weights(variance: Fraction, bits: int) -> list[int]:
-    """[2^bits] of 1 - 2^(bits - 1) to 2^(bits - 1) - 1 about the place 2^(bits - 1); their sum is 2^(bits + 144).
+    """[2^bits] weights of the integers -2^(bits - 1) (weight 0) to 2^(bits - 1) - 1; their sum is 2^(bits + 144).
 
     With q = exp(-1 / (2 sigma^2)), the probability of i + 1 is that of i times q^(2i + 1).
     """
@@ -123,15 +123,15 @@ def _weights(variance: Fraction, bits: int) -> list[int]:
         half_weights.append(weight)
     whole, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(half_weights) - unit
     scaled = [weight * whole // total for weight in half_weights]
-    scaled[0] += whole - (2 * sum(scaled) - scaled[0])  # what rounding down has left
+    scaled[0] += whole - (2 * sum(scaled) - scaled[0])  # the remainder of rounding down
     return [0, *scaled[:0:-1], *scaled]
 
 
 def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
-    """(thresholds, aliases): of a place, itself below its threshold of 2^144, its alias from there on; exact."""
+    """(thresholds, aliases), exact: below its threshold, out of 2^144, an index gives itself, above it its alias."""
     whole = 2**_THRESHOLD_BITS
     left, aliases = list(weights), list(range(len(weights)))
-    thresholds = [whole - 1] * len(weights)  # of a place that is its own alias it does not matter
+    thresholds = [whole - 1] * len(weights)  # does not matter where an index is its own alias
     small = [place for place, weight in enumerate(left) if weight < whole]
     large = [place for place, weight in enumerate(left) if weight >= whole]
     while small:
@@ -144,7 +144,7 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
 
 
 def probabilities(level: Level) -> list[Fraction]:
-    """[2^bits] of each place of a level's table, exactly as it is read."""
+    """[2^bits] the exact probability of each index of a level's table."""
     whole, count = 2**_THRESHOLD_BITS, 2**level.bits
     sums = [0] * count
     for place, entry in enumerate(level.table.tolist()):
@@ -162,13 +162,13 @@ def closeness(sigma: float) -> float:
         total = Decimal(0)
         for level in levels:
             reach = Decimal(level.middle - 1) ** 2 / _decimal(2 * level.variance, context)
-            # the tails of a Gaussian: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
+            # Gaussian tails: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
             total += (-reach).exp() / 16 + Decimal(2) ** (1 - _THRESHOLD_BITS)
         for j in range(len(levels) - 1):
             above = sum((level.variance * 4**level.shift for level in levels[j + 1 :]), Fraction(0))
             variance = levels[j].variance * 4 ** levels[j].shift
             square = above * variance / (above + variance) / 4 ** levels[j + 1].shift  # r^2
-            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is more than that
+            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is larger
             ripple = 2 * first / (1 - first)
             total += ripple / (1 - ripple)
     return math.nextafter(float(total), math.inf)
@@ -179,7 +179,7 @@ def _decimal(number: Fraction, context: Context) -> Decimal:
 
 
 def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
-    """Fill `out` [m] with independent numbers, from as many random words for every two levels."""
+    """Fill `out` [m] with independent samples, using m random words for every two levels."""
     if not levels:
         out.fill(0)
         return
@@ -196,7 +196,7 @@ def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
 
 
 def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers, ties: Integers) -> None:
-    """Decide ties by the bits that follow: `out` has taken them to be not below their thresholds."""
+    """Resolve ties with the following bits; `out` has the result for values not below their thresholds."""
     place = (words & np.uint64(2**level.bits - 1)).astype(np.int64)
     first, second = more(2 * len(ties)).reshape(2, -1)
     threshold, last = level.next_bits[place], level.last_bits[place]
