@@ -123,9 +123,10 @@ def upload_hidden(
 
     All rounds. Let D_t bound the distance of the two dual variables after round t, D_0 = 0, whichever of the
     first t rounds the client participated in. If it participates in round t, the distance is at most
-    |b| D_{t-1} + rho step dS; if not, lambda is unchanged, and the distance at most D_{t-1}. So D_t = max(D_{t-1}, |b| D_{t-1} + rho step dS)
-    is such a bound again: for any pattern of participation, by induction. The upload of round t then differs by at
-    most 2 step dS + |1 - 2 b| D_{t-1} / rho. For Q = 1 there are gradients that attain this in a given round.
+    |b| D_{t-1} + rho step dS; if not, lambda is unchanged, and the distance is at most D_{t-1}. So, by induction,
+    D_t = max(D_{t-1}, |b| D_{t-1} + rho step dS) is a bound for any pattern of participation. The upload of round t
+    then differs by at most 2 step dS + |1 - 2 b| D_{t-1} / rho. For Q = 1 there are gradients that attain this in a
+    given round.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up(data: Federation, tmp_path: Path, monkeypatch: pyt
     [
         ("$MPIFED_NOT_SET/x", "a variable in it is not set on "),
         ("${MPIFED_EMPTY}", "a variable in it is not set on "),
-        ("scratch", "scratch is no absolute path"),
+        ("scratch", "scratch is not an absolute path"),
         ("/no/such/folder", "there is no folder /no/such/folder on "),
     ],
 )
