@@ -90,7 +90,7 @@ def _zeroed(values: Array, known: Array) -> Array:
 def _without(X: Any, known: Array) -> Any:
     """The features, set to zero for samples where `known` [n, s] is false, since NaN times zero is NaN."""
     if isinstance(X, tuple):
-        return tuple(emptied(x, there) for x, there in zip(X, known, strict=True))
+        return tuple(emptied(x, valid) for x, valid in zip(X, known, strict=True))
     return _zeroed(X, known)
 
 
@@ -130,11 +130,11 @@ def record_factors(record: Record, clip: float) -> Array:
 def clip_record(record: Record, clip: float) -> Record:
     """`record` times `record_factors`; zeros for clients whose part is not finite."""
     factors = record_factors(record, clip)
-    whole = namespace(factors) is np and bool((factors > 0).all())
+    all_finite = namespace(factors) is np and bool((factors > 0).all())
 
     def clipped(leaf: Array) -> Array:
         each = column(factors, leaf)
-        return leaf * each if whole else namespace(leaf).where(each > 0, leaf, 0) * each
+        return leaf * each if all_finite else namespace(leaf).where(each > 0, leaf, 0) * each
 
     return map_leaves(clipped, record)
 

@@ -218,10 +218,10 @@ class _Newton(NamedTuple):
 
     def solve(self, target: Floats | float, gap: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
         """The step (du, dv, dw) after which u v = target, and `gap` and `drift` vanish, to first order."""
-        at, rest, ratio = self.at, target / self.u - self.v, self.v / self.u
-        right = gap - at.slopes @ drift / (2 * at.T) + rest[0] - rest[1]
+        at, v_change, ratio = self.at, target / self.u - self.v, self.v / self.u
+        right = gap - at.slopes @ drift / (2 * at.T) + v_change[0] - v_change[1]
         du = _SIDES * (self.scale * (self.inverse @ (self.scale * right)))
-        return du, rest - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
+        return du, v_change - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
 
 
 def _newton(at: _Point, hessian: Floats, u: Floats, v: Floats) -> _Newton:
@@ -247,7 +247,7 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
     """
     tau = problem.tau[1:]
     u, v, w = _start(problem, nu, start)
-    least = np.inf
+    least_error = np.inf
     for _ in range(_ROUNDS):
         at = problem.at(u[0], w)
         gap, drift = at.levels - v[1] + v[0], problem.f[0] + u[0] @ problem.f[1:] + 2 * at.T * w
@@ -255,8 +255,8 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
         moves = u * (np.abs(hessian) / at.sizes[:, None]).max(axis=0)  # of the levels if u_m became 0
         ends = moves < v / at.sizes
         error = max(float((np.abs(gap) / at.sizes).max()), float(np.minimum(moves, v / at.sizes).max()))
-        if error < least:
-            least = error
+        if error < least_error:
+            least_error = error
             between = np.minimum(u[0], problem.c)  # u[0] + u[1] = c but for rounding
             nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, between))
         if error <= _CLOSE or not np.isfinite(error):
@@ -272,16 +272,16 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
 
 def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
     """(nu, its relative error): Newton's method on the multipliers between 0 and c, whose levels must be 0."""
-    best, least = nu, np.inf
+    best, least_error = nu, np.inf
     free = np.flatnonzero((nu > 0) & (nu < problem.c))
     for _ in range(_STEPS):
         at = problem.at(nu)
-        wrong = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
-        wrong = np.where(nu >= problem.c, np.maximum(-at.levels, 0), wrong) / at.sizes
-        error = float(wrong.max())
-        if not error < least:
+        violations = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
+        violations = np.where(nu >= problem.c, np.maximum(-at.levels, 0), violations) / at.sizes
+        error = float(violations.max())
+        if not error < least_error:
             break
-        best, least = nu, error
+        best, least_error = nu, error
         if error <= 4 * _EPS * (len(nu) + 4) or not free.size:
             break
         lengths = np.sqrt((at.slopes[free] ** 2).sum(axis=1))
@@ -291,4 +291,4 @@ def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
         move = np.linalg.lstsq(slopes @ slopes.T, 2 * at.T * units * at.levels[free], rcond=1e-13)[0] * units
         nu = nu.copy()
         nu[free] = np.clip(nu[free] + move, 0, problem.c[free])
-    return best, least
+    return best, least_error

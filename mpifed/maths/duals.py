@@ -97,10 +97,10 @@ class HingeDual:
         """
         xp = namespace(alpha)
         # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
-        least = xp.finfo(alpha.dtype).eps / 4
+        smallest = xp.finfo(alpha.dtype).eps / 4
         if xp is not np:
-            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, least)
-        curvature, upper = np.maximum(_like(alpha, curvature), least), y.astype(alpha.dtype)
+            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, smallest)
+        curvature, upper = np.maximum(_like(alpha, curvature), smallest), y.astype(alpha.dtype)
         updated = upper + upper
         updated -= 1
         updated -= _like(alpha, scores)  # t - m
@@ -179,8 +179,8 @@ class LogisticDual:
         xp, b = namespace(alpha), _turned(alpha, y)
         inside = (b >= 0) & (b <= 1)
         b = xp.where(inside, b, b.dtype.type(0))
-        least = xp.finfo(b.dtype).tiny  # 0 log(tiny) = 0
-        values = b * xp.log(xp.maximum(b, least))
+        tiny = xp.finfo(b.dtype).tiny  # 0 log(tiny) = 0
+        values = b * xp.log(xp.maximum(b, tiny))
         values += (1 - b) * xp.log1p(-xp.minimum(b, 1 - xp.finfo(b.dtype).eps / 2))
         return xp.where(inside, values, b.dtype.type(np.inf))
 

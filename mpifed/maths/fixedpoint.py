@@ -121,16 +121,16 @@ class Encoder:
         """`add` for a sum [size] over `clients` clients, whose bound is `clients` times that of a value."""
         bound = self.form.bound * clients
         if bound <= self._largest or first_of or not outside(total, self._largest):
-            most = min(bound, self._largest)
-            if self._add_rows(total.reshape(1, -1), accumulator, most, first_of, bool(first_of)):
+            limit = min(bound, self._largest)
+            if self._add_rows(total.reshape(1, -1), accumulator, limit, first_of, bool(first_of)):
                 return True
         if bound <= self._largest or outside(total, bound):
             return False
-        rest = total.astype(np.float64)
+        remainder = total.astype(np.float64)
         for limb, scale in enumerate(self.form.limb_scales):
             part = accumulator[limb * self.size : (limb + 1) * self.size]
-            multiple = np.rint(rest / scale)  # the division is exact, since scales are powers of two
-            rest -= multiple * scale
+            multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
+            remainder -= multiple * scale
             coded = multiple.astype(self._integer) + self._integer(self._bits[limb])
             np.add(coded, self._integer(self._offset(limb, first_of)) if first_of else part, out=part)
         return True

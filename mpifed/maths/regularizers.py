@@ -153,10 +153,10 @@ class L0Ball(Regularizer):
         flat = np.concatenate([leaf.reshape(-1) for leaf in _parts(model)])
         size = np.abs(flat)
         if self.nonzeros < len(size):
-            least = np.partition(size, -self.nonzeros)[-self.nonzeros]
-            ties = np.flatnonzero(size == least)
-            flat[size < least] = 0
-            flat[ties[self.nonzeros - int(np.sum(size > least)) :]] = 0
+            smallest = np.partition(size, -self.nonzeros)[-self.nonzeros]
+            ties = np.flatnonzero(size == smallest)
+            flat[size < smallest] = 0
+            flat[ties[self.nonzeros - int(np.sum(size > smallest)) :]] = 0
         projected: Parameters = unflat(flat, model)
         return projected
 

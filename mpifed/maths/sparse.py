@@ -96,11 +96,11 @@ def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
     return csr_matrix(parts, shape=shape)
 
 
-def emptied(rows: Any, there: Array) -> Any:
+def emptied(rows: Any, filled: Array) -> Any:
     """CSR rows [s, p], SciPy's or `DeviceRows`, with zeros in the rows where `there` [s] is false."""
     xp = namespace(rows.data)
     row = xp.searchsorted(rows.indptr, xp.arange(len(rows.indices), dtype="i4"), side="right") - 1
-    return _rebuilt(rows, (xp.where(there[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
+    return _rebuilt(rows, (xp.where(filled[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
 
 
 def renumbered(rows: Any, place: Array, features: int) -> Any:

@@ -107,11 +107,11 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
     tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
     """
     curvature = curvature_of(surrogate, tau, start)
-    rest = 1 - float(surrogate.weight) if start == "paper" else 0.0
+    missing_weight = 1 - float(surrogate.weight) if start == "paper" else 0.0
     position = np.cumsum(tracked) - 1
     rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
     constants = [
-        -aim if row is None else float(surrogate.constant[row]) - aim * rest
+        -aim if row is None else float(surrogate.constant[row]) - aim * missing_weight
         for aim, row in zip(aims[1:], rows[1:], strict=True)
     ]
     curvatures = [1.0 if row is None else curvature for row in rows]

@@ -184,8 +184,8 @@ def _source(name: str, kind: type[Source], options: dict[str, Any], missing: str
     try:
         source: Source = TypeAdapter(kind).validate_strings(texts)
     except ValidationError as error:
-        lines = [f"{_spelled(str(wrong['loc'][0]))} {texts.get(str(wrong['loc'][0]), '')}: {wrong['msg']}"
-                 for wrong in error.errors()]  # fmt: skip
+        lines = [f"{_spelled(str(entry['loc'][0]))} {texts.get(str(entry['loc'][0]), '')}: {entry['msg']}"
+                 for entry in error.errors()]  # fmt: skip
         raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
     return source
 

@@ -99,12 +99,12 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         whose = (
             f"clients {listed(sorted(holds)[place] for place in coverage.holders)}" if coverage.holders else "no client"
         )
-        mend = "expected one client" + (
+        remedy = "expected one client" + (
             ""
             if coverage.holders
             else f"; give it one, or --missing zero to let all {coverage.missing} such cells be zero"
         )
-        raise DataError(f"{path}: the cell of row {row} and column {column} is held by {whose}; {mend}")
+        raise DataError(f"{path}: the cell of row {row} and column {column} is held by {whose}; {remedy}")
     if coverage.bare:
         what, number = coverage.bare
         raise DataError(f"{path}: {what} {number} is held by no client; every {what} needs one")

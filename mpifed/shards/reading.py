@@ -95,9 +95,9 @@ def contents(file: Any, folder: Path) -> dict[str, Any]:
 
 def _numbers(file: Any) -> dict[str, Any]:
     """The attributes of `federation.h5`, checked."""
-    least = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
+    lowest = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
     attributes: dict[str, Any] = {"seed": int(attribute_of(file, "seed"))}
-    for name, low in least.items():
+    for name, low in lowest.items():
         value = attribute_of(file, name)
         if not isinstance(value, (int, np.integer)) or not low <= value <= _MOST:
             raise ValueError(f"{name} = {value!r:.80}, expected {low} or more")
@@ -154,14 +154,14 @@ def _places(file: Any, entries: dict[str, Any], sizes: NDArray[np.int64]) -> Pla
         np.add.reduceat(counts.astype(float), starts)
         for counts in (entries["counts"], entries["counts"] * entries["widths"])
     )
-    least = {"y": rows, "X": values, "indptr": rows + 1}  # least number of values in each file
+    least_counts = {"y": rows, "X": values, "indptr": rows + 1}  # least number of values in each file
     for name in names:
         places.offsets[name] = offsets = _whole(file, f"files/{name}/offset", (len(sizes),))
         places.dtypes[name] = dtypes = texts_of(file, f"files/{name}/dtype")
-        wrong = [dtype for dtype in dtypes if dtype not in _DTYPES or np.dtype(dtype).kind not in kinds[name]]
-        if wrong or len(dtypes) != len(sizes):
-            raise ValueError(f"files/{name}/dtype: {len(dtypes)} for {len(sizes)} files, such as {wrong[:1]!r:.80}")
-        nbytes = least.get(name, 0) * np.array([np.dtype(dtype).itemsize for dtype in dtypes])
+        invalid = [dtype for dtype in dtypes if dtype not in _DTYPES or np.dtype(dtype).kind not in kinds[name]]
+        if invalid or len(dtypes) != len(sizes):
+            raise ValueError(f"files/{name}/dtype: {len(dtypes)} for {len(sizes)} files, such as {invalid[:1]!r:.80}")
+        nbytes = least_counts.get(name, 0) * np.array([np.dtype(dtype).itemsize for dtype in dtypes])
         if (offsets + nbytes > sizes).any():
             number = int(np.argmax(offsets + nbytes > sizes))
             raise ValueError(f"files/{name}: exceeds the size of {layout.shard_name(number)}")

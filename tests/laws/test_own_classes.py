@@ -138,12 +138,12 @@ def test_a_wrong_server_whatever_the_seed(classes: Path, tmp_path: Path) -> None
 
 
 REGULARIZERS = {
-    "InverseStep": "it is no minimizer",
-    "NoStep": "it is no minimizer",
-    "HalfStep": "it is no minimizer",
-    "BiasesToo": "it is no minimizer",
-    "OfSquares": "it is no minimizer",
-    "NoProx": "it is no minimizer",
+    "InverseStep": "is no minimizer",
+    "NoStep": "is no minimizer",
+    "HalfStep": "is no minimizer",
+    "BiasesToo": "is no minimizer",
+    "OfSquares": "is no minimizer",
+    "NoProx": "is no minimizer",
     "WideProx": "first of what prox() gives is of float64 where the model is of float32",
     "ProxInPlace": "prox() changes its argument `model` in place",
     "RandomProx": "prox() gives different results for equal arguments",

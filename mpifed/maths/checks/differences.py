@@ -78,12 +78,12 @@ def compare(claims: Sequence[Array], derivatives: Sequence[Derivative], own_scal
     floor = max(difference.floor for difference in derivatives)
     counts = np.stack([difference.counts for difference in derivatives])
     with np.errstate(all="ignore"):
-        seen = np.where(counts & (error <= 1e-2 * np.abs(value)), np.abs(value), 0.0)
-        most = float(seen.max(initial=0.0))
-        size = seen.max(axis=0, keepdims=True) if own_scales else most
+        magnitudes = np.where(counts & (error <= 1e-2 * np.abs(value)), np.abs(value), 0.0)
+        largest = float(magnitudes.max(initial=0.0))
+        size = magnitudes.max(axis=0, keepdims=True) if own_scales else largest
         scale = np.maximum(np.abs(value), 1e-2 * size)
         counts &= (error <= _STEADY * scale + floor) & (sides <= _SIDES * scale + floor)
-        allowed = _APART * np.maximum(np.abs(g), np.abs(value)) + 1e-5 * size + 1e-7 * most
+        allowed = _APART * np.maximum(np.abs(g), np.abs(value)) + 1e-5 * size + 1e-7 * largest
         excess = np.abs(g - value) / (allowed + 10 * error + sides + floor)
     excess = np.where(counts, np.where(np.isfinite(g), excess, np.inf), 0.0)
     known = int((counts & (np.abs(value) > 10 * floor)).sum())

@@ -39,7 +39,7 @@ class Examined:
     def has(self, name: str) -> bool:
         return callable(getattr(self.target, name, None))
 
-    def call(self, name: str, /, **given: Any) -> Any:
+    def call(self, name: str, /, **arguments: Any) -> Any:
         """The result of a method, in memory, for copies of these arguments, passed by position in this order.
 
         Raises
@@ -47,17 +47,17 @@ class Examined:
         Broken
             when the method changes an argument.
         """
-        handed = {key: self.place(_copied(value)) for key, value in given.items()}
+        copies = {key: self.place(_copied(value)) for key, value in arguments.items()}
         with np.errstate(all="ignore"):
-            answer = getattr(self.target, name)(*handed.values())
-        for key, value in given.items():
-            if not _unchanged(value, handed[key]):
+            result = getattr(self.target, name)(*copies.values())
+        for key, value in arguments.items():
+            if not _unchanged(value, copies[key]):
                 raise Broken(f"{name}() changes its argument `{key}` in place; work on a copy", name)
-        return host_record(answer) if _is_record(answer) else answer
+        return host_record(result) if _is_record(result) else result
 
-    def call_twice(self, name: str, /, **given: Any) -> Any:
+    def call_twice(self, name: str, /, **arguments: Any) -> Any:
         """`call`; raises Broken also when a second call returns something else."""
-        first, second = self.call(name, **given), self.call(name, **given)
+        first, second = self.call(name, **arguments), self.call(name, **arguments)
         if not same(first, second, _REPEATS):
             raise Broken(
                 f"{name}() gives different results for equal arguments; it must not be random or stateful",

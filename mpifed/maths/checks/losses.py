@@ -50,8 +50,8 @@ class Losses:
     def slope(self, point: Point, weights: Array, twice: bool = False, own_heads: bool = False) -> Slope:
         """The slope, in the dtype of the scores; `own_heads`: the head has a leading axis of clients."""
         call = self.examined.call_twice if twice else self.examined.call
-        given = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
-        slope = call("slope", **self.before, **given)
+        arguments = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
+        slope = call("slope", **self.before, **arguments)
         if not all(hasattr(slope, name) for name in Slope._fields):
             raise Broken(f"slope() gives a {type(slope).__name__}; a Slope(loss, head, scores) is expected", "slope")
         must_be_array(slope.loss, point.y.shape, "slope.loss", "slope")
@@ -133,10 +133,10 @@ def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
     slope = losses.slope(point, np.ones(point.y.shape)).scores
     differences = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
     claims = [slope[..., at] for at in chosen]
-    most = np.abs(point.scores).max(axis=-1)
-    coarse = np.maximum(most, np.abs(point.y)) > _COARSE
+    largest = np.abs(point.scores).max(axis=-1)
+    coarse = np.maximum(largest, np.abs(point.y)) > _COARSE
     for claim, difference in zip(claims, differences, strict=True):
-        np.copyto(claim, difference.value, where=(most > _MODERATE) & ~np.isfinite(claim))
+        np.copyto(claim, difference.value, where=(largest > _MODERATE) & ~np.isfinite(claim))
         np.copyto(difference.counts, False, where=coarse & (difference.value == 0))
     compared = compare(claims, differences, own_scales=True)
     if compared.worst is not None:
@@ -199,9 +199,11 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
     flat = [(p.scores.reshape(p.scores.shape[-2:]), p.y.reshape(-1)) for p in points]
     scores, y = (np.stack(part) for part in zip(*flat, strict=True))
     w = rng.uniform(0.5, 2.0, y.shape)
-    own = [nudged(points[0].head, rng) for _ in points]
-    stacked = map_leaves(lambda *parts: np.stack(parts), *own)
-    for head, heads in ((points[0].head, None), (stacked, own)) if any(leaves(points[0].head)) else (((), None),):
+    client_heads = [nudged(points[0].head, rng) for _ in points]
+    stacked = map_leaves(lambda *parts: np.stack(parts), *client_heads)
+    for head, heads in (
+        ((points[0].head, None), (stacked, client_heads)) if any(leaves(points[0].head)) else (((), None),)
+    ):
         many, kind = Point(head, scores, y), "with a head for each client" if heads else "for several clients at once"
         loss, slope = losses.loss(many), losses.slope(many, w, own_heads=heads is not None)
         for i in range(count):
@@ -258,7 +260,7 @@ def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
 
 def _agree(came: Array, expected: Array, what: str, where: str, *methods: str) -> None:
     """Raise Broken where two arrays differ by more than rounding in float32."""
-    wrong = ~near(came, expected, ROUNDING)
-    if wrong.any():
-        at = tuple(np.argwhere(wrong)[0])
+    differs = ~near(came, expected, ROUNDING)
+    if differs.any():
+        at = tuple(np.argwhere(differs)[0])
         raise Broken(f"{what} is {float(came[at]):.6g} where {where} {float(expected[at]):.6g}", *methods)

@@ -151,9 +151,11 @@ def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> 
     for by in (0.0, 1.0, 3.0, 3.0, 3.0):
         predicted = examined.call_twice("predict", head=nudged(point.head, rng, by), scores=scores)
         must_be_array(predicted, scores.shape[:-1], "what predict() gives", "predict")
-        wrong = outputs and ~np.isin(predicted, np.arange(outputs))
-        if np.any(wrong):
-            raise Broken(f"predict() gives {predicted[wrong][0]}; there are the classes 0 to {outputs - 1}", "predict")
+        invalid = outputs and ~np.isin(predicted, np.arange(outputs))
+        if np.any(invalid):
+            raise Broken(
+                f"predict() gives {predicted[invalid][0]}; there are the classes 0 to {outputs - 1}", "predict"
+            )
 
 
 def _head_squares(losses: Losses, point: Point) -> None:
@@ -162,12 +164,12 @@ def _head_squares(losses: Losses, point: Point) -> None:
     Each is tested only where it belongs to the slope, and not to an ancestor with another slope.
     """
     kind, examined = type(losses.examined.target), losses.examined
-    place = {name: kind.__mro__.index(ancestor) for name in ("slope", "head_squares", "head_sum")
+    depth = {name: kind.__mro__.index(ancestor) for name in ("slope", "head_squares", "head_sum")
              if (ancestor := defines(kind, name)) is not None}  # fmt: skip
     ones, last = np.ones(point.y.shape), len(kind.__mro__)
     slopes = losses.slope(point, ones)
-    own = kind.head_squares is not Linear.head_squares
-    if own and place["head_squares"] <= place["slope"]:
+    overridden = kind.head_squares is not Linear.head_squares
+    if overridden and depth["head_squares"] <= depth["slope"]:
         arguments = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
         claimed = examined.call_twice("head_squares", **arguments)
         must_be_array(claimed, point.y.shape, "what head_squares() gives", "head_squares")
@@ -179,7 +181,7 @@ def _head_squares(losses: Losses, point: Point) -> None:
                 f"head_squares() gives {claimed.reshape(-1)[at]:.6g} for sample {at}, whose derivative by the head has "
                 f"the squared norm {true[at]:.6g}", "head_squares",
             )  # fmt: skip
-    if any(leaves(point.head)) and place.get("head_sum", last) <= place["slope"]:
+    if any(leaves(point.head)) and depth.get("head_sum", last) <= depth["slope"]:
         summed = examined.call("head_sum", slopes=slopes.scores)
         must_be_record(summed, point.head, point.y.shape[:-1], "what head_sum() gives", "head_sum")
         pairs = zip(bare_leaves(summed), bare_leaves(slopes.head), strict=True)

@@ -125,25 +125,26 @@ def _around(u: Record, p: Record, rng: Generator, small: bool) -> Iterator[Recor
 
 def _lowest(examined: Examined, u: Record, step: float, p: Record, others: list[Record]) -> int:
     """No other point has a lower value than p; returns the number of points compared."""
-    own = _value(examined, p)
-    if not np.isfinite(own):
-        own = _value(examined, map_leaves(lambda leaf: (1 - _EDGE) * leaf, p))
+    value_at_p = _value(examined, p)
+    if not np.isfinite(value_at_p):
+        value_at_p = _value(examined, map_leaves(lambda leaf: (1 - _EDGE) * leaf, p))
     from_u, compared = flat(u), 0
-    far = _distance(flat(p), from_u, step)
+    distance_of_p = _distance(flat(p), from_u, step)
     for x in others:
         h = _value(examined, x)
         if not np.isfinite(h):
             continue
-        compared, there = compared + 1, _distance(flat(x), from_u, step)
-        if not np.isfinite(own):
+        compared, distance = compared + 1, _distance(flat(x), from_u, step)
+        if not np.isfinite(value_at_p):
             raise Broken(
-                f"value() is {own} at what prox() gives with step {step:.6g}, and finite elsewhere: it is to be the "
-                "minimizer of value(x) + ||x - model||^2 / (2 step)", "prox", "value",
+                f"value() is {value_at_p} at what prox() gives with step {step:.6g}, and finite elsewhere: it must be "
+                "the minimizer of value(x) + ||x - model||^2 / (2 step)", "prox", "value",
             )  # fmt: skip
-        if h + there < own + far - _EXACT * (abs(own) + far):
+        if h + distance < value_at_p + distance_of_p - _EXACT * (abs(value_at_p) + distance_of_p):
             raise Broken(
                 f"prox() with step {step:.6g} gives a point where value(x) + ||x - model||^2 / (2 step) is "
-                f"{own + far:.6g}, and at another it is {h + there:.6g}: it is no minimizer", "prox", "value",
+                f"{value_at_p + distance_of_p:.6g}, and at another point {h + distance:.6g}: it "
+                "is no minimizer", "prox", "value",
             )  # fmt: skip
     return compared
 

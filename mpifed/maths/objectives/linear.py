@@ -43,14 +43,14 @@ def _softmax(logits: Array, y: Array) -> tuple[Array, Array, Array]:
     power = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")
     at = np.arange(y.size)
     at += y.reshape(-1) * y.size
-    own, top = power.reshape(-1).take(at), power.max(axis=0)
-    power -= top
+    true_logits, largest = power.reshape(-1).take(at), power.max(axis=0)
+    power -= largest
     np.exp(power, out=power)
     total = power.sum(axis=0)
     power /= total
     loss = np.log(total)
-    loss += top
-    loss -= own
+    loss += largest
+    loss -= true_logits
     return loss.reshape(y.shape), power, at
 
 
@@ -200,15 +200,15 @@ class TrueClassLogistic(PerClass):
 
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] logistic loss of the score of the sample's class."""
-        own = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
-        return namespace(scores).logaddexp(scores.dtype.type(0), -own)
+        true_scores = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
+        return namespace(scores).logaddexp(scores.dtype.type(0), -true_scores)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """(loss, weighted probability of the sample's class minus 1, zeros for other classes)."""
         at, slopes = _places(scores, y), namespace(scores).zeros(scores.shape, scores.dtype)
-        own = sigmoid(scores.reshape(-1)[at])
-        own -= 1
-        slopes.reshape(-1)[at] = own
+        residuals = sigmoid(scores.reshape(-1)[at])
+        residuals -= 1
+        slopes.reshape(-1)[at] = residuals
         slopes *= weights[..., None].astype(slopes.dtype)
         return self.of_scores(scores, y), slopes
 

@@ -100,8 +100,8 @@ class MLP(Linear):
         """[..., s] squared norms; the derivative by `second` is activations times output derivatives."""
         z = _hidden(head, scores)
         _, active = swish(z)
-        own = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
-        outputs = square_norms(own)
+        output_slopes = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
+        outputs = square_norms(output_slopes)
         of_second = square_norms(active) * outputs
         return of_second + square_norms(slopes) + outputs if isinstance(head, BiasedOutput) else of_second
 

@@ -206,12 +206,12 @@ def _together(parts: Parts) -> float:
 
 
 def _by_losses(parts: Parts, delta: float, adjacency: str, sampling: str) -> float:
-    plain = tuple(part for part in parts if part[1] == 1)
+    unsampled_parts = tuple(part for part in parts if part[1] == 1)
     amplified = tuple(part for part in parts if part[1] < 1)
     if len(amplified) > DISTINCT:
         amplified = _rounded(amplified)
-    whole = ((_together(plain), 1.0, 1),) if plain else ()
-    return composed_epsilon(amplified + whole, _together(parts), delta, adjacency, sampling)
+    unsampled = ((_together(unsampled_parts), 1.0, 1),) if unsampled_parts else ()
+    return composed_epsilon(amplified + unsampled, _together(parts), delta, adjacency, sampling)
 
 
 def _rounded(parts: Parts) -> Parts:

@@ -81,8 +81,8 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
         ratio = math.log2(sigma / math.sqrt(_SQUARE)) / count
         shifts = [math.ceil(ratio * j) for j in range(count)]
     parts = [Fraction(_SQUARE * 4 ** (b - a)) for a, b in pairwise(shifts)]
-    rest = variance - sum((part * 4**shift for part, shift in zip(parts, shifts[:-1], strict=True)), Fraction(0))
-    return tuple(_level(part, shift) for part, shift in zip([*parts, rest / 4 ** shifts[-1]], shifts, strict=True))
+    coarsest = variance - sum((part * 4**shift for part, shift in zip(parts, shifts[:-1], strict=True)), Fraction(0))
+    return tuple(_level(part, shift) for part, shift in zip([*parts, coarsest / 4 ** shifts[-1]], shifts, strict=True))
 
 
 def _widest(levels: int, narrow: int) -> float:
@@ -92,18 +92,18 @@ def _widest(levels: int, narrow: int) -> float:
 
 
 def _level(variance: Fraction, shift: int) -> Level:
-    most = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
-    bits = max(1, (2 * most).bit_length())
+    reach = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
+    bits = max(1, (2 * reach).bit_length())
     middle = 2 ** (bits - 1)
     thresholds, aliases = _alias(_weights(variance, bits))
     table = np.zeros(2**bits, np.uint32)
-    rest = np.zeros((2, 2**bits), np.uint64)
+    low_bits = np.zeros((2, 2**bits), np.uint64)
     low = 2**64 - 1
     for place, (threshold, other) in enumerate(zip(thresholds, aliases, strict=True)):
         table[place] = (threshold >> 128) << 16 | other
-        rest[:, place] = threshold >> 64 & low, threshold & low
+        low_bits[:, place] = threshold >> 64 & low, threshold & low
     assert len(thresholds) == 2 * middle
-    return Level(variance, shift, bits, table, rest[0], rest[1])
+    return Level(variance, shift, bits, table, low_bits[0], low_bits[1])
 
 
 def _weights(variance: Fraction, bits: int) -> list[int]:
@@ -121,37 +121,37 @@ def _weights(variance: Fraction, bits: int) -> list[int]:
         weight = weight * ratio >> _PRECISE_BITS
         ratio = ratio * square >> _PRECISE_BITS
         half_weights.append(weight)
-    whole, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(half_weights) - unit
-    scaled = [weight * whole // total for weight in half_weights]
-    scaled[0] += whole - (2 * sum(scaled) - scaled[0])  # the remainder of rounding down
+    target_sum, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(half_weights) - unit
+    scaled = [weight * target_sum // total for weight in half_weights]
+    scaled[0] += target_sum - (2 * sum(scaled) - scaled[0])  # the remainder of rounding down
     return [0, *scaled[:0:-1], *scaled]
 
 
 def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
     """(thresholds, aliases), exact: below its threshold, out of 2^144, an index gives itself, above it its alias."""
-    whole = 2**_THRESHOLD_BITS
-    left, aliases = list(weights), list(range(len(weights)))
-    thresholds = [whole - 1] * len(weights)  # does not matter where an index is its own alias
-    small = [place for place, weight in enumerate(left) if weight < whole]
-    large = [place for place, weight in enumerate(left) if weight >= whole]
+    unit = 2**_THRESHOLD_BITS
+    remaining, aliases = list(weights), list(range(len(weights)))
+    thresholds = [unit - 1] * len(weights)  # does not matter where an index is its own alias
+    small = [place for place, weight in enumerate(remaining) if weight < unit]
+    large = [place for place, weight in enumerate(remaining) if weight >= unit]
     while small:
         place, other = small.pop(), large[-1]
-        thresholds[place], aliases[place] = left[place], other
-        left[other] -= whole - left[place]
-        if left[other] < whole:
+        thresholds[place], aliases[place] = remaining[place], other
+        remaining[other] -= unit - remaining[place]
+        if remaining[other] < unit:
             small.append(large.pop())
     return thresholds, aliases
 
 
 def probabilities(level: Level) -> list[Fraction]:
     """[2^bits] the exact probability of each index of a level's table."""
-    whole, count = 2**_THRESHOLD_BITS, 2**level.bits
+    unit, count = 2**_THRESHOLD_BITS, 2**level.bits
     sums = [0] * count
     for place, entry in enumerate(level.table.tolist()):
         threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
         sums[place] += threshold
-        sums[entry & 0xFFFF] += whole - threshold
-    return [Fraction(numerator, whole * count) for numerator in sums]
+        sums[entry & 0xFFFF] += unit - threshold
+    return [Fraction(numerator, unit * count) for numerator in sums]
 
 
 @lru_cache(maxsize=16)
@@ -185,14 +185,14 @@ def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
         return
     for start in range(0, len(out), _TOGETHER):
         numbers = out[start : start + _TOGETHER]
-        given = np.empty(0, np.uint64)
+        random_words = np.empty(0, np.uint64)
         for j, level in enumerate(levels):
             if j % 2 == 0:
-                given = words(len(numbers))
+                random_words = words(len(numbers))
             upper = bool(j % 2)
-            ties = loops.alias_level(given, upper, level.table, level.middle, level.shift, j == 0, numbers)
+            ties = loops.alias_level(random_words, upper, level.table, level.middle, level.shift, j == 0, numbers)
             if len(ties):
-                _settle(level, given[ties] >> np.uint64(32 * upper), words, numbers, ties)
+                _settle(level, random_words[ties] >> np.uint64(32 * upper), words, numbers, ties)
 
 
 def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers, ties: Integers) -> None:

@@ -54,7 +54,7 @@ class Mechanism:
         """Upper bound of a client's integers, noise included."""
         return math.ceil((self.most + _REACH * self.multiplier) * 2.0**self.exponent)
 
-    def told(self, distance: Floats) -> Floats:
+    def equivalent_multiplier(self, distance: Floats) -> Floats:
         """[N] noise multipliers of the continuous Gaussian mechanisms with the same privacy.
 
         Parameters

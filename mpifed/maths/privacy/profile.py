@@ -181,10 +181,10 @@ def composed_epsilon(
     grid = spacing(parts, total_multiplier)
     if grid > WIDEST or delta <= 10 * ROUNDOFF:
         return math.inf
-    whole = None
+    composition = None
     for multiplier, rate, count in parts:
         part = single(multiplier, rate, adjacency, sampling, grid)
         part = part.self_compose(count) if count > 1 else part
-        whole = part if whole is None else whole.compose(part)
-    assert whole is not None  # clients without releases are handled by the caller
-    return float(whole.get_epsilon_for_delta(delta - ROUNDOFF))
+        composition = part if composition is None else composition.compose(part)
+    assert composition is not None  # clients without releases are handled by the caller
+    return float(composition.get_epsilon_for_delta(delta - ROUNDOFF))

@@ -115,8 +115,8 @@ def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None)
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             if path.suffix in _OPENERS:
                 likely = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-                most = likely if max_unpacked is None else max_unpacked * 2**30
-                file = io.BufferedReader(_Bounded(file, path, most), 2**16)
+                limit = likely if max_unpacked is None else max_unpacked * 2**30
+                file = io.BufferedReader(_Bounded(file, path, limit), 2**16)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
         raise _damaged(path, error) from error

@@ -46,8 +46,8 @@ class Synthetic(Source):
             )
         if self.task == "regression" and self.classes is not None:
             raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
-        least = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
-        for name, low in least.items():
+        lowest = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
+        for name, low in lowest.items():
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise UsageError(f"--{name} {value}: expected a number of at least {low}")

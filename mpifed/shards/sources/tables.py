@@ -93,13 +93,15 @@ class Tables(Source):
             raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one a client")
         key = self._key()
         tables = [self._load(path) for path in paths]
-        names = list(dict.fromkeys(name for _, own, _, _ in tables for name in own))
+        names = list(dict.fromkeys(name for _, features, _, _ in tables for name in features))
         hashes = [[hmac.digest(key, name.encode(), "sha256") for name in ids] for ids, _, _, _ in tables]
         number = {digest: at for at, digest in enumerate(sorted(set().union(*hashes)))}
         feature = {name: at for at, name in enumerate(names)}
         parts = [
-            _in_order(path, ids, [number[digest] for digest in digests], [feature[name] for name in own], X, labels)
-            for path, digests, (ids, own, X, labels) in zip(paths, hashes, tables, strict=True)
+            _in_order(
+                path, ids, [number[digest] for digest in digests], [feature[name] for name in features], X, labels
+            )
+            for path, digests, (ids, features, X, labels) in zip(paths, hashes, tables, strict=True)
         ]
         labels = typed_labels(self.path, _labels(parts, len(number)), self.task)
         partition = self._partition(parts, len(number), names)
@@ -155,8 +157,8 @@ class Tables(Source):
         if coverage.holders:
             files = " and ".join(str(parts[client].path) for client in coverage.holders)
             raise DataError(f"{self.path}: {what} is in {files}; remove it from all but one")
-        mend = f"add it, or --missing zero to let all {coverage.missing} such cells be zero"
-        raise DataError(f"{self.path}: {what} is in no file; {mend}")
+        remedy = f"add it, or --missing zero to let all {coverage.missing} such cells be zero"
+        raise DataError(f"{self.path}: {what} is in no file; {remedy}")
 
 
 def _files(folder: Path) -> list[Path]:
