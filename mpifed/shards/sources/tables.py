@@ -90,7 +90,7 @@ class Tables(Source):
         """
         paths = sorted(path for path in _files(self.path) if path.name.endswith(SUFFIXES))
         if not paths:
-            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one a client")
+            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one per client")
         key = self._key()
         tables = [self._load(path) for path in paths]
         names = list(dict.fromkeys(name for _, features, _, _ in tables for name in features))
@@ -133,7 +133,7 @@ class Tables(Source):
         at = names.index(self.id)
         features = [name for name in names if name not in (self.id, self.label)]
         if not features:
-            raise DataError(f"{path}: no column beside {listed(names)}; every client needs a feature")
+            raise DataError(f"{path}: no column besides {listed(names)}; every client needs a feature")
         ids = _identifiers(path, at, self.max_unpacked)
         cells = read_numbers(path, names, width, [i for i in range(width) if i != at], self.max_unpacked)
         if len(cells) != len(ids):
@@ -165,7 +165,7 @@ def _files(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one a client") from error
+        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
 
 
 def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[str]:

@@ -191,7 +191,7 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
         ("a,  \n1,2\n", "line 1, column 2 has no name"),
         ("a,b\0\n1,2\n", r"line 1, column 2 has the name 'b\\x00', with a control character"),
         ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
-        ("y\n1\n2\n", "no column beside the label's"),
+        ("y\n1\n2\n", "no column besidess the label's"),
     ],
 )
 def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
@@ -246,7 +246,7 @@ def test_messages_are_short() -> None:
         ("4000000000,all,all\n", "no entry for client 0"),
         ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
         ("9" * 5000 + ",all,all\n", "client '9+...9+'; expected a number from 0"),
-        ('0,"0\n', "line 2, columns: nothing"),
+        ('0,"0\n', "line 2, columns: empty"),
         ("0,0" + " 0" * 70_000 + ",all\n", "row 1 and column 0 is held by no client"),  # a long line is no fault
     ],
 )
@@ -297,7 +297,7 @@ def test_a_map_that_needs_more_memory_than_there_is(tmp_path: Path, monkeypatch:
     path.write_text("client,rows,columns\n0,0-49999,all\n1,50000-99999,all\n")
     assert read_map(path, 10**5, 1).clients == 2
     monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
-    with pytest.raises(DataError, match=r"map.csv: what the clients to client 0 hold: needs .* let clients hold less"):
+    with pytest.raises(DataError, match=r"map.csv: what clients 0 to 0 hold: needs .* let clients hold fewer"):
         read_map(path, 10**5, 1)
 
 
