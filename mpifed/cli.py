@@ -204,13 +204,18 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
 @main.command()
 @click.argument("name")
 def explain(name: str) -> None:
-    """What a name in a job means: a table, a key, an algorithm, a model, a term, a regularizer, a schedule.
+    """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
-    For instance batch_size, aggregation.security, fedavg, mlp; names of earlier versions are answered with the new.
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; names
+    of earlier versions are answered with the new.
     """
-    from mpifed.run.explain import explained
+    from mpifed.audit.findings import NAMES
+    from mpifed.run.explain import Entry
+    from mpifed.run.explained import explained
 
-    click.echo(explained(name))
+    more = [Entry("command", one, command.get_short_help_str(200), ()) for one, command in main.commands.items()]
+    more += [Entry("audit finding", one, text, ()) for one, text in NAMES.items()]
+    click.echo(explained(name, more))
 
 
 @main.command()

@@ -5,6 +5,7 @@ It tells what a round and a measurement cost before any shard is opened. Message
 
 from __future__ import annotations
 
+import sys
 import time
 import tracemalloc
 from collections import defaultdict
@@ -45,7 +46,7 @@ SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenf
 
 
 class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions, and tells what its clients would be if all were here."""
+    """A federation of one rank, which keeps the broadcasts, and tells what its clients would be if all were here."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -73,7 +74,7 @@ class _Rehearsal(Federation):
         return self._understudy.owed_s if self._understudy else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question."""
+        """The broadcast."""
         self.questions[exchange.name] = question
         return super().tell(exchange, question)
 
@@ -87,7 +88,7 @@ class _Rehearsal(Federation):
         return found
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        """The answers; and how long it takes to seal those of all clients present."""
+        """The uploads; and how long it takes to seal those of all clients present."""
         self._lap(line)
         found = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
@@ -95,7 +96,7 @@ class _Rehearsal(Federation):
         return found
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        """The bytes; when all have answered, and before the sum is opened."""
+        """The bytes; when all have uploaded, and before the sum is opened."""
         super()._count(exchange, line, question, now)
         self._answered_s = time.perf_counter() + self.owed_s
 
@@ -174,14 +175,16 @@ def _rehearse(
         clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
         with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
             server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
+        loaded = len(sys.modules)
         times = [_seconds_of(lambda: act(server, clients, federation), federation)]
+        imported = len(sys.modules) > loaded  # libraries that are first needed here: no later time takes as long
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
+    if imported or sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
         federation.count_anew()
-    while sum(map(sum, times)) < budget_s:
+    while not times or sum(map(sum, times)) < budget_s:
         times.append(_seconds_of(lambda: act(server, clients, federation), federation))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
     partners = federation.partners(int(now.present.sum()))

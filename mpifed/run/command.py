@@ -12,6 +12,7 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
+from mpifed.run.job_file import check_data
 from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
@@ -47,6 +48,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         found = points(table, str(path))
         if point is not None and point >= len(found):
             raise UsageError(f"--point {point}: {path} has {len(found)} point(s), counted from 0")
+        if "sweep" not in table:  # else each point says it, and can be tried again
+            check_data(path, Path(found[0].job.data.path))
         return found, "sweep" in table
 
     found, sweeps = guarded(transport, None, lambda: together(transport, read))

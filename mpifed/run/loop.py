@@ -88,7 +88,7 @@ def run(
         if opened is not None and opened.damaged and transport.rank == 0:
             reporter.warn(opened.damaged)
         if resume and not opened.saved and transport.rank == 0:
-            reporter.warn(f"--resume: no checkpoint was written in {out} yet; the run starts from the beginning")
+            reporter.note(f"{out}: new run; no checkpoint to resume")
         try:
             this = _Run(job, transport, out, reporter, request, shelf, opened.header, check, accept_changed)
             return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
@@ -188,7 +188,7 @@ class _Run:
             self.row = History(self.out, FIRST).last()
         self.row = self.transport.share(self.row)
         self._measure_the_end()
-        self.reporter.warn(f"{self.out}: finished already; nothing was changed")
+        self.reporter.note(f"{self.out}: finished already; nothing was changed")
         return self._result(code)
 
     def _result(self, code: int) -> Result | None:

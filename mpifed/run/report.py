@@ -26,6 +26,9 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Something may surprise."""
 
+    def note(self, text: str) -> None:
+        """Something is worth knowing."""
+
     def end(self) -> None:
         """No more rounds."""
 
@@ -43,6 +46,9 @@ class Silent:
         """Nothing."""
 
     def warn(self, text: str) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
         """Nothing."""
 
     def end(self) -> None:
@@ -63,6 +69,10 @@ class Lines(Silent):
     def warn(self, text: str) -> None:
         """One line on the standard error."""
         print(f"mpifed: warning: {text}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """One line on the standard error."""
+        print(f"mpifed: note: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -101,6 +111,10 @@ class Bar:
     def warn(self, text: str) -> None:
         """Above the bar."""
         self._progress.console.print(f"mpifed: warning: {text}", highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        """Above the bar."""
+        self._progress.console.print(f"mpifed: note: {text}", highlight=False, markup=False)
 
     def end(self) -> None:
         """Leave the bar as it stands."""

@@ -56,9 +56,11 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     """What is public about the job's task."""
     objective = job.make_objective()
     if objective.classifies != bool(data.classes):
+        loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
+        task = "regression" if data.classes else "classification"
         raise UsageError(
-            f'[model] name = "{job.model["name"]}": is for {_KIND[objective.classifies]}, and {job.data.path} '
-            f"holds {_KIND[bool(data.classes)]}; choose another objective, or other data"
+            f'[model] name = "{job.model["name"]}"{loss}: is for {_KIND[objective.classifies]}, and {job.data.path} '
+            f"holds {_KIND[bool(data.classes)]}; choose another model or loss, or make the data with --task {task}"
         )
     outputs = data.classes or 1
     if wrong := objective.check(outputs):

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
+from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
 from mpifed.shards.reading import Places, check_labels, check_members, check_rows, contents
@@ -325,6 +326,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
 def _reading(path: Path) -> Iterator[h5py.File]:
     """The open file; errors of HDF5 become DataError."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; make the data with `mpifed data ... --out {path.parent}`")
+        out = command_line("--out", path.parent)
+        raise DataError(f"{path}: no such file{leads_to(path)}; make the data with `mpifed data ... {out}`")
     with reading_hdf5(path, "damaged, or not written by `mpifed data`", layout.REMEDY) as file:
         yield file

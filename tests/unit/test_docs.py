@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of
+from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
 
 from mpifed.cli import main
 from mpifed.core import errors
@@ -91,7 +92,7 @@ def test_what_no_job_has_is_refused() -> None:
         check_job({"aggregation": {"securty": "masked"}})
 
 
-@pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "console")], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name_of)
 def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file that they name is in the repository, or made by something before it on the page."""
     made = set(ALWAYS)
@@ -108,6 +109,40 @@ def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
             for words in commands(block):
                 if (of_mpifed := launched(words)) is not None:
                     check_command(of_mpifed[1], made)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=name_of)
+def test_commands_in_sentences(page: Path) -> None:
+    """Commands and options are there; what stands in capitals need not be a value. A README shows code as a console."""
+    for words in sentences(page):
+        check_words(words)
+    if page.name == "README.md":
+        others = [block.text for block in blocks(page) if block.language not in ("console", "bash", "toml", "python")]
+        assert not [text for text in others if re.search("^(mpifed|mpirun|sbatch|make) ", text, re.MULTILINE)]
+
+
+def check_words(words: list[str]) -> None:
+    """A command line with placeholders: the command, its options, and a job or a run where it wants one."""
+    if not words or words[0].startswith("-") or words[0].isupper():
+        return
+    command = main.commands[words[0]]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        subcommands = [command.get_command(context, name) for name in command.list_commands(context)]
+        known |= {name for sub in subcommands if sub is not None for one in sub.params for name in one.opts}
+    assert not set(options) - known, f"mpifed {' '.join(words)}: no option {set(options) - known}"
+    wants = {one.name for one in command.params if isinstance(one, click.Argument)}
+    given = {word.partition(".")[0].lower() for word in words[1:] if word.partition(".")[0] in ("JOB", "RUN", "SWEEP")}
+    if given and wants & {"job", "run"}:
+        assert given & wants, f"mpifed {' '.join(words)}: it takes {wants}"
+
+
+def test_a_sentence_with_a_command_that_is_none() -> None:
+    for words in (["show", "JOB"], ["show", "RUN", "--ranks", "P"], ["check", "RUN"]):
+        with pytest.raises(AssertionError, match="mpifed"):
+            check_words(words)
 
 
 def check_command(words: list[str], made: set[str]) -> None:
@@ -205,7 +240,7 @@ def test_columns_and_codes_are_described() -> None:
         generated = importlib.import_module("generated")
     finally:
         sys.path.pop(0)
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     made = [generated.on_page_markdown(text, None, None, None) for text in pages]
     assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
     whole = "\n".join(made)

@@ -19,6 +19,12 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpifed" / name
 
 
+def own_folder(name: str) -> Path | None:
+    """The folder $MPIFED_DATA/NAME with the user's own copy of the files; None if there is none."""
+    parent = os.environ.get("MPIFED_DATA")
+    return Path(parent) / name if parent and (Path(parent) / name).is_dir() else None
+
+
 def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> None:
     """Download a file to `path`, resuming an interrupted download.
 
@@ -65,7 +71,7 @@ def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str)
     Parameters
     ----------
     name : of the source
-    path : the file or its folder; None for the folder of downloads
+    path : the file or its folder; None for the user's own folder ($MPIFED_DATA), or that of downloads
     urls : of the file, whose name is the last part of the last URL
     checksum : SHA-256 in hexadecimal digits
 
@@ -74,6 +80,7 @@ def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str)
     DataError
         When the file is not the original, or is missing and cannot be downloaded.
     """
+    path = path or own_folder(name)
     folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]
     file = folder if path and path.is_file() else folder / filename
 
