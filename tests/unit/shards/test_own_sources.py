@@ -83,9 +83,9 @@ def test_a_source_of_ones_own(tmp_path: Path) -> None:
         (["waves:Misspelt", "--rows", "3"], 'waves:Misspelt: has "reads": did you mean "read"?'),
         (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.shards.sources.dataset.Source"),
         (["waves:Nothing"], "waves:Nothing: waves has no Nothing; its classes are Waves, "),
-        (["waves:Shadows"], "waves:Shadows: split: every source has that option; call the field otherwise"),
+        (["waves:Shadows"], "waves:Shadows: split: every source has that option; rename the field"),
         (["no_such_module:A"], "no_such_module:A: importing no_such_module: ModuleNotFoundError: "),
-        (["wave"], "'wave': is no source; give one of digits, mnist, "),
+        (["wave"], "'wave': is not a source; give one of digits, mnist, "),
         (["digits", "--rows", "3"], "No such option '--rows'"),
     ],
 )
