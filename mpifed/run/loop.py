@@ -323,7 +323,7 @@ class _Run:
     def _measure_the_start(self) -> None:
         """The first row, and what certificates need to know of the first iterate: over all rows, as at the end."""
         record = self.job.record
-        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
+        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
             self._columns([one for one in self._all_rows() if one.certificate], certify=True)
         if record.evaluate_every:
             self._measure(certify=True)
@@ -342,7 +342,7 @@ class _Run:
         record, measured = self.job.record, self.row.get("round") == self.progress.round
         if record.evaluate_every and not measured:
             self._measure(certify=True)
-        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
+        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
             if not self.transport.share(bool(self.late)):  # else all rows were measured to see whether this is the end
                 self.late = self._columns(self._all_rows(), certify=True)
             return
