@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs, so that `--help` is quick; only `run` and `doctor` start MPI."""
+"""The command line. Each command imports what it needs, so `--help` is quick; only `run` and `doctor` start MPI."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def show(run: Path, as_json: bool) -> None:
 @click.option(
     "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
     help="best: the column to minimize, by default the objective, with settings that meet their limits first. pareto: "
-    "several columns, weighted or not, by default the objective, test accuracy, simulated or training seconds, and bytes up.",
+    "several columns, weighted or not, by default objective, test accuracy, simulated or training seconds, bytes up.",
 )  # fmt: skip
 @click.option("--max", "maximize", is_flag=True, help="Maximize the column; accuracies are always maximized.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, or the list of the runs.")

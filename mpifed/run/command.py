@@ -14,6 +14,7 @@ from mpifed.core.io_errors import say
 from mpifed.core.text import counted
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
+from mpifed.run.data_cache import DataCache
 from mpifed.run.job_file import check_data
 from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
@@ -22,7 +23,6 @@ from mpifed.run.protection import SWEPT
 from mpifed.run.report import reporter
 from mpifed.run.results import check_kind, ended_before
 from mpifed.run.setup import together
-from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
 from mpifed.run.sweep import Point, ended, points, worst, write_sweep
 
@@ -67,7 +67,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 
 def _sweep(all_points: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
-    codes, shelf = [], Shelf()
+    codes, cache = [], DataCache()
     _on_server(transport, partial(_begin, folder, all_points))
     if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
@@ -82,7 +82,7 @@ def _sweep(all_points: list[Point], chosen: list[Point], transport: Transport, f
             guarded(
                 transport,
                 run_dir,
-                partial(_run_point, point, transport, run_dir, again, shelf),
+                partial(_run_point, point, transport, run_dir, again, cache),
                 point.job.released_only,
             )
         except SystemExit as end:
@@ -143,11 +143,11 @@ def _end(folder: Path, points: list[Point], print_table: bool) -> None:
         say(compare_text(folder, sys.stdout.isatty()))
 
 
-def _run_point(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:
+def _run_point(point: Point, transport: Transport, folder: Path, how: How, cache: DataCache | None = None) -> None:
     shown = reporter(transport.rank, how.progress)
     try:
         run(
-            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf,
+            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
             check=how.check, accept_changed=how.accept_changed,
         )  # fmt: skip
     except MpifedError as error:

@@ -201,7 +201,7 @@ def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def write_json(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
-    """Write a table as JSON with its checksum, replacing the file atomically; ValueError where a number is not finite."""
+    """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
     text = as_json(table)
     with aside(Path(path)) as temporary:
         temporary.write_text(text, encoding="utf-8")
