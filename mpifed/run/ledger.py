@@ -67,10 +67,8 @@ class Ledger:
         self.refusal = ""  # why the budget allows no further round
         self._budget = budget_of(job)
         self._allowed = range(0)  # rounds that are surely within it, each run once
-        self._last, self._ahead = (
-            job.rounds,
-            _AHEAD,
-        )  # round `_last` is not affordable; number of rounds to check together next
+        self._last = job.rounds  # this round and later ones are not affordable, or not in the job
+        self._ahead = _AHEAD  # number of rounds to check together next
         contents = read_ledger(run_dir)
         lines, self.head = contents.lines, contents.head
         done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
@@ -95,9 +93,8 @@ class Ledger:
                 raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
             upto = max(upto, line.round + 1)
             expected = self._counted(round_of(self._job, self.spending.clients, line.round))
-            if (
-                line.clients is not None and line.clients != expected
-            ):  # an incomplete line is replaced by one with all clients
+            # an incomplete line was replaced by one with all clients
+            if line.clients is not None and line.clients != expected:
                 raise DataError(
                     f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
                     f"by the job's seed {_shown(expected)} do; {REMEDY}"

@@ -54,9 +54,8 @@ def locked(folder: Path) -> Iterator[None]:
         path = folder / (HEARTBEAT if file is None else LOCK)
         if beat is not None:
             beat.set()
-        if (
-            _read(path).items() >= this_process().items()
-        ):  # otherwise it was taken over after this process had been suspended
+        # otherwise it was taken over while this process was suspended
+        if _read(path).items() >= this_process().items():
             path.unlink(missing_ok=True)
         if file is not None:
             file.close()

@@ -343,9 +343,8 @@ class _Run:
         if record.evaluate_every and not measured:
             self._measure(certify=True)
         if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
-            if not self.transport.share(
-                bool(self.late)
-            ):  # otherwise all rows were measured to decide whether this is the end
+            # otherwise all rows were measured to decide whether this is the end
+            if not self.transport.share(bool(self.late)):
                 self.late = self._columns(self._all_rows(), certify=True)
             return
         certificates = [measure for measure in self.measures if measure.certificate]

@@ -67,9 +67,8 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     for name in (*_FILES, *RAW_FOLDERS):
         check_kind(out / name, name in RAW_FOLDERS)
-    nothing_left = (
-        not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
-    )  # it failed before it wrote results
+    # whether the run failed before it wrote results
+    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
     if begun and not resume and not nothing_left:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     damaged = _damaged(out) if resume and begun else ""
@@ -320,9 +319,8 @@ class Results:
             "exchanges": dict(progress.exchanges) or None,
             **self._simulated(progress),
         }
-        spent = (
-            {} if self.ledger is None or code is None else self.ledger.columns()
-        )  # before the end it is in the history
+        # before the end, these are in the history
+        spent = {} if self.ledger is None or code is None else self.ledger.columns()
         ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()._asdict()}
         write_json(self.out / "run.json", self.about | state | spent | ledger)
 

@@ -196,9 +196,8 @@ class Spending:
         return Costs(
             self.worst(groups),
             middle,
-            min(
-                middle, self.epsilon_of(groups[0].spent)
-            ),  # these are bounds: a client who spent less may have a larger one
+            # these are bounds: a client who spent less may have a larger one
+            min(middle, self.epsilon_of(groups[0].spent)),
             self.unamplified_of(least_hidden.spent),
             self.worst_paper(groups),
         )

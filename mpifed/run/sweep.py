@@ -127,9 +127,8 @@ def write_sweep(folder: Path, points: list[Point]) -> None:
         run_dir = folder / point.name
         values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
-    temporary_name = (
-        folder / f".sweep-{os.uname().nodename}-{os.getpid()}"
-    )  # the tasks of a job array may write at the same time
+    # the tasks of a job array may write at the same time
+    temporary_name = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"
     with aside(temporary_name) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8")
     os.replace(temporary_name, folder / "sweep.csv")

@@ -468,7 +468,7 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
 def test_baselines_know_no_constraints(name: str, changes: dict[str, Any]) -> None:
     task = COLUMNS if name == "vertical-sgd" else {}
     (line,) = misfits({"algorithm": {"name": name, "batch_size": 4, **STEPS[name]}} | changes, task)
-    assert line.startswith(f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss')
+    assert line.startswith(f'[algorithm] name = "{name}": takes no [[constraint]] and no [minimize] but the mean loss')
     assert "take ssca" in line
 
 

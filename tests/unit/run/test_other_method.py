@@ -20,7 +20,7 @@ def test_all_at_once() -> None:
     text = str(caught.value)
     assert "[algorithm] rho: unknown key" in text and "[algorithm] margins: unknown key" in text
     assert "[client_optimizer] learning_rate: missing" in text
-    assert "knows no [[constraint]]" in text and "--set 'constraint=[]' --set 'minimize={name=\"loss\"}'" in text
+    assert "takes no [[constraint]]" in text and "--set 'constraint=[]' --set 'minimize={name=\"loss\"}'" in text
     assert 'set the whole table: --set \'algorithm={name="fedavg"' in text
 
 
@@ -28,7 +28,7 @@ def test_a_whole_table_still_lacks_two_things() -> None:
     with pytest.raises(UsageError) as caught:
         Job.read(SSCA, ('algorithm={name="fedavg", batch_size=10}',))
     first, *lines = str(caught.value).splitlines()
-    assert "2 thing(s)" in first and "learning_rate: missing" in lines[0] and "knows no [[constraint]]" in lines[1]
+    assert "2 errors" in first and "learning_rate: missing" in lines[0] and "takes no [[constraint]]" in lines[1]
 
 
 def test_without_a_table_that_only_others_take() -> None:
