@@ -108,7 +108,7 @@ class Local:
 
     def losses(self, scores: Sequence[Array], block: Block) -> Array:
         """[n] sums of the losses at these scores, each sample counted once; no more than may travel."""
-        found, most = [], largest_loss(self.problem)
+        found, most = [], largest_loss(self.problem) * self.problem.target_scale**2
         for one, shard in zip(scores, block.shards, strict=True):
             once = index(one, counted(self.problem, shard.client))
             losses = self.problem.objective.loss((), one[once][:, None], shard.y[once])

@@ -60,7 +60,7 @@ def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
 
 def line_of(stage: Stage, exchange: Exchange) -> Line:
     """Where clients' numbers lie in the messages of an exchange, on the grids on which answers were recorded."""
-    settings: dict[str, Any] = stage.job.sum_settings() | {"exact": True}
+    settings: dict[str, Any] = stage.job.sum_settings(stage.algorithm.problem) | {"exact": True}
     most = most_summed(stage.job, stage.algorithm, exchange)
     return Line(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
 

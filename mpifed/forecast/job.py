@@ -242,7 +242,8 @@ class _Asked(NamedTuple):
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
         """One exchange: what is broadcast, what is uploaded, who receives the sum, how it is summed, what it costs."""
         question = (self.a_round.questions | self.certifying.questions)[exchange.name]
-        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **self.job.sum_settings())
+        settings = self.job.sum_settings(self.algorithm.problem)
+        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **settings)
         cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
         return {
             "name": exchange.name,

@@ -52,7 +52,7 @@ class _Rehearsal(Aggregator):
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
         super().__init__(
-            Alone(), blocks, data.clients, **stage.job.sum_settings(), cells=stage.cells,
+            Alone(), blocks, data.clients, **stage.job.sum_settings(stage.algorithm.problem), cells=stage.cells,
             protection=stage.job.protection(), rehearsed=True, by_blocks=stage.job.by_blocks,
             summed={one.name: most_summed(stage.job, stage.algorithm, one) for one in all_exchanges(stage.algorithm)},
         )  # fmt: skip

@@ -153,7 +153,7 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
     broadcast, sums = Parts(0.0, 0.0), Parts(0.0, 0.0)
     for exchange, told in work.messages:
         most_answers = most_summed(job, stage.algorithm, exchange) * clients // data.clients
-        adder = make_sum(exchange, most_answers, **job.sum_settings())
+        adder = make_sum(exchange, most_answers, **job.sum_settings(stage.algorithm.problem))
         broadcast = _plus(broadcast, tell(machine, ranks, told))
         sums = _plus(sums, add_up(machine, ranks, adder.message.nbytes, isinstance(exchange, ToClients)))
     arithmetic = work.overhead + work.each * most
