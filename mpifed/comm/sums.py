@@ -254,8 +254,8 @@ class FloatSum(Message):
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
         if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the dot product takes half the time
             raise NumericalError(
-                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the learning rate or step sizes, or set "
-                '[aggregation] arithmetic = "exact" to learn which client it comes from'
+                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the learning rate or step "
+                'sizes, or set [aggregation] arithmetic = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
