@@ -57,7 +57,7 @@ def audit_command(
     folder = out or (target / "audit" if target.is_dir() else None)
     if folder is not None:
         missing = write(audit, folder)
-        click.echo(f"{'report':30} {folder}/{missing and f' without pictures: {missing}'}", err=json_)
+        click.echo(f"{'report':30} {folder}/{missing and f' without images: {missing}'}", err=json_)
     if audit.leaks:
         names = ", ".join(finding.name for finding in audit.leaks)
         raise LeakFound(f"{target}: not declared by [audit] accept: {names}")

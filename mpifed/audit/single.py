@@ -29,14 +29,14 @@ def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[st
     messages : of the audited run
     plain : the same rounds with plain security
     """
-    texts: list[str] = []
+    descriptions: list[str] = []
     for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
         to = "clients" if isinstance(exchange, ToClients) else "the server"
         opened = [play for play in plays(messages, exchange.name) if play.opened_for]
         if opened and exchange.private:
             texts = [*_declared(stage, exchange, opened), *_in_fact(stage, exchange, plain)]
-            texts += [f"{text}, to {to}" for text in texts]
-    return texts
+            descriptions += [f"{text}, to {to}" for text in texts]
+    return descriptions
 
 
 def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import CLIENTS, SERVER, Message, Recorded, client_of
 
+_KINDS = {"question": "broadcast", "opened": "decoded sum"}  # kinds of messages in errors
 Shapes = dict[tuple[str, str, str], set[tuple[tuple[int, ...], str, bool]]]  # by exchange, kind and leaf
 
 
@@ -50,7 +51,7 @@ def _damaged(text: str) -> DataError:
 def _shapes(messages: Iterable[Message]) -> Shapes:
     shapes: Shapes = defaultdict(set)
     for message in messages:
-        if message.kind in ("question", "opened"):
+        if message.kind in _KINDS:
             finite = message.data.dtype.kind != "f" or bool(np.isfinite(message.data).all())
             shapes[message.exchange, message.kind, message.what].add(
                 (message.data.shape, message.data.dtype.kind, finite)
@@ -66,11 +67,11 @@ def _check_shapes(messages: tuple[Message, ...], stage: Stage) -> None:
         if key[:2] not in played:
             continue  # evaluated at other times, or beyond the size limit of the replay's transcript
         if key not in replayed:
-            raise _damaged(f"the {key[1]} of {key[0]} has a field {key[2]!r}, which is none of its leaves")
+            raise _damaged(f"the {_KINDS[key[1]]} of {key[0]} has a field {key[2]!r}, which is none of its leaves")
         if len(replayed[key]) == 1 and (other := shapes - replayed[key]):
             (shape, kind, finite), (expected, *_) = next(iter(other)), next(iter(replayed[key]))
             what = f"shape {shape} and type {kind!r}" if finite else "numbers that are not finite"
-            raise _damaged(f"the {key[1]} of {key[0]} {key[2]!r} has {what}; expected shape {expected}, finite")
+            raise _damaged(f"the {_KINDS[key[1]]} of {key[0]} {key[2]!r} has {what}; expected shape {expected}, finite")
 
 
 def _check_uploads(recorded: Recorded, stage: Stage) -> None:
@@ -83,9 +84,9 @@ def _check_uploads(recorded: Recorded, stage: Stage) -> None:
     known = {(message.exchange, message.round, message.kind, message.what) for message in recorded.messages}
     for message in stage.transcript.messages:
         key = message.exchange, message.round, message.kind, message.what
-        if message.kind in ("question", "opened") and message.round in rounds and key not in known:
+        if message.kind in _KINDS and message.round in rounds and key not in known:
             raise _damaged(
-                f"the {message.kind} of {message.exchange} {message.what!r} is missing in round {message.round}"
+                f"the {_KINDS[message.kind]} of {message.exchange} {message.what!r} is missing in round {message.round}"
             )
     for (exchange, round), clients in replayed.items():
         missing = sorted(clients - senders.get((exchange, round), set()))

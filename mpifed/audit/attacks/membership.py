@@ -2,9 +2,9 @@
 
 Two attacks, on the final model alone: the loss itself (S. Yeom, I. Giacomelli, M. Fredrikson, S. Jha, IEEE CSF 2018),
 and the logit of exp(-loss), standardized by its distribution on strangers of the same class: the offline likelihood
-ratio of N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer (IEEE S&P 2022), with a normal distribution per class
-instead of per row, since no shadow models are trained here. They are weaker than attacks with shadow models: their
-failure proves nothing, their success proves a leak, as far as members and strangers have the same distribution.
+ratio of N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer (IEEE S&P 2022), with a normal distribution per
+class instead of per row, since no shadow models are trained here. They are weaker than attacks with shadow models:
+their failure proves nothing, their success proves a leak, as far as members and strangers have the same distribution.
 
 The attacker is given the model, and the features and label of each row in question; it knows half of the strangers to
 be strangers. A higher score makes membership more likely.

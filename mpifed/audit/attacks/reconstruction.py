@@ -4,8 +4,8 @@ Scores are linear in the features, so a sample x gives the feature weights the g
 derivative of its loss by its scores: a matrix of rank one, with x for its columns. Its length follows from
 delta = delta(x, y), which a party that knows the model can solve for the length and the label. For networks without
 biases of the head this was observed by L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Moriai, "Privacy-Preserving Deep
-Learning via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's gradient by
-B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
+Learning via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's
+gradient by B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
 
 The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.algorithms.revealed`), and
 does not see the data. Shapes: p features, h scores.
