@@ -24,7 +24,7 @@ import numpy as np
 
 from mpifed.batch.cluster import partitions
 from mpifed.batch.durations import limit_of
-from mpifed.batch.plugin import plugin
+from mpifed.batch.plugin import plugin, plugins
 from mpifed.comm.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core import loops
@@ -310,8 +310,10 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]
     word = "pmi2"
     if name is not None:
         try:
-            word = plugin(name, environment)
-            yield Finding("ok", f"srun --mpi={word} starts ranks of this library")
+            listed = plugins(environment) or set()
+            word = plugin(name, environment, listed)
+            how = "this Slurm has, by `srun --mpi=list`; no rank was started" if listed else "srun did not list"
+            yield Finding("ok", f"this library needs `srun --mpi={word}`, which {how}")
             own = _found("mpiexec", environment)
             if own is not None and word == "pmi2" and "HYDRA" in _version(own) and _family(name) == _PMI:
                 yield Finding("ok", f"batch jobs take {own}: by pmi2 MPICH's ranks at times do not find each other")

@@ -68,6 +68,13 @@ def commands(block: Block) -> Iterator[list[str]]:
             yield words
 
 
+def sentences(page: Path) -> Iterator[list[str]]:
+    """The arguments of every mpifed that a page names in its text, in backticks."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for match in re.finditer(r"`mpifed ([^`]+)`", text):
+        yield match[1].split()
+
+
 def launched(words: list[str]) -> tuple[int, list[str]] | None:
     """(ranks, arguments) of a command that starts mpifed, 0 ranks where it does so directly; None of any other."""
     ranks = 0

@@ -1,7 +1,7 @@
 """Masks of the running sums of clients' last uploads, which the server keeps, sealed by a client.
 
 The running sum less its plain value is a mask. Its plain value is known from the auditor's plain replay, upload by
-upload; see `mpifed.comm.masking.kept`.
+upload; see `mpifed.comm.masking.sealed_total`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpifed.audit.plays import line_of
 from mpifed.audit.sealed import KEPT
 from mpifed.audit.stage import Stage
 from mpifed.comm.line import Line
-from mpifed.comm.masking.kept import Kept
+from mpifed.comm.masking.sealed_total import SealedTotal
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message, client_of
 
@@ -48,7 +48,7 @@ def masks_of_kept(stage: Stage, plain: Stage) -> tuple[list[Mask], list[str]]:
             memory[client] = answer
         elif message.what == KEPT:
             # units come in order: a client that seals a unit has sealed, or received, all earlier ones that it holds
-            units = numbers.setdefault((message.exchange, message.turn), iter(Kept(line).units))
+            units = numbers.setdefault((message.exchange, message.turn), iter(SealedTotal(line).units))
             unit = next((unit for unit in units if unit.holders[client]), None)
             mask = None if unit is None else _mask(line, memory, message, client, unit.at)
             if mask is None:

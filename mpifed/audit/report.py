@@ -16,6 +16,7 @@ from mpifed.audit.sealed import MOST_CLIENTS
 from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
+from mpifed.core.text import counted
 from mpifed.run.disclosure import mark
 from mpifed.run.history import aside, write_json
 from mpifed.run.show import human_bytes
@@ -116,7 +117,9 @@ def as_text(audit: Audit) -> str:
 def _lines(audit: Audit) -> Iterator[str]:
     yield _line("job", audit.job)
     yield _line("security", audit.security)
-    transcript = f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {audit.rounds} round(s), {audit.source}"
+    transcript = (
+        f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
+    )
     yield _line("transcript", transcript)
     if audit.left_out:
         yield _line(

@@ -88,8 +88,8 @@ def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[Any]]
 
 def sent(stage: Stage) -> list[str]:
     """Messages of the auditor's replay that contain a secret key; and a note if keys are missing from the search."""
-    assert stage.federation is not None
-    secrets = list(stage.federation.channel.secrets())
+    assert stage.aggregator is not None
+    secrets = list(stage.aggregator.channel.secrets())
     messages = stage.transcript.messages
     texts = (
         (f"{message.what or message.kind} of {message.sender} to {message.receiver}", message.data)

@@ -41,10 +41,21 @@ class Finite(click.FloatRange):
         return found
 
 
+class _Submit(click.Command):
+    """A command that says where options go which it does not know."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{error.format_message()} Options of sbatch go after `--`.", ctx) from error
+
+
 FOLDER = _Path(path_type=Path)
 
 
-@click.command()
+@click.command(cls=_Submit)
 @click.argument("job", type=FOLDER)
 @click.argument("options", nargs=-1, metavar="[-- OPTION OF SBATCH...]")
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
@@ -104,8 +115,9 @@ def submit(
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
 
-    Slurm is asked where it is there; without it, the files alone tell. Folders that cannot be read are named at the
-    end, after all the others.
+    A folder that holds runs or sweeps stands for all of them. Slurm is asked where it is there; without it, the files
+    alone tell. The exit code is 0 whatever became of the runs (--json has it: "counts", and "exit" of each point), and
+    3 where a folder is none of a run or cannot be read: those are named at the end, after all the others.
     """
     from mpifed.batch.status import described, looks, text
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mpifed.batch.durations import limit_of, seconds_of
 from mpifed.batch.slurm import call
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import MpifedError, UsageError
 
 _FIELDS = ("%P", "%a", "%l", "%s", "%N", "%T", "%c", "%Z", "%m", "%G")
 SINFO = ("sinfo", "--all", "--noheader", "--Node", "--format=" + "|".join(_FIELDS))
@@ -65,6 +65,15 @@ class Verdict(NamedTuple):
 def partitions(environment: Mapping[str, str] = os.environ) -> list[Partition]:
     """All partitions of this cluster, by `sinfo`."""
     return parse(call(SINFO, environment))
+
+
+def most_points(environment: Mapping[str, str] = os.environ) -> int | None:
+    """How many points a job array may have, counted from 0; None where the cluster does not say."""
+    try:
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", call(["scontrol", "show", "config"], environment), re.MULTILINE)
+    except MpifedError:
+        return None
+    return int(match[1]) if match else None
 
 
 def parse(text: str) -> list[Partition]:
@@ -147,7 +156,7 @@ def _judge(partition: Partition, wanted: Wanted) -> Verdict:
     if wanted.nodes > min(partition.most_nodes, len(partition.nodes)):
         what = f"allows jobs of {partition.most_nodes:g}" if partition.most_nodes < len(partition.nodes) else "has"
         count = "" if partition.most_nodes < len(partition.nodes) else f" {len(partition.nodes)}"
-        errors.append(f"--nodes {wanted.nodes}: {where} {what}{count} node(s)")
+        errors.append(f"--nodes {wanted.nodes}: {where} {what}{count} nodes")
     fitting = [node for node in partition.nodes if not _lacks(node, wanted)]
     if not errors and len(fitting) < wanted.nodes:
         errors.append(_too_small(where, partition.nodes, fitting, wanted))

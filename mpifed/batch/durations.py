@@ -31,7 +31,10 @@ def seconds_of(text: str) -> float:
     for form in _FORMS:
         if match := re.fullmatch(form, text.strip()):
             return float(sum(_SECONDS[unit] * int(count) for unit, count in match.groupdict().items()))
-    raise UsageError(f"--time {text}: expected minutes, hours:minutes:seconds or days-hours:minutes:seconds")
+    raise UsageError(
+        f"--time {text}: expected minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or "
+        "days-hours:minutes:seconds"
+    )
 
 
 def is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ from mpifed.batch import record
 from mpifed.batch.slurm import has
 from mpifed.batch.states import Look, State, fails_again, look_at
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
+from mpifed.core.text import command_line
 from mpifed.run.best import is_sweep, job_of
 from mpifed.run.results import same_job
 from mpifed.run.sweep import Point
@@ -54,14 +55,15 @@ def chosen(found: Sequence[Point], stands: Look, array: bool, sweep: bool) -> li
         whose = f"job {', '.join(jobs)}" if jobs else first.why
         end = f", or end it with `scancel {' '.join(jobs)}`" if jobs else ""
         raise UsageError(
-            f"{out}: {which + ' queued or running' * sweep} already ({whose}); see `mpifed status {out}`{end}"
+            f"{out}: {which + ' queued or running' * sweep} already ({whose}); see "
+            f"`{command_line('mpifed', 'status', out)}`{end}"
         )
     if not left:
-        raise UsageError(_finished(out, stands.points))
+        raise UsageError(_finished(out, stands.points, "compare" if sweep else "show"))
     return left
 
 
-def _finished(out: Path, states: Sequence[State]) -> str:
+def _finished(out: Path, states: Sequence[State], look: str) -> str:
     """Why there is nothing to submit."""
     failed = [state for state in states if fails_again(state)]
     if failed:
@@ -71,6 +73,6 @@ def _finished(out: Path, states: Sequence[State]) -> str:
             "--out, or remove its folder to run it anew"
         )
     return (
-        f"{out}: finished ({states[0].why}); see `mpifed show {out}`; for more rounds give --set rounds=..., to run it "
-        "anew another --out"
+        f"{out}: finished ({states[0].why}); see `{command_line('mpifed', look, out)}`; for more rounds give "
+        "--set rounds=..., to run it anew another --out"
     )

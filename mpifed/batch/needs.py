@@ -61,17 +61,17 @@ def needs(job: Path, changes: tuple[str, ...], ranks: int, whole: float) -> Need
     serves = found["placement"][0]["clients"] == 0
     return Needs(
         seconds["run"] * whole,
-        seconds["round"] + seconds["measurement"] + seconds["certificate"],
+        seconds["round"] + seconds["evaluation"] + seconds["certificate"],
         found["memory_bytes"]["largest_rank"],
         hosts + serves,
     )
 
 
-def told(found: Needs, time_s: float, lead_s: int, ranks: int, job: str) -> list[str]:
-    """What a person should know before the job is submitted."""
+def told(found: Needs, time_s: float, lead_s: int, ranks: int, job: str, whose: str = "") -> list[str]:
+    """What a person should know before the job is submitted; `whose` says what the forecast is of, if not the job."""
     lines = [
-        f"forecast  {human_seconds(found.seconds)} of training and measuring, {human_bytes(found.rank_bytes)} on the "
-        "largest rank; rehearsed on this machine"
+        f"forecast  {whose}{human_seconds(found.seconds)} of training and evaluation, {human_bytes(found.rank_bytes)} "
+        "on the largest rank; rehearsed on this machine"
     ]
     usable = time_s - lead_s - _START_S
     times = math.ceil(found.seconds / max(usable, _START_S)) - 1
@@ -89,14 +89,22 @@ def told(found: Needs, time_s: float, lead_s: int, ranks: int, job: str) -> list
     return lines
 
 
-def check_time(time_s: float, lead_s: int) -> None:
-    """UsageError where the signal would come before the run has well begun."""
+def check_time(time_s: float, lead_s: int, given: str | None = None) -> None:
+    """UsageError where the signal would come before the run has well begun; `given`: the time as it was typed."""
     least_s = lead_s + 2 * _START_S
     if time_s < least_s:
         raise UsageError(
-            f"--time {limit_of(time_s)}: the signal to checkpoint comes {lead_s} s before the end, which leaves too "
-            f"little; give --time {limit_of(least_s)} or more"
+            f"--time {given or limit_of(time_s)}{_read_as(given, time_s)}: the signal to checkpoint comes {lead_s} s "
+            f"before the end, which leaves too little; give --time {limit_of(least_s)} or more"
         )
+
+
+def _read_as(given: str | None, time_s: float) -> str:
+    """What a time without hours or days is, which may not be what was meant."""
+    parts = (given or "").count(":")
+    if given is None or parts > 1 or "-" in given:
+        return ""
+    return f" is {time_s:.0f} seconds (minutes:seconds)" if parts else f" is {given} minute(s)"
 
 
 def mib_of(text: str, option: str) -> int:

@@ -21,8 +21,12 @@ _SPEAKS = (
 )
 
 
-def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ) -> str:
+def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ, listed: set[str] | None = None) -> str:
     """pmi2, pmix or cray_shasta: for the library of that name, by default the one that mpi4py finds here.
+
+    Parameters
+    ----------
+    listed : what `plugins` has given, where srun was asked already; nothing where it did not answer
 
     Raises
     ------
@@ -35,8 +39,8 @@ def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ)
     speaks = next((words for kind, words in _SPEAKS if kind.lower() in name.lower()), None)
     if speaks is None:
         raise MpifedError(f"{name}: which word `srun --mpi=` needs is not known; say it: export MPIFED_MPI=...")
-    there = plugins(environment)
-    if there is None:
+    there = plugins(environment) if listed is None else listed
+    if not there:
         return speaks[0]
     found = next((word for word in speaks if word in there), None)
     if found is None:

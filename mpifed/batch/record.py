@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from mpifed.batch.traces import in_a_line
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.run.history import read_json, write_json
 from mpifed.run.schemas import Submissions, checked, shown_value
 
+_RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16
 # what a rank, Slurm or the kernel say when something went wrong
-_SAYS = re.compile(r"mpifed: (?!warning|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.I)
+_SAYS = re.compile(
+    r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.IGNORECASE
+)
 
 
 class Submission(NamedTuple):
@@ -52,7 +57,12 @@ class Record(NamedTuple):
 
 def path_of(out: Path) -> Path:
     """Where the record of a run or sweep lies."""
-    return beside(out, ".submitted.json")
+    return beside(out, _RECORD)
+
+
+def submitted_in(folder: Path) -> list[Path]:
+    """The runs and sweeps in a folder of which there is a record."""
+    return [path.with_name(path.name.removesuffix(_RECORD)) for path in folder.glob(f"?*{_RECORD}")]
 
 
 def beside(out: Path, ending: str) -> Path:
@@ -88,13 +98,17 @@ def write(out: Path, record: Record) -> None:
 
 
 def last_words(log: Path) -> str | None:
-    """The last line of a log that tells of an error, if any."""
+    """What a log tells last of an error, if anything: a line, with the indented ones that follow it."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    telling = [line.strip() for line in lines if _SAYS.search(line)]
-    own = [line for line in telling if line.startswith("mpifed: ")]
-    return (own or telling)[-1] if telling else None
+    telling = [number for number, line in enumerate(lines) if _SAYS.search(line)]
+    own = [number for number in telling if lines[number].startswith("mpifed: ")]
+    if not telling:
+        return None
+    if not own:
+        return lines[telling[-1]].strip()
+    return in_a_line([lines[own[-1]], *takewhile(lambda line: line.startswith("  "), lines[own[-1] + 1 :])])

@@ -33,13 +33,15 @@ _NOT_OURS = {
     "gres": "use --gpus-per-node",
     "clusters": "submit on the cluster itself",
     "wait": "mpifed submit returns at once; see `mpifed status`",
+    "no-requeue": "a job goes on by being queued again; sbatch --no-requeue slurm/train.sbatch JOB RUN forbids that",
 }
 
 # environment variables of sbatch, which stand above the `#SBATCH` lines of a script
 _VARIABLES = {
     "account": "SBATCH_ACCOUNT", "array": "SBATCH_ARRAY_INX", "constraint": "SBATCH_CONSTRAINT",
     "error": "SBATCH_ERROR",
-    "exclusive": "SBATCH_EXCLUSIVE", "gpus-per-node": "SBATCH_GPUS_PER_NODE", "gpus-per-task": "SBATCH_GPUS_PER_TASK",
+    "exclusive": "SBATCH_EXCLUSIVE", "export": "SBATCH_EXPORT",
+    "gpus-per-node": "SBATCH_GPUS_PER_NODE", "gpus-per-task": "SBATCH_GPUS_PER_TASK",
     "job-name": "SBATCH_JOB_NAME", "mem": "SBATCH_MEM_PER_NODE", "mem-per-cpu": "SBATCH_MEM_PER_CPU",
     "mem-per-gpu": "SBATCH_MEM_PER_GPU", "open-mode": "SBATCH_OPEN_MODE", "output": "SBATCH_OUTPUT",
     "partition": "SBATCH_PARTITION", "qos": "SBATCH_QOS", "requeue": "SBATCH_NO_REQUEUE",
@@ -89,7 +91,7 @@ def parsed(words: Sequence[str]) -> Options:
         if value is None and rest and not rest[0].startswith("-"):
             value = _checked(rest.pop(0))
         if name in _OWN:
-            raise UsageError(f"{word}: give it to mpifed submit itself, before --")
+            raise UsageError(f"{word}: give it to mpifed submit itself, as --{name}, before --")
         if name in _NOT_OURS:
             raise UsageError(f"{word}: not with mpifed submit: {_NOT_OURS[name]}")
         found[name] = value

@@ -10,7 +10,7 @@ from mpifed.batch.durations import is_number, limit_of, seconds_of
 from mpifed.batch.needs import Needs
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import has
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import MpifedError, UsageError
 
 _SIGNAL = "B:USR1@"
 _DEFAULT_LEAD_S = 120  # of the scripts
@@ -32,18 +32,18 @@ def sized(asked: Asked, runs: int, whole: float, options: Options) -> tuple[Opti
         need = needs.needs(asked.job, asked.changes, ranks, whole)
     elif asked.time is None:
         raise UsageError("--no-forecast: give --time, which it would be taken from")
-    parts = cluster.partitions() if has("sinfo") else None
+    parts, unchecked = _partitions(asked.dry_run)
     time_s = seconds_of(asked.time) if asked.time else _time(asked, need, parts)
     lead_s = _lead(options, need)
-    needs.check_time(time_s, lead_s)
+    needs.check_time(time_s, lead_s, asked.time)
     if need is not None:
-        notes += needs.told(need, time_s, lead_s, ranks, str(asked.job))
+        notes += needs.told(need, time_s, lead_s, ranks, str(asked.job), "of each point, " * asked.array)
         if runs > 1:
             notes.append(f"note      {runs} points, one after the other in one job; --array: side by side")
     memory, more = _memory(asked, need, options, cpus, parts)
     notes += more
     wanted = cluster.Wanted(asked.nodes, asked.tasks, cpus, asked.gpus, time_s, memory.pop("node", 0))
-    notes += _checked(asked, wanted, parts)
+    notes += _assumed(asked, wanted, unchecked) if parts is None else _checked(asked, wanted, parts)
     sizes: Options = {
         "nodes": str(asked.nodes),
         "ntasks-per-node": str(asked.tasks),
@@ -105,14 +105,32 @@ def _memory(
     return {"node": node, "mem-per-cpu": -(-need.memory_mib() // cpus)}, []
 
 
-def _checked(asked: Asked, wanted: cluster.Wanted, parts: Sequence[cluster.Partition] | None) -> list[str]:
+def _partitions(dry_run: bool) -> tuple[list[cluster.Partition] | None, str]:
+    """The cluster's partitions; of a dry run where it does not tell, None and why."""
+    if not has("sinfo"):
+        return None, "there is no sinfo here"
+    try:
+        return cluster.partitions(), ""
+    except MpifedError as error:
+        if not dry_run:
+            raise
+        return None, str(error)
+
+
+def _assumed(asked: Asked, wanted: cluster.Wanted, why: str) -> list[str]:
+    """What the job counts on, where nobody can say whether the cluster has it."""
+    where = f"partition {asked.partition}" if asked.partition else "the default partition"
+    memory = f", {wanted.memory_mib} MiB" if wanted.memory_mib else ""
+    gpus = f", {wanted.gpus} GPUs" if wanted.gpus else ""
+    return [
+        f"warning   cluster not checked: {why}",
+        f"assumed, not checked: {where} takes jobs, allows {limit_of(wanted.time_s)}, and has {wanted.nodes} node(s) "
+        f"with {wanted.tasks * wanted.cpus} CPUs{memory}{gpus} each",
+    ]
+
+
+def _checked(asked: Asked, wanted: cluster.Wanted, parts: Sequence[cluster.Partition]) -> list[str]:
     """The cluster's verdict."""
-    if parts is None:
-        wanting = f"{wanted.nodes} nodes with {wanted.tasks * wanted.cpus} CPUs, {wanted.memory_mib} MiB and "
-        return [
-            f"not checked, there is no sinfo here: partition {asked.partition or '(default)'} up, {wanting}"
-            f"{wanted.gpus} GPUs each, {limit_of(wanted.time_s)} allowed"
-        ]
     verdict = cluster.judge(parts, asked.partition, wanted)
     if verdict.errors:
         raise UsageError("\n".join(verdict.errors))

@@ -11,7 +11,9 @@ from mpifed.batch.queue import Entry, Known, ask
 from mpifed.batch.record import Record, Submission
 from mpifed.batch.traces import Traces, traces
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
-from mpifed.run.best import is_sweep, point_settings
+from mpifed.core.text import leads_to
+from mpifed.run.best import JOB, is_sweep, point_settings
+from mpifed.run.results import FAILURE
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 
@@ -55,11 +57,27 @@ def look(folder: Path) -> Look:
     if sweep:
         names: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in found.points] if found else []
         points = point_settings(folder) if is_sweep(folder) else names
-    elif folder.is_dir() or found is not None:
+    elif found is not None or _is_run(folder):
         points = [(folder.name, {})]
+    elif folder.is_dir():
+        raise DataError(f"{folder}: neither a run nor a sweep, and none in it; give a folder that is or holds some")
     else:
-        raise DataError(f"{folder}: no such folder, and nothing was submitted for it; give that of a run or sweep")
+        raise DataError(
+            f"{folder}: no such folder{leads_to(folder)}, and nothing was submitted for it; give that of a run or sweep"
+        )
     return look_at(folder, points, sweep, found)
+
+
+def inside(folder: Path) -> list[Path]:
+    """The runs and sweeps in a folder that is none itself, those that were only submitted included."""
+    if not folder.is_dir() or is_sweep(folder) or _is_run(folder) or record.path_of(folder).exists():
+        return []
+    there = {path for path in folder.iterdir() if path.is_dir() and (is_sweep(path) or _is_run(path))}
+    return sorted(there | set(record.submitted_in(folder)))
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (JOB, "run.json", FAILURE))
 
 
 def look_at(folder: Path, points: Sequence[tuple[str, dict[str, Any]]], sweep: bool, found: Record | None) -> Look:

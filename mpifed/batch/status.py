@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,21 +9,21 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from mpifed.batch.states import STATES, Look, State, fails_again, look
+from mpifed.batch.states import STATES, Look, State, fails_again, inside, look
 from mpifed.batch.traces import Traces, iso
-from mpifed.core.errors import DataError
-from mpifed.core.text import shown
-from mpifed.run.best import toml_text
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.text import command_line, shown
+from mpifed.run.best import JOB, toml_text
 from mpifed.run.units import human_seconds
 
-_WIDEST = 160  # characters of what is said about a point; --json has all
+_WIDEST, _LONGEST = 160, 2000  # characters of what is said about a point, and about a run; --json has all
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")
 
 
 def looks(folders: Iterable[Path]) -> tuple[list[Look], list[str]]:
-    """How each run or sweep stands, and what is wrong with the folders that are none or cannot be read."""
+    """How each run or sweep stands, also those inside a folder that is none, and what is wrong with the others."""
     found, wrong = [], []
-    for folder in folders:
+    for folder in [run for given in folders for run in inside(given) or [given]]:
         try:
             found.append(look(folder))
         except DataError as error:
@@ -84,7 +83,7 @@ def _lines(found: Look) -> Iterator[str]:
             "" if trace.round is None else f"{trace.round}{f'/{trace.rounds}' if trace.rounds else ''}",
             "" if trace.objective is None else f"{trace.objective:.6g}{_of_when(trace)}",
             "" if trace.changed is None else f"{human_seconds(max(0.0, time.time() - trace.changed))} ago",
-            shorten(shown(one.why, len(one.why)), _WIDEST, placeholder=" ..."),
+            shorten(shown(one.why, len(one.why)), _WIDEST if found.sweep else _LONGEST, placeholder=" ..."),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -106,14 +105,17 @@ def next_command(found: Look) -> str:
     busy = found.of("queued", "running")
     if busy:
         jobs = dict.fromkeys(str(one.job).partition("_")[0] for one in busy if one.job)
-        return f"squeue --jobs={','.join(jobs)}" if jobs else f"mpifed status {found.folder}"
-    return f"mpifed {'compare' if found.sweep else 'show'} {found.folder}"
+        return f"squeue --jobs={','.join(jobs)}" if jobs else command_line("mpifed", "status", found.folder)
+    return command_line("mpifed", "compare" if found.sweep else "show", found.folder)
 
 
 def _going_on(found: Look, left: list[State]) -> str:
     """How the rest is run: as it was submitted, or by hand."""
+    first = ""
+    if all(one.exit == UsageError.exit_code for one in left):
+        first = f"correct {found.record.job if found.record else 'the job'}, then "
     if found.record is not None and found.record.submissions:
-        return shlex.join(["mpifed", *found.record.submissions[-1].command])
-    job = "JOB.toml" if found.sweep else str(found.folder / "job.toml")
-    resume = " --resume" if any(one.traces.begun for one in found.points) else ""
-    return f"mpirun -n P mpifed run {job} --out {found.folder}{resume}"
+        return first + command_line("mpifed", *found.record.submissions[-1].command)
+    job = found.folder / JOB
+    words = ["mpirun", "-n", "P", "mpifed", "run", job if job.exists() else "JOB.toml", "--out", found.folder]
+    return first + command_line(*words, *["--resume"] * any(one.traces.begun for one in found.points))

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.batch import record, script
+from mpifed.batch import cluster, record, script
 from mpifed.batch.asked import Asked
 from mpifed.batch.left import chosen, stand
 from mpifed.batch.record import Record, Submission, beside
@@ -19,6 +19,7 @@ from mpifed.batch.script import Options
 from mpifed.batch.sizes import sized
 from mpifed.batch.slurm import call, has
 from mpifed.core.errors import UsageError
+from mpifed.core.text import command_line
 from mpifed.run.config import read_table
 from mpifed.run.sweep import Point, points
 
@@ -87,6 +88,12 @@ def prepared(asked: Asked) -> Plan:
     left = chosen(found, stands, asked.array, sweep)
     to_do = [1 - min(1.0, (stands.points[k].traces.checkpoint or 0) / found[k].job.rounds) for k in left]
     options = script.parsed(asked.options)
+    _check_export(options.get("export", os.environ.get("SBATCH_EXPORT")))
+    if asked.array and (most := cluster.most_points()) is not None and left[-1] >= most:
+        raise UsageError(
+            f"--array: {len(found)} points, and this cluster takes at most {most} (MaxArraySize of `scontrol show "
+            "config`); leave --array out, and one job runs them one after the other, or split [sweep] over several jobs"
+        )
     options, notes = sized(asked, 1 if asked.array else len(left), max(to_do) if asked.array else sum(to_do), options)
     notes += [
         f"warning   {state.name}: {state.why}; end it first if it still runs, since two runs would spoil its results"
@@ -101,6 +108,15 @@ def prepared(asked: Asked) -> Plan:
     text = script.filled(script.read_script(kind), options, arguments, before)
     numbers = left if asked.array else None
     return Plan(text, out, options["output"] or "", numbers, notes + more, [one.name for one in found] if sweep else [])
+
+
+def _check_export(value: str | None) -> None:
+    """UsageError where the job would not have the environment in which mpifed was found."""
+    if value is not None and "ALL" not in value.upper().split(","):
+        raise UsageError(
+            f"--export={value} (or SBATCH_EXPORT): the job needs the environment that you submit from, with its "
+            "modules and its virtual environment; leave it out, or give --export=ALL,NAME=VALUE"
+        )
 
 
 def _named(asked: Asked, options: Options, out: Path, found: Sequence[Point], left: list[int]) -> Options:
@@ -151,8 +167,8 @@ def followed(asked: Asked, plan: Plan, id: str) -> Iterator[str]:
     log = new.log_of(plan.numbers[0] if plan.numbers else None)
     for command, what in (
         (f"squeue --jobs={id}", "where it is in the queue"),
-        (f"tail -F {log}", "what it says" + (", of its first point" if plan.numbers else "")),
-        (f"mpifed status {plan.out}", "how far it is, and what went wrong"),
+        (command_line("tail", "-F", log), "what it says" + (", of its first point" if plan.numbers else "")),
+        (command_line("mpifed", "status", plan.out), "how far it is, and what went wrong"),
         (f"scancel --signal=USR1 --batch {id}", "checkpoint now, and queue it again"),
         (f"scancel {id}", "end it; the same mpifed submit goes on from its last checkpoint"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +102,13 @@ def _failure(run_dir: Path) -> str | None:
     lines = (_text(run_dir / FAILURE) or "").strip().splitlines()
     if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows
         return f"{lines[0]}: {lines[-1]}"
-    return lines[0] if lines else None
+    return in_a_line(lines) if lines else None
+
+
+def in_a_line(lines: Sequence[str]) -> str:
+    """A message of several lines, of which the first says how many follow."""
+    first, *more = (line.strip() for line in lines)
+    return f"{first}: {'; '.join(more)}" if more else first
 
 
 def _text(path: Path) -> str | None:

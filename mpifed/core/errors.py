@@ -26,7 +26,7 @@ class UnexpectedError(MpifedError):
 
 
 class UsageError(MpifedError):
-    """The command line or the job asks for something that cannot be."""
+    """The job or the command line is invalid."""
 
     exit_code = 2
 
@@ -92,8 +92,8 @@ ENDS = (
         "error; also when too many clients leave, `attempts` times, or a message was altered: then nothing was opened",
     ),
     End(
-        UsageError.exit_code, "usage: the job or command line cannot be",
-        "usage: the command line, a job that cannot be, a folder in use, a run that `--resume` does not fit",
+        UsageError.exit_code, "invalid job or command line",
+        "invalid job or command line; also a folder in use, and a run that `--resume` does not fit",
     ),
     End(
         DataError.exit_code, "data: a file is missing or damaged",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
+from pathlib import Path
 
 _NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a run's folder begin with its own
 _SHOWN = 200
+
+
+def counted(count: int, what: str) -> str:
+    """'1 round', '3 rounds'."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def wrong_line(text: str) -> str | None:
@@ -36,3 +43,13 @@ def shown(text: str, most: int = _SHOWN) -> str:
 def shown_lines(text: object) -> str:
     """A text in as many lines as it has, without what a terminal would obey: it may name files of strangers."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in str(text))
+
+
+def command_line(*words: object) -> str:
+    """A command as a shell reads it, for a person to copy: words with spaces stand in quotes."""
+    return shlex.join(map(str, words))
+
+
+def leads_to(path: Path) -> str:
+    """Where a relative path leads, in brackets: it depends on the folder in which a command is started."""
+    return "" if path.is_absolute() else f" ({path.absolute()}, relative to {Path.cwd()})"

@@ -71,7 +71,7 @@ def machine_here(ranks_per_node: int, latency_s: float | None, bytes_per_s: floa
 
 
 def tell(machine: Machine, ranks: int, nbytes: int) -> Parts:
-    """To hand a question to every rank."""
+    """To send a broadcast to every rank."""
     if ranks == 1:
         return Parts(0.0, 0.0)
     near, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)

@@ -1,4 +1,4 @@
-"""`mpifed check JOB.toml`: who will hear what, and how many bytes, how much memory and time a run will take.
+"""`mpifed check JOB.toml`: who will receive what, and the bytes, memory and time that a run will take.
 
 All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory are
 those of a rehearsal: the rank with the most to do plays a round in this process, on random rows in the shapes of its
@@ -41,6 +41,7 @@ from mpifed.run.config import Job, read_table
 from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import data_warnings, with_noise
+from mpifed.run.job_file import check_data
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
 from mpifed.run.own_modules import own_modules
@@ -65,6 +66,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     imports = own_modules(table)
     found = points(table, str(job_path))
     job, process_bytes = found[0].job, peak_rss_bytes()
+    check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))
@@ -137,8 +139,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "simulated": _simulated(stage, a_round, keys),
         "seconds": {
             "round": a_round.seconds,
-            "measurement": measuring.seconds,
-            "measurements": measurements,
+            "evaluation": measuring.seconds,
+            "evaluations": measurements,
             "certificate": max(certifying.seconds - measuring.seconds, 0.0),
             "certificates": certificates,
             "elapsed": training_s,
@@ -238,16 +240,16 @@ class _Asked(NamedTuple):
     certifying: Cost
 
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
-        """One exchange: what is asked, what is answered, who hears; where it is counted, what it costs."""
+        """One exchange: what is broadcast, what is uploaded, who receives the sum, how it is summed, what it costs."""
         question = (self.a_round.questions | self.certifying.questions)[exchange.name]
         adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **self.job.sum_settings())
         cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
         return {
             "name": exchange.name,
-            "hears": _hears(exchange),
+            "receives": _receiver(exchange),
             "security": self.job.channel if exchange.private else "plain",
             "arithmetic": _numbers(self.job, exchange),
-            "question": [
+            "broadcast": [
                 {
                     "field": name,
                     "shape": list(np.shape(leaf)),
@@ -257,7 +259,7 @@ class _Asked(NamedTuple):
                 }
                 for name, leaf in leaves(question)
             ],
-            "answer": [
+            "upload": [
                 {
                     "field": place.name.removeprefix(exchange.name + "."),
                     "shape": list(place.field.shape),
@@ -268,8 +270,8 @@ class _Asked(NamedTuple):
                 }
                 for place in adder.places
             ],
-            "question_bytes": nbytes(question),
-            "answer_bytes": adder.nbytes,
+            "broadcast_bytes": nbytes(question),
+            "upload_bytes": adder.nbytes,
             "learns": learns(exchange, adder.places, self.view),
             **cost,
         }
@@ -281,7 +283,7 @@ def _numbers(job: Job, exchange: Exchange) -> str:
     return "exact" if by_blocks else job.aggregation.arithmetic
 
 
-def _hears(exchange: Exchange) -> str:
+def _receiver(exchange: Exchange) -> str:
     if not isinstance(exchange, ToClients):
         return "server"
     return "clients" if exchange.hearer is None else f"client {exchange.hearer}"

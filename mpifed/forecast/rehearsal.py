@@ -5,6 +5,7 @@ It tells what a round and a measurement cost before any shard is opened. Message
 
 from __future__ import annotations
 
+import sys
 import time
 import tracemalloc
 from collections import defaultdict
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.accounts import Account
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.line import Line
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
@@ -27,6 +28,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.core.state_check import Specs, check_renewed, check_started
 from mpifed.forecast.cost import Cost
 from mpifed.forecast.extrapolated import Part, line, narrowed, shortened
 from mpifed.forecast.scenery import Stage
@@ -44,8 +46,8 @@ _TOGETHER = 1000  # clients of a block
 SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenfold
 
 
-class _Rehearsal(Federation):
-    """A federation of one rank, which keeps the questions, and tells what its clients would be if all were here."""
+class _Rehearsal(Aggregator):
+    """An aggregator of a single rank that keeps the broadcasts and reports the sizes its clients would have."""
 
     def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
         data = stage.data
@@ -55,6 +57,7 @@ class _Rehearsal(Federation):
             summed={one.name: most_summed(stage.job, stage.algorithm, one) for one in all_exchanges(stage.algorithm)},
         )  # fmt: skip
         self.questions: dict[str, Record] = {}
+        self.specs: Specs | None = None  # of the server's state, until a round has shown that it keeps them
         self._before: dict[str, dict[str, float]] = {}  # what does not count, by exchange
         self._crypto_s: dict[str, list[float]] = defaultdict(list)  # of all ranks, by exchange, each time
         self._hosts, self._lapped_s, self._answered_s, self.opening_s = stage.hosts, 0.0, 0.0, 0.0
@@ -73,7 +76,7 @@ class _Rehearsal(Federation):
         return self._understudy.owed_s if self._understudy else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question."""
+        """The broadcast."""
         self.questions[exchange.name] = question
         return super().tell(exchange, question)
 
@@ -87,7 +90,7 @@ class _Rehearsal(Federation):
         return found
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        """The answers; and how long it takes to seal those of all clients present."""
+        """The uploads; and how long it takes to seal those of all clients present."""
         self._lap(line)
         found = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
@@ -95,7 +98,7 @@ class _Rehearsal(Federation):
         return found
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        """The bytes; when all have answered, and before the sum is opened."""
+        """The bytes; when all have uploaded, and before the sum is opened."""
         super()._count(exchange, line, question, now)
         self._answered_s = time.perf_counter() + self.owed_s
 
@@ -169,34 +172,38 @@ def _rehearse(
     """What `act` in `now` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
-        federation, everybody = _Rehearsal(stage, blocks), _everybody(stage)
+        aggregator, everybody = _Rehearsal(stage, blocks), _everybody(stage)
         server = stage.algorithm.start_server(everybody)
         clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
+        count = len(blocks[0].clients) if blocks else 0
+        aggregator.specs = check_started(stage.job.algorithm["name"], server, clients[0] if blocks else None, count)
         with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
-            server, clients = play(stage.algorithm.setup, server, clients, everybody, federation)
-        times = [_seconds_of(lambda: act(server, clients, federation), federation)]
+            server, clients = play(stage.algorithm.setup, server, clients, everybody, aggregator)
+        loaded = len(sys.modules)
+        times = [_seconds_of(lambda: act(server, clients, aggregator), aggregator)]
+        imported = len(sys.modules) > loaded  # libraries that are first needed here: no later time takes as long
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
+    if imported or sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first is slow, and tracing slows it further
-        federation.count_anew()
-    while sum(map(sum, times)) < budget_s:
-        times.append(_seconds_of(lambda: act(server, clients, federation), federation))
+        aggregator.count_anew()
+    while not times or sum(map(sum, times)) < budget_s:
+        times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
-    partners = federation.partners(int(now.present.sum()))
+    partners = aggregator.partners(int(now.present.sum()))
     return Cost(
-        hosting, opening, memory, federation.costs(), federation.accounts_of_one(), federation.questions, partners
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.questions, partners
     )
 
 
-def _seconds_of(act: Callable[[], object], federation: _Rehearsal) -> tuple[float, float]:
+def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
     """What takes longer where there are more clients, and the opening of sums."""
-    start, opened_s = time.perf_counter() + federation.owed_s, federation.opening_s
+    start, opened_s = time.perf_counter() + aggregator.owed_s, aggregator.opening_s
     with np.errstate(all="ignore"):  # a mean over clients who are all on other ranks
         act()
-    opening = federation.opening_s - opened_s
-    return time.perf_counter() + federation.owed_s - start - opening, opening
+    opening = aggregator.opening_s - opened_s
+    return time.perf_counter() + aggregator.owed_s - start - opening, opening
 
 
 def _everybody(stage: Stage) -> Round:
@@ -238,13 +245,16 @@ def _some_blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: fl
 def _blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
     """What a round costs on a rank with these blocks; of large ones, from some of their clients."""
 
+    def played(server: Record, clients: States, aggregator: _Rehearsal) -> None:
+        after, renewed = play(stage.algorithm.exchanges, server, clients, now, aggregator)
+        if aggregator.specs is not None:
+            some = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
+            check_renewed(stage.job.algorithm["name"], after, aggregator.specs, *some)
+            aggregator.specs = None
+
     def of(most: int) -> Cost:
         blocks = [stage.block(place[:most]) for place in places]
-        return _rehearse(
-            stage, blocks, now,
-            lambda server, clients, federation: play(stage.algorithm.exchanges, server, clients, now, federation),
-            budget_s,
-        )  # fmt: skip
+        return _rehearse(stage, blocks, now, played, budget_s)
 
     largest = max(map(len, places), default=0)
     if largest <= _TOGETHER:
@@ -265,8 +275,8 @@ def _measuring(stage: Stage, rows: int, certify: bool) -> Cost:
     measures = measures_of(stage.job, stage.algorithm)
     cost = _rehearse(
         stage, [block], _everybody(stage),
-        lambda server, clients, federation: measure(
-            measures, stage.algorithm, server, [block], clients, _everybody(stage), federation, test, certify,
+        lambda server, clients, aggregator: measure(
+            measures, stage.algorithm, server, [block], clients, _everybody(stage), aggregator, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)

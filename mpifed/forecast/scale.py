@@ -36,11 +36,11 @@ _TRIES = 3  # of a rehearsal: other processes only ever make it slower
 _BUDGET_S = 0.2  # of each: the first rounds are slower than all that follow
 _ENOUGH = 0.5  # efficiency from which on more ranks do not pay
 WHY = {
-    "imbalance": "some rank has more to do than the mean one: the number of clients present by ranks, or their sizes",
-    "idle ranks": "there are more ranks than blocks of clients present",
+    "imbalance": "some rank has more to do than the mean one: more participating clients, or larger ones",
+    "idle ranks": "there are more ranks than blocks of participating clients",
     "server": "the server's own step, which no rank shares",
     "overhead": "what every rank does in every exchange, whatever it hosts",
-    "question": "the question's way to all ranks",
+    "broadcast": "sending the broadcast to all ranks",
     "latency": "the number of steps of a sum over the ranks",
     "bandwidth": "the length of the sum",
 }
@@ -52,7 +52,7 @@ class Work(NamedTuple):
     overhead: float
     each: float  # for a load of 1: that of a mean client
     server: float  # asking, absorbing, and opening sums
-    messages: tuple[tuple[Exchange, int], ...]  # exchanges, and the bytes of their questions
+    messages: tuple[tuple[Exchange, int], ...]  # exchanges, and the bytes of their broadcasts
 
 
 def scale(
@@ -150,11 +150,11 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
     found = _typical(stage, 1 if weak else ranks)
     most, mean = float(found.loads.max()), float(found.loads.mean())
     hosts, clients = (ranks, ranks * data.clients) if weak else (found.hosts, data.clients)
-    question, sums = Parts(0.0, 0.0), Parts(0.0, 0.0)
+    broadcast, sums = Parts(0.0, 0.0), Parts(0.0, 0.0)
     for exchange, told in work.messages:
         most_answers = most_summed(job, stage.algorithm, exchange) * clients // data.clients
         adder = make_sum(exchange, most_answers, **job.sum_settings())
-        question = _plus(question, tell(machine, ranks, told))
+        broadcast = _plus(broadcast, tell(machine, ranks, told))
         sums = _plus(sums, add_up(machine, ranks, adder.message.nbytes, isinstance(exchange, ToClients)))
     arithmetic = work.overhead + work.each * most
     idle = work.each * most * (1 - hosts / ranks) if hosts < ranks else 0.0
@@ -163,7 +163,7 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
         "idle ranks": idle,
         "server": work.server * (1 - 1 / ranks) if not weak else 0.0,
         "overhead": work.overhead * (1 - 1 / ranks) if not weak else 0.0,
-        "question": question.together,
+        "broadcast": broadcast.together,
         "latency": sums.latency,
         "bandwidth": sums.bandwidth,
     }
@@ -174,10 +174,10 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
         "ranks_with_clients": hosts,
         "imbalance": most / mean if mean else 1.0,
         "arithmetic_s": arithmetic,
-        "question_s": question.together,
+        "broadcast_s": broadcast.together,
         "sum_s": sums.together,
         "server_s": work.server,
-        "round_s": arithmetic + question.together + sums.together + work.server,
+        "round_s": arithmetic + broadcast.together + sums.together + work.server,
         "lost_s": lost,
     }
 

@@ -17,7 +17,7 @@ from mpifed.run.config import Job
 from mpifed.shards import store
 
 _VALUES = 2**20  # random values that all made-up shards share
-_SHRINK = 2.0**-12  # of random values, so that no answer leaves its bound
+_SHRINK = 2.0**-12  # of random values, so that no upload leaves its bound
 
 
 class Stage(NamedTuple):

@@ -28,7 +28,7 @@ class View(NamedTuple):
     at_server: int  # clients that rank 0 hosts
     partners: int  # with how many others each client shares masks
     withstands: int  # how many it takes to withstand a third of the clients
-    leave: int = 0  # how many may leave before they have answered
+    leave: int = 0  # how many may leave before they have uploaded
 
     @property
     def clients(self) -> int:
@@ -42,9 +42,9 @@ class View(NamedTuple):
 
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
-    """What the server and the clients learn of the answers to an exchange."""
+    """What the server and the clients learn of the uploads to an exchange."""
     whole, plain = _sum(places, view), view.protection.channel == "plain" or not exchange.private
-    read = "every answer, in the clear" if view.protection.channel != "plain" else "every answer"
+    read = "every upload, in the clear" if view.protection.channel != "plain" else "every upload"
     if isinstance(exchange, ToClients):
         who = "clients" if exchange.hearer is None else f"client {exchange.hearer} alone"
         who = "clients who return" if exchange.returning else who
@@ -66,20 +66,20 @@ def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str,
 
 
 def _with_last(whole: str) -> str:
-    """What the server or clients hear where absent clients go on counting."""
+    """What the server or clients receive where absent clients go on counting."""
     if whole.startswith("single"):
-        return f"changes of {whole}, and their sum with the last answers of who is absent"
-    return f"{whole}, and of the last ones of who is absent"
+        return f"changes of {whole}, and their sum with the last uploads of absent clients"
+    return f"{whole}, and of the last ones of absent clients"
 
 
 def _of_rows(places: Sequence[Place], view: View, stale: bool) -> str:
-    """What clients hear of sums by rows."""
+    """What clients receive of sums by rows."""
     holders = [_holders(view.cells.rows, place) for place in places]
     least, most = min(low for low, _ in holders), max(high for _, high in holders)
     if most <= 1:
-        return "what they told of their own rows, and nothing of others"
+        return "what they sent of their own rows, and nothing of others"
     count = f"{least}" if least == most else f"{least} to {most}"
-    last = ", the last answers of who is absent among them" if stale else ""
+    last = ", including the last uploads of absent clients" if stale else ""
     two = "; with two, each learns the other's part" if least <= 2 else ""
     return f"of each of their rows the sum over its holders ({count}){last}{two}"
 
@@ -101,7 +101,7 @@ def _sum(places: Sequence[Place], view: View) -> str:
     if set(counts.values()) == {1}:
         return f"single clients' own {single}"
     fewer = f"{view.clients - view.leave} to " if view.leave else ""
-    whole = f"the sum of {fewer}{view.clients} answers" + (f" ({some})" if some else "")
+    whole = f"the sum of {fewer}{view.clients} uploads" + (f" ({some})" if some else "")
     return whole + (f", and single clients' own {single}" if single else "")
 
 
@@ -119,13 +119,13 @@ def told(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
     """What holds for all exchanges."""
     parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
-    lines = ["every client present learns the question" + ", of `own columns` its own part" * parts]
+    lines = ["every participating client learns the broadcast" + ", of `own columns` its own part" * parts]
     if view.protection.channel == "plain":
         return lines + list(_plain(algorithm, view, measured))
     lines += ["who takes part, how much is sent, and when, is hidden from nobody"]
     lines += _masked(view) if view.protection.channel == "masked" else _encrypted(view)
     lines += _in_clear(algorithm, measured) + _of_shared(algorithm, view) + _kept(algorithm, view)
-    lines += [f"no sum of fewer than {view.protection.min_clients} answers is opened" + _allowed(view.protection)]
+    lines += [f"no sum of fewer than {view.protection.min_clients} uploads is opened" + _allowed(view.protection)]
     lines += ["assumed: all follow the protocol (honest but curious); the server passes on public keys unchanged"]
     return lines + list(_ranks(algorithm, view))
 
@@ -134,12 +134,12 @@ def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
     fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
     if any(field.in_parts for field in fields):
         yield "a value marked with a client, or of columns or rows that one client holds, is that client's own"
-    yield "plain hides nothing: in a deployment the server would see every client's own answer"
-    yield "here each rank's process sees the data and answers of the clients it hosts"
+    yield "plain hides nothing: in a deployment the server would see every client's own upload"
+    yield "here each rank's process sees the data and uploads of the clients it hosts"
     if view.ranks > 1:
-        yield "rank 0 sees every rank's partial sum, which is an answer where one client is present"
+        yield "rank 0 sees every rank's partial sum, which is an upload where one client participates"
     if measured:
-        yield "measuring reveals to rank 0 every rank's sum of losses, over all rows it hosts"
+        yield "evaluation reveals to rank 0 every rank's sum of losses, over all rows it hosts"
 
 
 def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
@@ -165,24 +165,24 @@ def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
     told = any(exchange.told_by_columns for exchange in algorithm.exchanges)
     if told and any(field.columns is not None for field in fields) and (columns == 2).any():
         lines.append(
-            "columns have two holders: each sees in the next question how the sum over both has changed, so the "
+            "columns have two holders: each sees in the next broadcast how the sum over both has changed, so the "
             "other's part of it"
         )
     return lines
 
 
 def _kept(algorithm: Algorithm, view: View) -> list[str]:
-    """How last answers stay with the server."""
+    """How last uploads stay with the server."""
     stale = [one for one in algorithm.exchanges if one.stale and one.private]
     if not stale:
         return []
-    heard = "of a sum that is heard twice, who hears it learns the change: that of one client, if one alone took part"
+    twice = "who receives a sum twice learns the change: that of one client, if it alone participated in between"
     if view.protection.channel == "encrypted":
         kept = "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
-        return [kept, heard]
+        return [kept, twice]
     sealed = any(isinstance(one, ToClients) for one in stale)
-    how = ", where clients hear them sealed under the clients' common key" if sealed else ""
-    return [f"clients send how their answers have changed, and the server keeps the sums{how}", heard]
+    how = ", where clients receive them sealed under the clients' common key" if sealed else ""
+    return [f"clients send how their uploads have changed, and the server keeps the sums{how}", twice]
 
 
 def _allowed(protection: Protection) -> str:
@@ -198,15 +198,15 @@ def _masked(view: View) -> Iterator[str]:
     if leave:
         yield (
             f"for up to {leave} clients who may leave, the server and {k - leave} of a client's {k} partners together "
-            "could open its answer; fewer could not"
+            "could open its upload; fewer could not"
         )
     elif everybody:
-        yield "the server and any clients together learn the sum of all others' answers, and no more"
+        yield "the server and any clients together learn the sum of all others' uploads, and no more"
     else:
-        yield f"the server and all {k} partners of a client could open its answer"
+        yield f"the server and all {k} partners of a client could open its upload"
     if not everybody and k >= view.withstands:
         yield (
-            "a third of all clients, chosen beforehand, help it to the sum of the others' answers and no more, but for "
+            "a third of all clients, chosen beforehand, help it to the sum of the others' uploads and no more, but for "
             "a chance of 2^-40"
         )
     elif not everybody:
@@ -219,10 +219,10 @@ def _encrypted(view: View) -> Iterator[str]:
     scheme = view.protection.scheme
     if view.one_key:
         yield f"encrypted ({scheme}): all clients share the secret key, which the server lacks"
-        yield "the server and any one client together could open every answer"
+        yield "the server and any one client together could open every upload"
     else:
         yield f"encrypted ({scheme}): each client has its own share of the key, and it takes all of them to open a sum"
-        yield "the server and any clients together learn the sum of all others' answers, and no more"
+        yield "the server and any clients together learn the sum of all others' uploads, and no more"
 
 
 def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
@@ -230,14 +230,14 @@ def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
     if view.ranks == 1:
         yield "one rank: its process holds all data and keys; it shows costs and bits, and hides nothing"
         return
-    yield "here each rank's process sees the data, answers and keys of the clients it hosts"
+    yield "here each rank's process sees the data, uploads and keys of the clients it hosts"
     if not view.at_server:
         yield "rank 0 is the server alone: no key of a client is in its process"
         return
     clients = f"rank 0 is shared: its process holds the keys of {view.at_server} client{'s' * (view.at_server > 1)}"
     if view.one_key:
-        yield f"{clients}, and so could open every answer; [server] dedicated = true keeps them apart"
+        yield f"{clients}, and so could open every upload; [server] dedicated = true keeps them apart"
     elif any(isinstance(exchange, ToClients) for exchange in algorithm.exchanges):
-        yield f"{clients}, and so could open what only clients should hear; [server] dedicated = true keeps them apart"
+        yield f"{clients}, and so could open what is for clients only; [server] dedicated = true keeps them apart"
     else:
         yield f"{clients}, who count as colluding with the server; [server] dedicated = true keeps them apart"

@@ -31,23 +31,26 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"A sweep of {found['points']} points; this is the first.\n"
     present = f"{found['clients_per_round']} of {found['clients']} clients"
     yield f"{found['job']}: {present} in each of {found['rounds']} rounds"
-    for title, part in (("Once, before round 0", "setup"), ("Every round", "exchanges"), ("When measured", "measures")):
+    titles = {"setup": "Once, before round 0", "exchanges": "Every round", "measures": "When evaluated"}
+    for part, title in titles.items():
         for exchange in found[part]:
-            who = "the clients present hear" if exchange["hears"] == "clients" else f"{exchange['hears']} hears"
-            who = f"the {who}" if who == "server hears" else who
+            receiver = exchange["receives"]  # server, clients, or one client by number
+            who = {"server": "the server receives", "clients": "the participating clients receive"}.get(
+                receiver, f"{receiver} receives"
+            )
             times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
             yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]}, {exchange["arithmetic"]})'
-            for what in ("question", "answer"):
+            for what in ("broadcast", "upload"):
                 yield from (_field_line(what, field) for field in exchange[what])
     yield ""
     yield from _text("Sent", f"{_both(found, '_per_round')} a round")
-    yield from _text("", f"{_both(found, '')} in the whole run; measuring is not counted")
+    yield from _text("", f"{_both(found, '')} in the whole run; evaluation is not counted")
     yield from cost_lines(_costs(found), " " * _INDENT, "each time")
     if found["simulated"] is not None:
         yield from _text("Simulated", f"{human_seconds(simulated_s(found['simulated'], found['rounds']))} in all")
         yield from simulated_lines(found["simulated"], 1, " " * _INDENT)
     if found["dropout_rate"]:
-        again = f"{found['void_chance']:.2%} of rounds are void, and played again"
+        again = f"{found['void_chance']:.2%} of rounds are void, and run again"
         yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")
     learnt = [*found["who_learns"]]
     if found["security"] != "plain":
@@ -87,8 +90,8 @@ def _memory(memory: dict[str, float]) -> str:
 
 def _time(seconds: dict[str, float]) -> str:
     text = f"{human_seconds(seconds['elapsed'])} for the rounds, {human_seconds(seconds['round'])} each"
-    if seconds["measurements"]:
-        text += f"; {seconds['measurements']} measurements of {human_seconds(seconds['measurement'])}"
+    if seconds["evaluations"]:
+        text += f"; {seconds['evaluations']} evaluations of {human_seconds(seconds['evaluation'])}"
     if seconds["certificates"]:
         many = "s" * (seconds["certificates"] > 1)
         text += f", {seconds['certificates']} certificate{many} of {human_seconds(seconds['certificate'])}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpifed.comm.transport import JOINED
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
+from mpifed.core.text import command_line
 from mpifed.run.config import Job
 
 LIMIT_REACHED = 1  # an order: the run ends here, and well
@@ -30,7 +33,9 @@ def error_of(
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
-        return Interrupted(f"interrupted after round {done}; go on with --resume --out {out}", agreed=True)
+        # a batch script, which sets this variable, queues its job again and says so
+        how = "" if JOINED in os.environ else f"; go on with {command_line('--resume', '--out', out)}"
+        return Interrupted(f"interrupted after round {done}, whose checkpoint is written{how}", agreed=True)
     if end == BUDGET_SPENT:
         return BudgetSpent(
             f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "

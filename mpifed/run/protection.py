@@ -34,13 +34,13 @@ def what_is_protected(privacy: Privacy) -> str:
 def from_whom(privacy: Privacy, how: Protection) -> str:
     """Who can see what, and still not tell, in the channel that the job has chosen."""
     if privacy.trust == "local":
-        return "the server and everybody else: each client adds its own noise before it answers"
+        return "the server and everybody else: each client adds its own noise before it uploads"
     if privacy.trust == "central":
-        sees = "it sees the clients' answers" if how.channel == "plain" else f"of the clients' answers it {_SUM}"
+        sees = "it sees the clients' uploads" if how.channel == "plain" else f"of the clients' uploads it {_SUM}"
         return f"whoever sees the models. The server is trusted: {sees}, and adds the noise"
     if how.channel == "plain":
         return (
-            "whoever sees nothing but the sum. The plain channel shows the server each client's answer, with its part "
+            "whoever sees nothing but the sum. The plain channel shows the server each client's upload, with its part "
             "of the noise alone: in a plain deployment the server is NOT covered"
         )
     without = "the key that all clients hold, or its" if one_key(how) else "its"
@@ -55,7 +55,7 @@ def collusion(job: Job, spending: Spending) -> dict[str, Any]:
     """What distributed noise is worth against a server to whom a third of a round's clients tell their shares.
 
     Of n clients, the fewest who stay in a round, n - c shares are left. In the plain channel the server sees every
-    answer with its share alone, and local and central noise are one party's: nothing to say.
+    upload with its share alone, and local and central noise are one party's: nothing to say.
     """
     privacy, part = spending.privacy, job.participation
     if privacy.trust != "distributed" or job.channel == "plain" or not privacy.protects:
@@ -67,7 +67,7 @@ def collusion(job: Job, spending: Spending) -> dict[str, Any]:
 
 
 def one_key(how: Protection) -> bool:
-    """Whether all clients hold a key that opens every answer."""
+    """Whether all clients hold a key that opens every upload."""
     return how.channel == "encrypted" and how.scheme != "threshold-bfv"
 
 
@@ -98,7 +98,7 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
     if privacy.trust == "distributed" and job.channel == "plain":
         found.append(
             '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
-            "sees each client's answer, with its part of the noise, and is not covered"
+            "sees each client's upload, with its part of the noise, and is not covered"
         )
     if job.participation.dropout_rate:
         found.append(
@@ -117,9 +117,9 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
 def _void(privacy: Privacy, channel: str) -> str:
     """Whether a round whose sum is not opened has told anybody anything."""
     if privacy.trust == "local":
-        return "and a void one is a release: each client has sent its answer, with its own noise"
+        return "and a void one is a release: each client has sent its upload, with its own noise"
     if privacy.trust == "distributed" and channel == "plain":
-        return "and a void one is a release: the server has seen each client's answer"
+        return "and a void one is a release: the server has seen each client's upload"
     return "though nothing of a void one was opened"
 
 
@@ -128,7 +128,7 @@ def _shared(job: Job) -> Iterator[str]:
     if one_key(job.protection()) and not job.dedicated:
         yield (
             "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
-            "answer: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"
+            "upload: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"
         )
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Protocol
 
+from mpifed.core.io_errors import say
 from mpifed.run.columns import shown
 
 _REFRESH_S = 0.1
@@ -26,6 +27,9 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Something may surprise."""
 
+    def note(self, text: str) -> None:
+        """Something is worth knowing."""
+
     def end(self) -> None:
         """No more rounds."""
 
@@ -45,6 +49,9 @@ class Silent:
     def warn(self, text: str) -> None:
         """Nothing."""
 
+    def note(self, text: str) -> None:
+        """Nothing."""
+
     def end(self) -> None:
         """Nothing."""
 
@@ -54,15 +61,19 @@ class Lines(Silent):
 
     def start(self, done: int, rounds: int, title: str) -> None:
         """The title."""
-        print(title, flush=True)
+        say(title)
 
     def row(self, columns: dict[str, Any]) -> None:
         """Round, time and numbers."""
-        print(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}", flush=True)
+        say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
     def warn(self, text: str) -> None:
         """One line on the standard error."""
-        print(f"mpifed: warning: {text}", file=sys.stderr, flush=True)
+        say(f"mpifed: warning: {text}", file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        """One line on the standard error."""
+        print(f"mpifed: note: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -101,6 +112,10 @@ class Bar:
     def warn(self, text: str) -> None:
         """Above the bar."""
         self._progress.console.print(f"mpifed: warning: {text}", highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        """Above the bar."""
+        self._progress.console.print(f"mpifed: note: {text}", highlight=False, markup=False)
 
     def end(self) -> None:
         """Leave the bar as it stands."""

@@ -18,6 +18,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.record import Record, leaves
+from mpifed.core.text import command_line
 from mpifed.run import environment
 from mpifed.run.best import job_of
 from mpifed.run.checkpoint import Progress
@@ -66,7 +67,8 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     for name in (*_FILES, *RAW_FOLDERS):
         check_kind(out / name, name in RAW_FOLDERS)
-    if begun and not resume:
+    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()  # it failed before it had any
+    if begun and not resume and not nothing_left:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     damaged = _damaged(out) if resume and begun else ""
     header = _header(job, out, bool(damaged)) if resume and begun else None
@@ -107,7 +109,7 @@ def same_end(out: Path, done: int) -> None:
 def _without_its_end(out: Path) -> UsageError:
     return UsageError(
         f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
-        f"`mpifed show {out}`; to play rounds again, take another --out"
+        f"`{command_line('mpifed', 'show', out)}`; to play rounds again, take another --out"
     )
 
 

@@ -13,10 +13,10 @@ from mpifed.scaling.plan import STRONG, Point
 from mpifed.scaling.study import Study
 
 PARTS = {  # of a round: the sum of all is the mean round
-    "answer_s": "answering",
+    "answer_s": "computing the uploads",
     "reduce_s": "sum over the ranks",
     "wait_s": "waiting for the slowest rank",
-    "tell_s": "telling the question",
+    "tell_s": "broadcast",
     "server_s": "server",
     "other_s": "opening sums, and all else",
 }

@@ -636,8 +636,8 @@ def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path
     assert "The server is trusted" in text and "NOT PRIVATE" in text and "is enough for all rounds" in text
     distributed = forecast(tmp_path / "job.toml", ("privacy.trust='distributed'",), 2)
     assert "the server is NOT covered" in forecast_text(distributed)
-    assert [line for line in distributed["warnings"] if "each client's answer" in line]
-    assert not [line for line in found["warnings"] if "each client's answer" in line]
+    assert [line for line in distributed["warnings"] if "each client's upload" in line]
+    assert not [line for line in found["warnings"] if "each client's upload" in line]
     asked = forecast(tmp_path / "job.toml", ("privacy.noise_multiplier=1", "stop.epsilon=50"), 2)["privacy"]
     assert asked["noise_multiplier"] == 1.0 and asked["epsilon"] > told["epsilon"]
     write_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import click
 import pytest
-from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of
+from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
 
 from mpifed.cli import main
 from mpifed.core import errors
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.exchange import ToServer
 from mpifed.run.history_file import FIRST, LEDGER
 from mpifed.run.job_file import read_table
 from mpifed.run.sweep import points
@@ -91,7 +94,7 @@ def test_what_no_job_has_is_refused() -> None:
         check_job({"aggregation": {"securty": "masked"}})
 
 
-@pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "console")], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name_of)
 def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file that they name is in the repository, or made by something before it on the page."""
     made = set(ALWAYS)
@@ -108,6 +111,40 @@ def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
             for words in commands(block):
                 if (of_mpifed := launched(words)) is not None:
                     check_command(of_mpifed[1], made)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=name_of)
+def test_commands_in_sentences(page: Path) -> None:
+    """Commands and options are there; what stands in capitals need not be a value. A README shows code as a console."""
+    for words in sentences(page):
+        check_words(words)
+    if page.name == "README.md":
+        others = [block.text for block in blocks(page) if block.language not in ("console", "bash", "toml", "python")]
+        assert not [text for text in others if re.search("^(mpifed|mpirun|sbatch|make) ", text, re.MULTILINE)]
+
+
+def check_words(words: list[str]) -> None:
+    """A command line with placeholders: the command, its options, and a job or a run where it wants one."""
+    if not words or words[0].startswith("-") or words[0].isupper():
+        return
+    command = main.commands[words[0]]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        subcommands = [command.get_command(context, name) for name in command.list_commands(context)]
+        known |= {name for sub in subcommands if sub is not None for one in sub.params for name in one.opts}
+    assert not set(options) - known, f"mpifed {' '.join(words)}: no option {set(options) - known}"
+    wants = {one.name for one in command.params if isinstance(one, click.Argument)}
+    given = {word.partition(".")[0].lower() for word in words[1:] if word.partition(".")[0] in ("JOB", "RUN", "SWEEP")}
+    if given and wants & {"job", "run"}:
+        assert given & wants, f"mpifed {' '.join(words)}: it takes {wants}"
+
+
+def test_a_sentence_with_a_command_that_is_none() -> None:
+    for words in (["show", "JOB"], ["show", "RUN", "--ranks", "P"], ["check", "RUN"]):
+        with pytest.raises(AssertionError, match="mpifed"):
+            check_words(words)
 
 
 def check_command(words: list[str], made: set[str]) -> None:
@@ -159,6 +196,7 @@ def test_a_command_that_names_nothing_is_found() -> None:
 SHOWN = {
     "docs/how-to/own-model.md": "own_objective.py",
     "docs/how-to/constraints.md": "own_constraint.py",
+    "docs/how-to/own-algorithm.md": "own_local_steps.py",
     "docs/tutorials/write-an-algorithm.md": "own_algorithm.py",
     "docs/reference/python.md": "script.py",
 }
@@ -198,14 +236,36 @@ def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: P
         assert ended.out
 
 
-def test_columns_and_codes_are_described() -> None:
-    """In the tables that are put into the pages, of which each has its place."""
+def hook(name: str) -> Any:
+    """A module of docs/hooks."""
     sys.path.insert(0, str(ROOT / "docs" / "hooks"))
     try:
-        generated = importlib.import_module("generated")
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+
+
+def test_the_contract_is_described() -> None:
+    """Every member of the classes that algorithms are written with: what it is, takes and returns."""
+    contract = hook("contract")
+    tables = {kind: list(contract.members(kind)) for kind in contract.CLASSES}
+    assert not [(kind.__name__, one.signature) for kind, rows in tables.items() for one in rows if not one.text]
+    every = {one.signature for one in tables[Algorithm]}
+    assert not [name for name in dir(Algorithm) if name[0] != "_" and not any(one.startswith(name) for one in every)]
+    given = {one.signature.partition(" ")[0] for one in tables[Algorithm] if one.default == "must be given"}
+    assert given == {"problem", "exchanges", "measures", "start_server(now)"}
+    assert {one.signature: one.default for one in tables[ToServer]}["private"] == "`True`"
+    text = "\n".join(contract.sections())
+    assert (
+        "| `draw(now, purpose, count, secret=False) -> NDArray[np.int64]` | \\[n, count\\] rows of each client" in text
+    )
+    assert "type: ignore" not in text
+
+
+def test_columns_and_codes_are_described() -> None:
+    """In the tables that are put into the pages, of which each has its place."""
+    generated = hook("generated")
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     made = [generated.on_page_markdown(text, None, None, None) for text in pages]
     assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
     whole = "\n".join(made)

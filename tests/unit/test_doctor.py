@@ -188,13 +188,17 @@ def test_slurm_and_the_library(tmp_path: Path) -> None:
     environment |= command(folder, "sinfo", sinfo)
     found = list(doctor.slurm(MPICH, environment))
     assert [one.what for one in found] == [
-        "srun --mpi=pmi2 starts ranks of this library",
+        "this library needs `srun --mpi=pmi2`, which this Slurm has, by `srun --mpi=list`; no rank was started",
         f"Slurm: {folder / 'sbatch'}",
         "partition debug is up: 1 of 2 nodes in service, each 8 CPUs and 4000 MiB or less; time limit 1-0:00:00",
     ]
     found = list(doctor.slurm(OPEN_MPI, environment))
     assert levels(found) == ["warning", "ok", "ok"] and "needs srun --mpi=pmix" in found[0].what
     (folder / "sinfo").unlink()
+    (folder / "srun").unlink()
+    said = next(doctor.slurm(MPICH, environment)).what
+    assert said == "this library needs `srun --mpi=pmi2`, which srun did not list"
+    command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
     assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok", "warning"]
     inside = list(doctor.slurm(MPICH, environment | {"SLURM_JOB_ID": "7"}))
     assert "`srun --mpi=pmi2 mpifed doctor`" in inside[1].what

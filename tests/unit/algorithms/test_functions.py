@@ -89,7 +89,8 @@ def test_a_penalty_gives_a_bound() -> None:
     ):  # fmt: skip
         assert certificate(other, w)["lower_bound"] is certificate(other, w)["duality_gap"] is None
     assert not is_convex(problem(MLP(hidden=2, l2=0.1), None))
-    assert is_convex(problem(OwnPenalty(0.1), None)) and not is_convex(problem(OwnPenalty(-0.1), None))
+    assert is_convex(problem(OwnPenalty(l2=0.1), None))
+    assert not is_convex(problem(OwnPenalty(l2=-0.1), None))
 
 
 def lasso() -> Any:
@@ -150,9 +151,9 @@ def test_a_head_has_its_place_in_the_certificate() -> None:
     first = first_iterate(found, model, total_of(np.zeros(FEATURES)), sums)
     columns = report_certificate(found, model, total_of(np.zeros(FEATURES)), sums, first)
     bias, weights = model.head.bias.astype("f8"), model.first.astype("f8")
-    of_bias, of_weights = (1e-3 + 0.5 * 2 * w / (1 + w**2) ** 2 for w in (bias, weights))
+    of_bias, of_weights = 1e-3, 1e-3 + 0.5 * 2 * weights / (1 + weights**2) ** 2  # no penalty counts the bias
     length = np.sqrt((bias**2).sum() + (weights**2).sum())
-    step = length / np.sqrt((of_bias**2).sum() + (of_weights**2).sum())
+    step = length / np.sqrt(2 * of_bias**2 + (of_weights**2).sum())
     assert (abs(weights - step * of_weights) < 10 * step).all()  # all of it falls below the threshold
-    expected = np.sqrt(((step * of_bias) ** 2).sum() + (weights**2).sum()) / length
+    expected = np.sqrt(2 * (step * of_bias) ** 2 + (weights**2).sum()) / length
     assert columns["stationarity"] == pytest.approx(expected, rel=1e-12)

@@ -176,7 +176,7 @@ def test_sums_that_only_put_together_are_seen(
         "gradients.placed: 26 of 26 nonzero values come from single clients, to the server"
     )
     assert not any(one.success for one in found.attempts)
-    said = [one for one in found.remarks if "VerticalLeastSquares does not say what answers to" in one]
+    said = [one for one in found.remarks if "VerticalLeastSquares does not declare what uploads in" in one]
     assert ['"scores"' in said[0], '"gradients"' in said[1]] == [True, True]
 
 

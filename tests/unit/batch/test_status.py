@@ -119,7 +119,42 @@ def test_processes() -> None:
 
 def test_a_folder_that_is_none(nowhere: Path) -> None:
     ended = CliRunner().invoke(main, ["status", "runs/none"])
-    assert ended.exit_code == 3 and "runs/none: no such folder, and nothing was submitted for it" in ended.output
+    assert ended.exit_code == 3
+    assert f"runs/none: no such folder ({nowhere}/runs/none, relative to {nowhere}), and nothing was" in ended.output
+    Path("empty/below").mkdir(parents=True)
+    ended = CliRunner().invoke(main, ["status", "empty"])
+    assert ended.exit_code == 3 and "empty: neither a run nor a sweep, and none in it" in ended.output
+
+
+def test_a_folder_of_runs(slurm: Slurm, job: Write, made: Job) -> None:
+    """It stands for all that are in it, also those that were only submitted."""
+    leave(Path("runs/b"), made, 75, rounds=30)
+    leave(Path("runs/c/deeper"), made, 0)
+    sweep(job, 2)
+    Path("sw").rename("runs/a")
+    submitted(Path("runs/d"), "7")
+    assert [(one["folder"], one["kind"]) for one in status("runs")] == [
+        ("runs/a", "sweep"), ("runs/b", "run"), ("runs/d", "run"),
+    ]  # fmt: skip
+    assert [one["folder"] for one in status("runs/b", "runs/c")] == ["runs/b", "runs/c/deeper"]
+
+
+def test_a_job_that_is_wrong(slurm: Slurm, made: Job) -> None:
+    """All that is wrong with it is told, and that the same command would fail again."""
+    submitted(Path("a b"), "7")
+    slurm.answer("sacct", "7|7|FAILED|2:0|n1\n")
+    second = f"[data] path: {'x' * 200}"
+    lines = ["mpifed: error: job.toml: 2 thing(s) to mend", "  rounds = -1: below 0", f"  {second}", "bye"]
+    Path("a b-7.log").write_text("\n".join(lines))
+    point, whole = run_of("a b"), f"rounds = -1: below 0; {second}"
+    assert f": job.toml: 2 thing(s) to mend: {whole} (FAILED on n1)" in point["why"] and "bye" not in point["why"]
+    ended = CliRunner().invoke(main, ["status", "a b"])
+    assert ended.exit_code == 0 and whole in ended.output
+    assert ended.output.endswith("\nnext: correct job.toml, then mpifed submit job.toml --time 1:00:00\n")
+    folder = leave(Path("b"), made, 2)
+    (folder / "failure.txt").write_text("mpifed: error: b: 1 thing(s) to mend\n  seed = x: no number\n")
+    assert run_of(folder)["why"].endswith("b: 1 thing(s) to mend: seed = x: no number")
+    assert status(folder)[0]["next"] == "correct the job, then mpirun -n P mpifed run b/job.toml --out b --resume"
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -227,7 +262,8 @@ def test_a_job_that_never_began(slurm: Slurm, made: Job) -> None:
     [
         ("all is well\nround 3\n", None),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\nround 5\n", "slurmstepd: error: Detected 1 oom"),
-        ("mpifed: interrupted after round 5; go on with --resume\n", None),
+        ("mpifed: interrupted after round 5, whose checkpoint is written\nmpifed: note: queued again: job 7\n", None),
+        ("mpifed: note: a: new run; no checkpoint to resume\n", None),
         ("Traceback (most recent call last):\n  File\nKeyError: 1\n", "KeyError: 1"),
         ("x\n" * 100000 + "mpifed: error: at the end\n", "mpifed: error: at the end"),
     ],
@@ -318,5 +354,7 @@ def test_a_run_goes_on_by_hand(nowhere: Path, made: Job) -> None:
     first, second = status("a", "b")
     assert first["next"] == "mpirun -n P mpifed run a/job.toml --out a --resume"
     assert second["next"] == "mpifed show b"
+    (third,) = status(leave(Path("c d"), made, 0))
+    assert third["next"] == "mpifed show 'c d'"
     text = CliRunner().invoke(main, ["status", "a", "b"]).output
     assert text.startswith("a: run: resumable\n") and "\n\nb: run: done\n" in text

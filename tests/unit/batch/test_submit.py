@@ -110,8 +110,46 @@ def test_without_slurm(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.executable", str(nowhere / "python"))
     assert "no sbatch on PATH: " in refused(job(), "--time", 30)
     text = ok(job(), "--time", 30, "--partition", "debug", "--dry-run")
-    assert "not checked, there is no sinfo here: partition debug up, 1 nodes with 1 CPUs, 512 MiB" in text
+    assert "warning   cluster not checked: there is no sinfo here\n" in text
+    has = "partition debug takes jobs, allows 0:30:00, and has 1 node(s) with 1 CPUs, 512 MiB each"
+    assert f"assumed, not checked: {has}\n" in text
     assert "warning   mpifed is not on PATH" in text
+
+
+def test_a_slurm_that_is_not_configured(slurm: Slurm, job: Write) -> None:
+    """A dry run needs none; a submission does."""
+    slurm.answer("sinfo", error="sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error", code=1)
+    text = ok(job(), "--time", 30, "--dry-run")
+    assert "warning   cluster not checked: sinfo failed: sinfo: error: resolve_ctls" in text
+    assert "assumed, not checked: the default partition takes jobs" in text
+    code, text = call(job(), "--time", 30)
+    assert code == 1 and "sinfo failed" in text and slurm.asked("sbatch") == []
+
+
+@pytest.mark.parametrize("value", ["NONE", "nil", "PATH,HOME"])
+def test_the_job_has_the_environment_of_the_shell(
+    slurm: Slurm, job: Write, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"--export={value} (or SBATCH_EXPORT): the job needs the environment that you submit from" in refused(
+        job(), "--time", 30, "--", f"--export={value}"
+    )
+    monkeypatch.setenv("SBATCH_EXPORT", value)
+    assert "the job needs the environment" in refused(job(), "--time", 30)
+    ok(job(), "--time", 30, "--", "--export=ALL,NAME=1")
+    assert options_of(Path("runs/tried.sbatch").read_text())["export"] == "ALL,NAME=1"
+
+
+def test_commands_that_are_printed_can_be_copied(slurm: Slurm, job: Write) -> None:
+    text = ok(job(), "--time", 30, "--out", "my runs/a b")
+    assert "  mpifed status 'my runs/a b'  " in text and "  tail -F 'my runs/a b-123.log'  " in text
+    slurm.queue("123|123|RUNNING|None|n1")
+    assert "see `mpifed status 'my runs/a b'`" in refused(job(), "--time", 30, "--out", "my runs/a b")
+
+
+@pytest.mark.parametrize("option", ["--qos=high", "--mem=4G", "--qos"])
+def test_options_of_sbatch_before_the_dashes(slurm: Slurm, job: Write, option: str) -> None:
+    said = " ".join(refused(job(), "--time", 30, option).split())
+    assert "No such option" in said and option.partition("=")[0] in said and "Options of sbatch go after `--`." in said
 
 
 def test_mpifed_beside_python(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +187,10 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", str(slurm.folder))
     monkeypatch.chdir(slurm.folder.parent)
     code, text = call(job(), "--time", 30)
-    assert code == 3 and "data/federation.h5: no such file" in text
+    here = slurm.folder.parent
+    assert code == 3 and f"data/federation.h5: no such file ({here}/data/federation.h5, relative to {here})" in text
+    said = refused("none.toml", "--time", 30)
+    assert f"none.toml: cannot be read (No such file or directory) ({here}/none.toml, relative to {here})" in said
 
 
 # --- time, memory, ranks -----------------------------------------------------------------------------------------
@@ -169,7 +210,11 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
         (["--time", "30", "--sbatch", "--mem=lots"], "--mem=lots: expected a number with K, M, G or T"),
         (["--time", "30", "--", "-c", "all"], "--cpus-per-task=all: expected a number from 1"),
         (["--time", "30", "--", "--signal=USR2@60"], "--signal=USR2@60: expected --signal=B:USR1@SECONDS"),
-        (["--time", "30", "--", "--nodes=3"], "--nodes=3: give it to mpifed submit itself"),
+        (["--time", "0:20"], "--time 0:20 is 20 seconds (minutes:seconds): the signal to checkpoint comes 120 s"),
+        (["--time", "1"], "--time 1 is 1 minute(s): the signal"),
+        (["--time", "30", "--", "--nodes=3"], "--nodes=3: give it to mpifed submit itself, as --nodes, before --"),
+        (["--time", "30", "--", "-p", "gpu"], "-p: give it to mpifed submit itself, as --partition, before --"),
+        (["--time", "30", "--", "--no-requeue"], "--no-requeue: not with mpifed submit: a job goes on by being queued"),
         (["--no-forecast"], "--no-forecast: give --time"),
         (["--gpus-per-node", 2, "--ntasks-per-node", 4], "--gpus-per-node 2: one rank uses one device"),
         (["--time", "30", "--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
@@ -321,7 +366,17 @@ def test_an_array(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> 
     options = options_of(script)
     assert (options["array"], options["output"]) == ("0-5%2", "runs/tried-%A_%a.log") and "# sweep" in script
     assert "submitted job 123, 6 of 6 points: runs/tried" in text and "tail -F runs/tried-123_0.log" in text
-    assert forecast[-1][-1] == 1.0  # of a point
+    assert forecast[-1][-1] == 1.0 and "forecast  of each point, 10 min of" in text
+
+
+def test_an_array_of_more_points_than_the_cluster_takes(slurm: Slurm, job: Write) -> None:
+    path = job(sweep={"seeds": 12})
+    slurm.answer("scontrol", "Configuration data\nMaxArraySize            = 10\nMaxJobCount             = 10000\n")
+    said = refused(path, "--array", "--time", 30)
+    assert "--array: 12 points, and this cluster takes at most 10 (MaxArraySize of `scontrol show config`)" in said
+    ok(path, "--time", 30)  # one after the other
+    slurm.answer("scontrol", "MaxArraySize            = 12\n")
+    ok(path, "--array", "--time", 30, "--out", "runs/b")
 
 
 def test_a_sweep_in_one_job(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
@@ -350,7 +405,7 @@ def test_a_sweep_that_is_finished(slurm: Slurm, job: Write) -> None:
     path = job(sweep={"seeds": 2})
     for point in points(read_table(path), "job"):
         leave(Path("runs/tried") / point.name, point.job, 0)
-    assert "runs/tried: finished (done)" in refused(path, "--array", "--time", 30)
+    assert "runs/tried: finished (done); see `mpifed compare runs/tried`" in refused(path, "--array", "--time", 30)
 
 
 def test_a_run_by_hand_in_a_sweeps_folder(slurm: Slurm, job: Write) -> None:

@@ -75,7 +75,7 @@ def _sizes(exchange: dict[str, Any]) -> dict[str, Any]:
 def test_a_network_as_wide_as_may_be(shown: Callable[..., dict[str, Any]]) -> None:
     found = shown("model.hidden=1000000")
     assert found["memory_bytes"]["work"] > 2**31
-    assert found["exchanges"][0]["question"][0]["shape"] == [64, 1_000_000]
+    assert found["exchanges"][0]["broadcast"][0]["shape"] == [64, 1_000_000]
 
 
 def test_large_blocks(shown: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_large_blocks(shown: Callable[..., dict[str, Any]], monkeypatch: pytest.
 
 def test_so_many_rounds_that_nobody_counts_them(shown: Callable[..., dict[str, Any]]) -> None:
     found = shown("rounds=99999999", "record.evaluate_every=1", "record.certify_every=7")
-    assert found["seconds"]["measurements"] == 100_000_000
+    assert found["seconds"]["evaluations"] == 100_000_000
     assert found["seconds"]["certificates"] == 14_285_716  # rounds 0, 7, 14 ... and the last
 
 
@@ -99,7 +99,7 @@ def test_rounds_are_counted_as_they_come(
     found = shown(f"rounds={rounds}", f"record.evaluate_every={every}", f"record.certify_every={certify_every}")
     measured = {0, rounds, *(range(0, rounds, every) if every else ())} if every else set()
     certified = {0, rounds} | {one for one in measured if certify_every and one < rounds and one % certify_every == 0}
-    assert found["seconds"]["measurements"] == len(measured)
+    assert found["seconds"]["evaluations"] == len(measured)
     assert found["seconds"]["certificates"] == (len(certified) if measured else 0)
 
 
@@ -112,7 +112,7 @@ def test_many_who_may_leave(shown: Callable[..., dict[str, Any]]) -> None:
 
 
 def test_more_ranks_than_there_are(shown: Callable[..., dict[str, Any]]) -> None:
-    with pytest.raises(UsageError, match="there may be 1000000"):
+    with pytest.raises(UsageError, match="at most 1000000"):
         shown(ranks=10**12)
 
 

@@ -32,7 +32,7 @@ from mpifed.core.exchange import ToClients
 
 
 class Telling(FedAvg):
-    """FedAvg whose clients hear the sum, after a set-up whose sum the server hears."""
+    """FedAvg whose clients receive the sum, after a set-up whose sum the server receives."""
 
     @property
     def setup(self):
@@ -106,8 +106,8 @@ def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str,
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     (exchange,), present = found["exchanges"], found["clients_per_round"]
-    assert found["up_bytes_per_round"] == present * exchange["answer_bytes"]
-    assert found["down_bytes_per_round"] == present * exchange["question_bytes"]
+    assert found["up_bytes_per_round"] == present * exchange["upload_bytes"]
+    assert found["down_bytes_per_round"] == present * exchange["broadcast_bytes"]
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_a_set_up_and_clients_that_hear(
     found = forecast(job, changes, ranks=2)
     ran(job, changes, tmp_path / "run")
     assert [one["name"] for one in found["setup"]] == ["start"]
-    assert [one["hears"] for part in ("setup", "exchanges") for one in found[part]] == ["server", "clients"]
+    assert [one["receives"] for part in ("setup", "exchanges") for one in found[part]] == ["server", "clients"]
     check_bytes(found, tmp_path / "run")
     text = forecast_text(found)
-    assert 'Once, before round 0: "start", the server hears' in text
-    assert 'Every round: "changes", the clients present hear' in text
+    assert 'Once, before round 0: "start", the server receives' in text
+    assert 'Every round: "changes", the participating clients receive' in text
 
 
 SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
@@ -219,10 +219,10 @@ def test_data_split_by_columns(
     found = forecast(job, changes, ranks=3)
     ran(job, changes, tmp_path / "run")
     check_bytes(found, tmp_path / "run")
-    assert [[one["hears"] for one in found[part]] for part in ("setup", "exchanges")] == hears
-    question = {field["field"]: field for field in found["exchanges"][0]["question"]}
+    assert [[one["receives"] for one in found[part]] for part in ("setup", "exchanges")] == hears
+    question = {field["field"]: field for field in found["exchanges"][0]["broadcast"]}
     assert question["model.first"]["of"] == "own columns" and "of" not in question["rows"]
-    answer = {field["field"]: field.get("of") for field in found["exchanges"][-1]["answer"]}
+    answer = {field["field"]: field.get("of") for field in found["exchanges"][-1]["upload"]}
     sender = {"head_client = 3": "client 3", "label_holder = 1": "client 1"}.get(extra, "client 0")
     assert answer == {
         "statistics.gradient.first": "own columns",
@@ -246,22 +246,22 @@ def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, n
 def test_fields_say_how_they_are_added(job: Path) -> None:
     bounds, scales = '{"changes.weight" = 64.0, "losses.tally.total" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
     found = forecast(job, (f"aggregation.bounds={bounds}", f"aggregation.scales={scales}"), ranks=1)
-    answer = {field["field"]: field for field in found["exchanges"][0]["answer"]}
+    answer = {field["field"]: field for field in found["exchanges"][0]["upload"]}
     assert answer["weight"] == {
         "field": "weight", "shape": [], "dtype": "int64", "bytes": 8, "scale": 2.0**-40, "bound": 64.0, "limbs": 1,
         "bits": 64,
     }  # fmt: skip
     assert answer["value.first"]["scale"] == 2.0**-22 and answer["value.first"]["shape"] == [64, 5]
     losses, certificate = found["measures"]
-    assert [(field["field"], field["limbs"]) for field in losses["answer"]] == [
+    assert [(field["field"], field["limbs"]) for field in losses["upload"]] == [
         ("tally.total", 2), ("tally.square", 2), ("tally.count", 1),
     ]  # fmt: skip
-    assert losses["answer_bytes"] == 8 * 5
+    assert losses["upload_bytes"] == 8 * 5
     assert certificate["name"] == "certificate"
-    assert {field["field"] for field in certificate["answer"]} >= {"gradient.first", "gradient.head.second"}
+    assert {field["field"] for field in certificate["upload"]} >= {"gradient.first", "gradient.head.second"}
     float32 = forecast(job, ("aggregation.arithmetic=float",), ranks=1)
-    assert {field["dtype"] for field in float32["exchanges"][0]["answer"]} == {"float32"}
-    assert {field["dtype"] for field in float32["measures"][0]["answer"]} == {"float64"}
+    assert {field["dtype"] for field in float32["exchanges"][0]["upload"]} == {"float32"}
+    assert {field["dtype"] for field in float32["measures"][0]["upload"]} == {"float64"}
 
 
 def test_no_shard_is_opened_and_mpi_not_loaded(
@@ -298,7 +298,7 @@ def test_sparse_data_can_be_rehearsed(job: Path, tmp_path: Path, launch: Callabl
     )  # fmt: skip
     assert made.code == 0, made.text
     found = forecast(job, (f"data.path={tmp_path / 'svm'}", "algorithm.batch_size=3"), ranks=2)
-    assert found["exchanges"][0]["answer"][0]["shape"] == [79, 5]
+    assert found["exchanges"][0]["upload"][0]["shape"] == [79, 5]
 
 
 def test_an_impatient_forecast_of_memory_is_that_of_all_blocks(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
     numbers = 2048 * data.clients + 8 * data.counts.sum()  # objects, labels
     found = forecast(job, ("record.evaluate_every=0",), ranks=1)
     assert found["memory_bytes"]["data"] == data.nbytes.sum() + numbers
-    assert found["measures"] == [] and found["seconds"]["measurements"] == 0
+    assert found["measures"] == [] and found["seconds"]["evaluations"] == 0
     assert forecast(job, ("record.evaluate_every=0", "data.memory_gib=0"), ranks=1)["memory_bytes"]["data"] == numbers
 
 
@@ -324,23 +324,23 @@ def test_a_dedicated_server_and_idle_ranks(job: Path) -> None:
 
 def test_measurements_and_time_of_the_whole_run(job: Path) -> None:
     seconds = forecast(job, (), ranks=1)["seconds"]
-    assert seconds["measurements"] == 4  # after rounds 0, 3, 6 and 7
+    assert seconds["evaluations"] == 4  # after rounds 0, 3, 6 and 7
     assert seconds["elapsed"] == pytest.approx(7 * seconds["round"])
     assert seconds["certificates"] == 2  # of the first and the last
-    measured_s = 4 * seconds["measurement"] + 2 * seconds["certificate"]
+    measured_s = 4 * seconds["evaluation"] + 2 * seconds["certificate"]
     assert seconds["run"] == pytest.approx(seconds["elapsed"] + measured_s)
     assert forecast(job, ("rounds=1000000", "stop.seconds=0.5"), ranks=1)["seconds"]["elapsed"] == 0.5
 
 
 def test_a_sweep_shows_its_first_point(job: Path) -> None:
     found = forecast(job, ('sweep={"model.hidden" = [3, 9], seeds = 4}',), ranks=2)
-    assert found["points"] == 8 and found["exchanges"][0]["answer"][0]["shape"] == [64, 3]
+    assert found["points"] == 8 and found["exchanges"][0]["upload"][0]["shape"] == [64, 3]
     assert forecast_text(found).startswith("A sweep of 8 points")
 
 
 def slow(found: dict[str, Any]) -> dict[str, Any]:
     """The forecast of a job that takes for ever: each of its measured numbers as wide as they come."""
-    seconds = dict.fromkeys(found["seconds"], 1.23e8) | {"measurements": 10**6, "certificates": 10**6}
+    seconds = dict.fromkeys(found["seconds"], 1.23e8) | {"evaluations": 10**6, "certificates": 10**6}
     memory = dict.fromkeys(found["memory_bytes"], 1.23456e15)
     return {**found, "seconds": seconds, "memory_bytes": memory}
 
@@ -363,13 +363,13 @@ def test_a_number_stays_with_its_unit(job: Path) -> None:
 
 def test_what_the_plain_channel_shows(job: Path) -> None:
     text = forecast_text(forecast(job, (), ranks=4))
-    assert "rank 0 sees every rank's partial sum" in text and "measuring reveals" in text
+    assert "rank 0 sees every rank's partial sum" in text and "evaluation reveals" in text
     alone = forecast_text(forecast(job, ("record.evaluate_every=0",), ranks=1))
-    assert "partial sum" not in alone and "measuring reveals" not in alone
+    assert "partial sum" not in alone and "evaluation reveals" not in alone
 
 
 def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file; make the data"):
+    with pytest.raises(DataError, match="no such folder; make it with"):
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)

@@ -83,13 +83,13 @@ def test_strong(job: Path) -> None:
     assert [row["nodes"] for row in rows] == [1, 1, 2, 25_000]
     assert [row["ranks_with_clients"] for row in rows] == [1, 2, 8, 8]  # there are 8 clients
     assert rows[0]["efficiency"] == rows[0]["speed_up"] == 1
-    assert rows[0]["question_s"] == rows[0]["sum_s"] == 0
+    assert rows[0]["broadcast_s"] == rows[0]["sum_s"] == 0
     for row in rows:
-        parts = sum(row[key] for key in ("arithmetic_s", "question_s", "sum_s", "server_s"))
+        parts = sum(row[key] for key in ("arithmetic_s", "broadcast_s", "sum_s", "server_s"))
         assert row["round_s"] == pytest.approx(parts)
         assert row["efficiency"] == pytest.approx(rows[0]["round_s"] / row["round_s"] / row["ranks"])
     assert rows[-1]["sum_s"] >= 15e-3  # log2 of 25,000 nodes, a millisecond each
-    assert rows[-1]["most_lost_to"] in ("latency", "question")
+    assert rows[-1]["most_lost_to"] in ("latency", "broadcast")
     assert found["stops_because"] is not None
     text = shown(job, "--ranks", "1,100000")
     assert "PREDICTED" in text
@@ -126,5 +126,5 @@ def test_nothing_is_launched_or_written(job: Path, monkeypatch: pytest.MonkeyPat
         for latency in ("1e-3", "1e-6")
     )
     assert [row["ranks"] for row in slow["scaling"]] == [1, 64]
-    assert slow["scaling"][1]["question_s"] > 10 * fast["scaling"][1]["question_s"] > 0
+    assert slow["scaling"][1]["broadcast_s"] > 10 * fast["scaling"][1]["broadcast_s"] > 0
     assert sorted(tmp_path.iterdir()) == before

@@ -49,9 +49,9 @@ def learns(job: Path, channel: str, *changes: str) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     ("channel", "server", "clients"),
     [
-        ("plain", "every answer", "nothing"),
-        ("masked", "the sum of 3 answers", "nothing"),
-        ("encrypted", "the sum of 3 answers", "nothing, but for the one who opens it"),
+        ("plain", "every upload", "nothing"),
+        ("masked", "the sum of 3 uploads", "nothing"),
+        ("encrypted", "the sum of 3 uploads", "nothing, but for the one who opens it"),
     ],
 )
 def test_a_sum_for_the_server(job: Path, channel: str, server: str, clients: str) -> None:
@@ -64,11 +64,11 @@ def test_a_sum_for_the_server(job: Path, channel: str, server: str, clients: str
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> None:
     found = learns(job, channel, f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW)
-    whole = "every answer" if channel == "plain" else "nothing"
-    assert found["scores"] == {"server": whole, "client 1 alone": "the sum of 5 answers"}
+    whole = "every upload" if channel == "plain" else "nothing"
+    assert found["scores"] == {"server": whole, "client 1 alone": "the sum of 5 uploads"}
     assert found["slopes"] == {"server": whole, "clients": "single clients' own slopes"}
     single = "single clients' own gradient.first"
-    assert found["gradients"]["server"].startswith("every answer" if channel == "plain" else single)
+    assert found["gradients"]["server"].startswith("every upload" if channel == "plain" else single)
 
 
 def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
@@ -84,24 +84,24 @@ def test_masks_of_all_pairs(job: Path) -> None:
     text = told(job, "masked")
     assert "gradients" not in text  # fedavg has none
     assert "each client shares a mask with each of the 7 others" in text
-    assert "the server and any clients together learn the sum of all others' answers, and no more" in text
-    assert "no sum of fewer than 2 answers is opened" in text and "allowed by name" not in text
+    assert "the server and any clients together learn the sum of all others' uploads, and no more" in text
+    assert "no sum of fewer than 2 uploads is opened" in text and "allowed by name" not in text
 
 
 def test_masks_with_drop_outs(job: Path) -> None:
     changes = ("participation.max_dropouts=2", "participation.dropout_rate=0.1", "aggregation.min_clients=4")
     found, text = learns(job, "masked", *changes), told(job, "masked", *changes)
-    assert found["changes"]["server"] == "the sum of 6 to 8 answers"
-    assert found["losses"]["server"] == "the sum of 8 answers"  # nobody leaves when losses are measured
+    assert found["changes"]["server"] == "the sum of 6 to 8 uploads"
+    assert found["losses"]["server"] == "the sum of 8 uploads"  # nobody leaves when losses are measured
     assert "for up to 2 clients who may leave, the server and 5 of a client's 7 partners together" in text
-    assert "no sum of fewer than 4 answers is opened" in text
+    assert "no sum of fewer than 4 uploads is opened" in text
     assert "any clients together" not in text
 
 
 def test_masks_on_a_graph_that_is_too_sparse(job: Path) -> None:
     text = told(job, "masked", "masking.neighbours=2")
     assert "each of 2 of the 7 others" in text
-    assert "the server and all 2 partners of a client could open its answer" in text
+    assert "the server and all 2 partners of a client could open its upload" in text
     assert "it takes 4 partners each to withstand a third of all clients" in text
 
 
@@ -114,7 +114,7 @@ def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Call
     changes = (f"data.path={tmp_path / 'many'}", 'model={name = "least-squares"}', "algorithm.batch_size=1")
     text = told(job, "masked", *changes)
     assert "of the 299 others" in text and "all 299" not in text
-    assert "help it to the sum of the others' answers and no more, but for a chance of 2^-40" in text
+    assert "help it to the sum of the others' uploads and no more, but for a chance of 2^-40" in text
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "paillier"])
@@ -123,7 +123,7 @@ def test_one_key_for_all_clients(job: Path, scheme: str) -> None:
         pytest.importorskip("tno.mpc.encryption_schemes.paillier")
     text = told(job, "encrypted", f"encryption.scheme={scheme}", "data.block=8", ranks=2)
     assert f"encrypted ({scheme}): all clients share the secret key, which the server lacks" in text
-    assert "the server and any one client together could open every answer" in text
+    assert "the server and any one client together could open every upload" in text
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_one_key_for_all_clients(job: Path, scheme: str) -> None:
     [
         ("plain", ()),
         ("masked", (*SHARED, "who count as colluding with the server")),
-        ("encrypted", (*SHARED, "and so could open every answer")),
+        ("encrypted", (*SHARED, "and so could open every upload")),
     ],
 )
 def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, ...]) -> None:
@@ -140,12 +140,12 @@ def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, .
     assert "rank 0 is the server alone" not in text
     assert ("rank 0 is the server alone" in told(job, channel)) == (channel != "plain")
     warnings = forecast(job, (f"aggregation.security={channel}", "server.dedicated=false"), 4)["warnings"]
-    assert any("holds the key that opens every client's answer" in one for one in warnings) == (channel == "encrypted")
+    assert any("holds the key that opens every client's upload" in one for one in warnings) == (channel == "encrypted")
 
 
 def test_a_shared_server_of_sums_for_clients(job: Path, sides: Path) -> None:
     changes = (f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW, "server.dedicated=false")
-    assert "and so could open what only clients should hear" in told(job, "masked", *changes)
+    assert "and so could open what is for clients only" in told(job, "masked", *changes)
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
@@ -165,12 +165,12 @@ def test_cells(job: Path, patches: Path, channel: str) -> None:
     found, text = learns(job, channel, *given), told(job, channel, *given)
     by_rows = {"server": "nothing", "clients": "of each of their rows the sum over its holders (3)"}
     assert found["products"] == found["duals"] == found["all-products"] == by_rows
-    assert found["primal"] == {"server": "every answer, in the clear", "clients": "nothing"}
+    assert found["primal"] == {"server": "every upload, in the clear", "clients": "nothing"}
     assert "in the clear by design: primal" in text and "the difference is that row times its step" in text
     assert "the server knows the numbers of the samples that each client holds" in text
-    assert "columns have two holders: each sees in the next question how the sum over both has changed" in text
+    assert "columns have two holders: each sees in the next broadcast how the sum over both has changed" in text
     assert "keeps" not in text
-    assert learns(job, "plain", *given)["products"]["server"] == "every answer"
+    assert learns(job, "plain", *given)["products"]["server"] == "every upload"
 
 
 def test_cells_whose_rows_have_two_holders(job: Path, patchwork: Path) -> None:
@@ -181,27 +181,27 @@ def test_cells_whose_rows_have_two_holders(job: Path, patchwork: Path) -> None:
 
 def test_whole_rows_are_for_their_holder(job: Path, halves: Path) -> None:
     found = learns(job, "masked", f"data.path={halves}", *HYBRID)
-    assert found["duals"]["clients"] == "what they told of their own rows, and nothing of others"
+    assert found["duals"]["clients"] == "what they sent of their own rows, and nothing of others"
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
 def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) -> None:
     given = (f"data.path={patches}", *HYBRID, "participation.clients_per_round=4", "aggregation.min_clients=1")
     found, text = learns(job, channel, *given), told(job, channel, *given)
-    rows = "of each of their rows the sum over its holders (3), the last answers of who is absent among them"
+    rows = "of each of their rows the sum over its holders (3), including the last uploads of absent clients"
     assert found["return-duals"] == {"server": "nothing", "clients who return": rows}
     assert found["duals"] == found["products"] == {"server": "nothing", "clients": rows}
-    assert found["return-primal"]["server"] == found["primal"]["server"] == "every answer, in the clear"
+    assert found["return-primal"]["server"] == found["primal"]["server"] == "every upload, in the clear"
     assert "in the clear by design: return-primal, primal" in text
     kept = {
-        "masked": "the server keeps the sums, where clients hear them sealed under the clients' common key",
+        "masked": "the server keeps the sums, where clients receive them sealed under the clients' common key",
         "encrypted": "the server keeps each client's last ciphertexts: it sees when they are renewed, never what",
     }
     assert kept[channel] in text
-    assert "who hears it learns the change: that of one client, if one alone took part" in text
+    assert "who receives a sum twice learns the change: that of one client, if it alone participated" in text
     sealed = learns(job, channel, *given, "algorithm.primal=sealed")["primal"]["server"]
     assert sealed.startswith("changes of single clients' own pulled")
-    assert sealed.endswith("their sum with the last answers of who is absent")
+    assert sealed.endswith("their sum with the last uploads of absent clients")
     assert ("not masked" in sealed) == (channel == "masked")
 
 

@@ -93,6 +93,23 @@ def test_a_folder_with_a_run_is_refused(digits: Path, tmp_path: Path) -> None:
         run(job(digits), Alone(), tmp_path / "run")
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_replaced(digits: Path, tmp_path: Path) -> None:
+    """There is nothing to lose; what else has begun stays as it is."""
+    run(job(digits), Alone(), tmp_path / "whole")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/job.toml").write_text("")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(job(digits), Alone(), tmp_path / "run")
+    (tmp_path / "run/failure.txt").write_text("it diverged")
+    (tmp_path / "run/history.csv").write_text("round\n0\n")
+    run(job(digits), Alone(), tmp_path / "run")
+    assert (tmp_path / "run/model.h5").read_bytes() == (tmp_path / "whole/model.h5").read_bytes()
+    assert not (tmp_path / "run/failure.txt").exists()
+    (tmp_path / "whole/failure.txt").write_text("later")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(job(digits), Alone(), tmp_path / "whole")
+
+
 @pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
 def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     digits: Path, tmp_path: Path, left: list[str]
@@ -170,12 +187,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_interruption(digits: Path, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match="interrupted after round 0; go on with --resume") as caught:
+    with pytest.raises(Interrupted, match="after round 0, whose checkpoint is written; go on with --resume") as caught:
         run(job(digits), Alone(), tmp_path / "run", max_hours=0)
     assert exit_code(caught.value) == 75
     assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
     result = run(job(digits), Alone(), tmp_path / "run", resume=True)
     np.testing.assert_array_equal(result.model.first, run(job(digits), Alone(), tmp_path / "whole").model.first)
+
+
+def test_interruption_of_a_batch_job(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script queues it again: nobody has to go on with --resume."""
+    monkeypatch.setenv("MPIFED_JOINED", str(tmp_path / "joined"))
+    with pytest.raises(Interrupted, match=r"interrupted after round 0, whose checkpoint is written$"):
+        run(job(digits), Alone(), tmp_path / "run", max_hours=0)
 
 
 def test_signals_are_given_back(digits: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is said of noise that clients share, by the channel that their answers travel in."""
+"""What is said of noise that clients share, by the channel that their uploads travel in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mpifed.run.config import Job
 from mpifed.run.protection import collusion, from_whom, warnings_of
 from mpifed.run.spending import Spending
 
-UNCOVERED = "sees each client's answer, with its part of the noise, and is not covered"
+UNCOVERED = "sees each client's upload, with its part of the noise, and is not covered"
 
 
 def privacy(**settings: Any) -> Privacy:
@@ -39,14 +39,14 @@ def test_shared_noise() -> None:
 
 def test_a_trusted_server() -> None:
     trusted = privacy(trust="central")
-    assert "it sees the clients' answers, and adds" in from_whom(trusted, Protection())
+    assert "it sees the clients' uploads, and adds" in from_whom(trusted, Protection())
     assert "it sees the sum alone, without noise, and adds" in from_whom(trusted, Protection("masked"))
 
 
 @pytest.mark.parametrize(
     ("model", "channel", "said"),
     [
-        ("local", "masked", "a void one is a release: each client has sent its answer"),
+        ("local", "masked", "a void one is a release: each client has sent its upload"),
         ("distributed", "plain", "a void one is a release: the server has seen"),
         ("distributed", "masked", "though nothing of a void one was opened"),
         ("central", "plain", "though nothing of a void one was opened"),

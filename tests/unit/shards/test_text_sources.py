@@ -63,7 +63,7 @@ def test_svmlight_regression(tmp_path: Path) -> None:
     path.write_bytes(b"0.5 1:1\n2 1:2\n")
     labels = encode(Svmlight(path).read(0), "all")
     assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
-    with pytest.raises(DataError, match=r"row 1 has the label 0.5, no class number; .*--task regression"):
+    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
         Svmlight(path, task="classification").read(0)
     path.write_bytes(b"1 1:1\n2 1:2\n")
     assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
@@ -72,8 +72,8 @@ def test_svmlight_regression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (b"1 1:1\n-1 1:nan\n", "row 2 has a value that is no finite number"),
-        (b"1 1:1\ninf 1:1\n", "row 2 has a value that is no finite number"),
+        (b"1 1:1\n-1 1:nan\n", "row 2 has a value that is not finite"),
+        (b"1 1:1\ninf 1:1\n", "row 2 has a value that is not finite"),
         (b"1 1:1\n-1 1:x\n", "line 2: .*'x'"),
         (b"1 1:1\n-1 2:1 1:1\n", "line 2: columns .*not ascending"),
         (b"1 1:1\n-1 1\n", "line 2"),
@@ -156,8 +156,8 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is no finite number"),
-        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is no finite number"),
+        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is not a finite number"),
+        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is not a finite number"),
         ("a,b\n1,nan\n", r"line 2, column 2 \(b\): 'nan'"),
         ("1,2\n1e99,4\n", "line 2, column 1: '1e99'"),
         ("1,2\n3\n", "line 2: 1 columns, the first line has 2"),

@@ -1,0 +1,105 @@
+"""Draw the figures of the documents from the CSV files beside them: `python docs/figures.py`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+DOCS = Path(__file__).parent
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd",
+    "axes.axisbelow": True, "svg.hashsalt": "mpifed", "svg.fonttype": "none",
+}  # fmt: skip
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # Okabe and Ito's, apart for the colour-blind too
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with open(DOCS / name, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def save(name: str) -> None:
+    """Write the figure without the date, so that the same numbers give the same file."""
+    plt.savefig(DOCS / name, bbox_inches="tight", metadata={"Date": None})
+    plt.close()
+
+
+def ssca() -> None:
+    """Training loss by rounds, a panel for each kind of method, a line for each batch size."""
+    rows = table("reproductions/ssca-loss.csv")
+    panels: dict[str, Sequence[str]] = {
+        "rows": ("Algorithm 1: rows", "Algorithm 2: rows, F ≤ U"),
+        "columns": ("Algorithm 3: columns", "Algorithm 4: columns, F ≤ U"),
+        "SGD": ("FedSGD", "vertical SGD", "FedAvg, 2 steps", "momentum SGD"),
+    }
+    _, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
+    for axis, (title, names) in zip(axes, panels.items(), strict=True):
+        for (name, batch), lines in groupby(rows, key=lambda row: (row["algorithm"], int(row["batch"]))):
+            if name not in names:
+                continue
+            points = list(lines)
+            rounds, loss, spread = (
+                np.array([float(row[key]) for row in points]) for key in ("round", "loss", "deviation")
+            )
+            batches = sorted({int(row["batch"]) for row in rows if row["algorithm"] in names})
+            color = COLORS[batches.index(batch)]
+            style = ("-", "--", ":", "-.")[names.index(name)]
+            axis.fill_between(rounds, loss - spread, loss + spread, color=color, alpha=0.12, linewidth=0)
+            axis.plot(rounds, loss, style, color=color, label=f"{name.replace(': ' + title, '')}, batch {batch:,}")
+        axis.axhline(0.13, color="black", linewidth=0.8)
+        axis.set(xscale="log", yscale="log", xlabel="round", title=title)
+        axis.legend(fontsize=6.5, frameon=False)
+    axes[0].set_ylabel("training loss")
+    axes[0].annotate("U = 0.13", (10, 0.135), fontsize=7)
+    save("reproductions/ssca.svg")
+
+
+def fedpdm() -> None:
+    """Test accuracy by epsilon."""
+    rows = table("reproductions/fedpdm-accuracy.csv")
+    order = ["inf", "30", "20", "10", "7"]
+    _, axis = plt.subplots(figsize=(6, 3.4))
+    for color, (method, lines) in zip((*COLORS, "#000000"), groupby(rows, key=lambda row: row["method"]), strict=False):
+        points = [(order.index(row["epsilon"]), float(row["accuracy"])) for row in lines]
+        axis.plot(*zip(*points, strict=True), "o-" if len(points) > 2 else "s", color=color, label=method)
+    axis.set(ylabel="test accuracy, %", xlabel="epsilon of the worst client")
+    axis.set_xticks(range(len(order)), ["no noise", *order[1:]])
+    axis.legend(fontsize=7, frameon=False)
+    save("reproductions/fedpdm.svg")
+
+
+def speed() -> None:
+    """Time by hand / time by mpifed, on one rank and on two."""
+    rows = table("benchmarks/speed.csv")
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), sharey=True)
+    sums = {"float": "float sums", "exact_32_bit_grid": "exact sums, 32-bit grid", "exact": "exact sums"}
+    for axis, ranks in zip(axes, ("1", "2"), strict=True):
+        for k, (key, label) in enumerate(sums.items()):
+            bars = [(cases.index(row["case"]), float(row[key])) for row in rows if row["ranks"] == ranks and row[key]]
+            places, ratios = zip(*bars, strict=True)
+            axis.barh(np.array(places) + 0.27 * (k - 1), ratios, 0.25, color=COLORS[k], label=label)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set(
+            xlabel="time by hand / time by mpifed", title=f"{ranks} rank{'s' if ranks != '1' else ''}", xlim=(0, 1.05)
+        )
+        axis.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(len(cases)), cases)
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8,
+                  bbox_to_anchor=(0.5, -0.06))  # fmt: skip
+    save("benchmarks/speed.svg")
+
+
+if __name__ == "__main__":
+    with plt.rc_context(STYLE):
+        ssca()
+        fedpdm()
+        speed()
