@@ -74,7 +74,7 @@ def invert(
     nonnegative : whether the attacker knows that features are not negative; otherwise there are no rays
     starts : most random mixings that are tried if the first does not fit
     """
-    own, seen = wide(model), wide(gradient)
+    parameters, seen = wide(model), wide(gradient)
     values = np.linalg.svd(dense_first(seen.first), compute_uv=False)
     rank = int(np.sum(values > NOISE * values[0])) if values[0] > 0 else 0
     nothing = Inversion(np.zeros((0, len(seen.first))), np.zeros(0, np.int64), rank, np.nan, "none", False)
@@ -86,11 +86,11 @@ def invert(
         )
     if not objective.classifies or not rank:
         return nothing
-    if not own.first.any():
-        return _class_sums(objective, own, seen, batch, nonnegative, nothing)
+    if not parameters.first.any():
+        return _class_sums(objective, parameters, seen, batch, nonnegative, nothing)
     if rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):  # too few scores: the span lacks the samples
         return nothing
-    problem = _Mixing(objective, own, seen, min(rank, batch), 1 / batch, nonnegative)
+    problem = _Mixing(objective, parameters, seen, min(rank, batch), 1 / batch, nonnegative)
     return problem.solve(starts, np.random.default_rng(seed), nothing)
 
 
