@@ -201,7 +201,7 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
     [
         (["--time", "2:00:00"], "--time 2:00:00: partition debug allows 1:00:00"),
         (["--time", "soon"], "--time soon: expected minutes"),
-        (["--time", "2"], "the signal to checkpoint comes 120 s before the time limit, which leaves too little; give --time"),
+        (["--time", "2"], "the signal to checkpoint comes 120 s before the time limit, which leaves too little"),
         (["--time", "30", "--partition", "fast"], "--partition fast: no partition has that name"),
         (["--time", "30", "--nodes", 9], "--nodes 9: partition debug allows jobs of 2 node"),
         (["--time", "30", "--ntasks-per-node", 5], "no node has 5 CPUs"),
@@ -214,7 +214,7 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
         (["--time", "1"], "--time 1 is 1 minute(s): the signal"),
         (["--time", "30", "--", "--nodes=3"], "--nodes=3: give it to mpifed submit itself, as --nodes, before --"),
         (["--time", "30", "--", "-p", "gpu"], "-p: give it to mpifed submit itself, as --partition, before --"),
-        (["--time", "30", "--", "--no-requeue"], "--no-requeue: not with mpifed submit: a job resumes by being requeued"),
+        (["--time", "30", "--", "--no-requeue"], "--no-requeue: not with mpifed submit: a job resumes"),
         (["--no-forecast"], "--no-forecast: give --time"),
         (["--gpus-per-node", 2, "--ntasks-per-node", 4], "--gpus-per-node 2: each rank uses one GPU"),
         (["--time", "30", "--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
@@ -318,7 +318,7 @@ def test_not_when_slurm_does_not_answer(slurm: Slurm, job: Write) -> None:
 def test_a_run_of_another_machine(slurm: Slurm, job: Write) -> None:
     leave(Path("runs/tried"), Job.read(job()), None, process=this_process() | {"host": "another"})
     text = ok(job(), "--time", 30)
-    assert "warning   tried: killed or still running; no checkpoint: it starts over; if it still runs, end it first" in text
+    assert "tried: killed or still running; no checkpoint: it starts over; if it still runs, end it first" in text
 
 
 def test_not_beside_a_process_of_this_machine(slurm: Slurm, job: Write) -> None:
