@@ -77,7 +77,7 @@ def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
     assert "except those allowed by name: slopes, gradients," in text
     assert "gradients: the server learns single clients' own gradient.first" in text
     assert "which are not masked; clients learn nothing" in text
-    assert "values of columns are masked among the holders of these columns" in text
+    assert "values of columns are masked among the holders of those columns" in text
 
 
 def test_masks_of_all_pairs(job: Path) -> None:
