@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
-from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
@@ -32,7 +32,7 @@ PARTS = {
 
 
 class Shard(NamedTuple):
-    """As much of a client's data as a federation looks at: its number."""
+    """As much of a client's data as the aggregator reads: its number."""
 
     client: int
     y: np.ndarray
@@ -69,25 +69,25 @@ def _exchange(values: int, clients: int) -> tuple[ToServer, np.ndarray]:
     )  # fmt: skip
 
 
-def _federation(clients: int, channel: str, scheme: str) -> Federation:
+def _aggregator(clients: int, channel: str, scheme: str) -> Aggregator:
     block = Block(tuple(Shard(client, np.zeros(1)) for client in range(clients)), "float32")  # type: ignore[arg-type]
-    return Federation(Alone(), [block], clients, protection=Protection(channel=channel, scheme=scheme))
+    return Aggregator(Alone(), [block], clients, protection=Protection(channel=channel, scheme=scheme))
 
 
-def _play(federation: Federation, exchange: ToServer, clients: int) -> tuple[float, Any]:
+def _play(aggregator: Aggregator, exchange: ToServer, clients: int) -> tuple[float, Any]:
     now = Round(0, 1, np.ones(clients, dtype=bool))
     start = time.perf_counter()
-    _, total = federation.tally(exchange, [()], (), now)
+    _, total = aggregator.tally(exchange, [()], (), now)
     return time.perf_counter() - start, total
 
 
 def measure(clients: int, values: int, scheme: str, repeat: int) -> dict[str, Any]:
     """Seconds of a sum, of its parts, and of starting up."""
     exchange, _ = _exchange(values, clients)
-    plain = _federation(clients, "plain", scheme)
+    plain = _aggregator(clients, "plain", scheme)
     plain.make_ready([exchange])
     expected = [_play(plain, exchange, clients) for _ in range(repeat)]
-    secret = _federation(clients, "encrypted", scheme)
+    secret = _aggregator(clients, "encrypted", scheme)
     secret.make_ready([exchange])
     start = time.perf_counter()
     secret.agree_on_keys()

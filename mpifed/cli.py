@@ -118,7 +118,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     when they are imported next; with --json on the standard error, and in the object as "imports".
     """
     if job.is_dir():
-        raise click.UsageError(f"{job} is a folder: mpifed show tells of a run, mpifed compare of a sweep")
+        raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
     if _only_named(job, changes, unimported, as_json):
         return
     from mpifed.forecast.job import forecast, forecast_text
@@ -133,7 +133,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 def show(run: Path, as_json: bool) -> None:
     """How a run ended: its numbers, what it cost, what is protected, and what is certified."""
     if run.is_file():
-        raise click.UsageError(f"{run} is a file: mpifed check tells of a job")
+        raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     from mpifed.run.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
@@ -204,13 +204,19 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
 @main.command()
 @click.argument("name")
 def explain(name: str) -> None:
-    """What a name in a job means: a table, a key, an algorithm, a model, a term, a regularizer, a schedule.
+    """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
-    For instance batch_size, aggregation.security, fedavg, mlp; names of earlier versions are answered with the new.
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; names
+    of earlier versions are answered with the new.
+    Of a class of your own, "module:Class", its docstring and keys are shown; for that it is imported.
     """
-    from mpifed.run.explain import explained
+    from mpifed.audit.findings import NAMES
+    from mpifed.run.explain import Entry
+    from mpifed.run.explained import explained
 
-    click.echo(explained(name))
+    more = [Entry("command", one, command.get_short_help_str(200), ()) for one, command in main.commands.items()]
+    more += [Entry("audit finding", one, text, ()) for one, text in NAMES.items()]
+    click.echo(explained(name, more))
 
 
 @main.command()

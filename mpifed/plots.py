@@ -31,6 +31,7 @@ HORIZONTAL = labels("horizontal")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
 CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
+BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -95,6 +96,8 @@ def figure(
 ) -> Figure:
     """Loss and accuracy against rounds, time and bytes; against simulated time and epsilon where runs have them.
 
+    Where a run minimizes something else than the loss, the objective gets a row as well.
+
     Runs that differ in nothing but their seed are one line, their mean, with a band from their least to their largest
     value. What no run has measured gets no panel.
 
@@ -117,12 +120,15 @@ def figure(
     DataError
         No run has measured anything, or one is not a run.
     """
-    groups = _grouped([_read(Path(run_dir), relative_to) for run_dir in run_dirs])
+    runs_read = [_read(Path(run_dir), relative_to) for run_dir in run_dirs]
+    groups = _grouped(runs_read)
+    left_out = {"train_loss", "objective"} if relative_to is not None else set()
+    left_out |= {"objective"} if all(run.job.get("minimize.name", "loss") == "loss" for run in runs_read) else set()
     drawn = {
         (row, column): {label: _curve(runs, column, row) for label, runs in groups.items()}
         for row in PANELS
         for column in x
-        if relative_to is None or row != "train_loss"
+        if row not in left_out
     }
     # points that a panel needs: certificates of the start and the end alone are no curve
     least = {"kkt_residual": 3, "duality_gap": 3}
@@ -257,17 +263,15 @@ def _finish_vertical(axes: Axes, quantity: str, values: Sequence[Floats]) -> Non
 
 def _finish_horizontal(axes: Axes, quantity: str) -> None:
     """The label and ticks of a column of panels, through its last."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel(HORIZONTAL[quantity])
-    if column_of(quantity).unit == "B":
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    elif column_of(quantity).unit == "s":
+    units, ticks = {"B": (BYTES, 4), "s": (CLOCK, 5)}.get(column_of(quantity).unit, ((), 0))
+    if units:
         _, most = axes.get_xlim()
-        seconds, unit = next((seconds, unit) for seconds, unit in CLOCK if most >= 2 * seconds or unit == "s")
-        ticks = [tick for tick in MaxNLocator(5).tick_values(0, most / seconds) if tick * seconds <= most]
-        axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g} {unit}" for tick in ticks])
+        size, unit = next((size, unit) for size, unit in units if most >= 2 * size or size == 1)
+        at = [tick for tick in MaxNLocator(ticks).tick_values(0, most / size) if tick * size <= most]
+        axes.set_xticks([tick * size for tick in at], [f"{tick:g} {unit}" for tick in at])
 
 
 def _log_helps(values: Floats) -> bool:

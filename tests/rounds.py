@@ -29,18 +29,18 @@ class Seen(NamedTuple):
 def rounds_of(job: Job, measured: int = 1) -> list[Seen]:
     """All rounds of a job on one rank; the last ones of every so many are measured, with 0 none."""
     at = prepare(job, Alone())
-    clients, federation = at.federation.clients, at.federation
+    clients, aggregator = at.aggregator.clients, at.aggregator
     everybody = Round(SETUP, job.seed, np.ones(clients, dtype=bool))
-    server, states = play(at.algorithm.setup, at.server, at.clients, everybody, federation)
+    server, states = play(at.algorithm.setup, at.server, at.clients, everybody, aggregator)
     found = []
     for index in range(job.rounds):
         now = returning(job, round_of(job, clients, index))
-        server, states = play(at.algorithm.exchanges, server, states, now, federation)
+        server, states = play(at.algorithm.exchanges, server, states, now, aggregator)
         columns: dict[str, Any] = {}
         if measured and (index + 1) % measured == 0:
             here = everybody._replace(index=index)
             columns, _ = measure(
-                at.algorithm.measures, at.algorithm, server, federation.blocks, states, here, federation, None
+                at.algorithm.measures, at.algorithm, server, aggregator.blocks, states, here, aggregator, None
             )
         w = server.w if hasattr(server, "w") else server.best
         model = at.algorithm.model(server).first[:, 0]
@@ -53,7 +53,7 @@ def alpha_of(at: Any, server: Any, states: list[Any]) -> tuple[Any, list[Any]]:
     """What the clients of HyFDCA keep: the sum of the steps they have sent, or alpha, which all holders know alike."""
     N = at.algorithm.problem.samples
     summed, known, told = np.zeros(N), np.full(N, np.nan), []
-    for block, state in zip(at.federation.blocks, states, strict=True):
+    for block, state in zip(at.aggregator.blocks, states, strict=True):
         for i, shard in enumerate(block.shards):
             own = slice(0, shard.samples)
             alpha = state.alpha[i, own].astype(float)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from contract import sections as contract_sections
 
+from mpifed.audit.findings import NAMES
 from mpifed.cli import main
 from mpifed.core.errors import ENDS
 from mpifed.run.columns import shown
@@ -83,11 +85,20 @@ def exit_code_rows() -> Iterator[str]:
     yield "\n".join(["| code | |", "| --- | --- |", *(f"| {end.code} | {end.meaning} |" for end in ENDS)])
 
 
+def finding_rows() -> Iterator[str]:
+    """A row for each finding of an audit."""
+    yield "\n".join(
+        ["| finding | what it is |", "| --- | --- |", *(f"| `{name}` | {what} |" for name, what in NAMES.items())]
+    )
+
+
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "<!-- generated: contract -->": contract_sections,
     "<!-- generated: job -->": job_sections,
     "<!-- generated: commands -->": command_sections,
     "<!-- generated: columns -->": column_rows,
     "<!-- generated: exit codes -->": exit_code_rows,
+    "<!-- generated: findings -->": finding_rows,
 }
 
 

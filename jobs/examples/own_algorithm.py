@@ -5,17 +5,19 @@ mpirun -n 4 mpifed run jobs/examples/own_algorithm.toml
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import add
+from typing import Annotated, NamedTuple
 
-import numpy as np
+from annotated_types import Ge, Lt
 
 from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
 from mpifed.core.block import Block
 from mpifed.core.exchange import ToServer
-from mpifed.core.record import map_leaves, zeros
+from mpifed.core.record import beside, map_leaves, zeros
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.objectives import Parameters, gradient, penalty_gradient
+from mpifed.maths.ranges import Count, Size
 
 
 class Server(NamedTuple):  # what must survive a round; it is in every checkpoint
@@ -25,12 +27,17 @@ class Server(NamedTuple):  # what must survive a round; it is in every checkpoin
 
 @dataclass(frozen=True)
 class ServerMomentum(Rows):  # for data split by rows; the fields are the keys of [algorithm] in the job
-    batch_size: int
-    learning_rate: float
-    momentum: float = 0.9
+    """FedSGD with momentum at the server."""  # `mpifed explain` shows this, the keys, and the text below each
+
+    batch_size: Count  # an integer above 0
+    """Rows that each client draws in a round."""
+    learning_rate: Size  # a number above 0
+    """Step of the server along its velocity."""
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """Share of the velocity that stays from one round to the next."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:  # what is played in a round: the server asks, and hears one sum
+    def exchanges(self) -> tuple[ToServer, ...]:  # what is run in a round: here the server receives one sum
         fields = weighted_fields(self.problem, model_template(self.problem))
         return (ToServer("gradients", fields, self.ask, self.answer, self.absorb),)
 
@@ -45,17 +52,18 @@ class ServerMomentum(Rows):  # for data split by rows; the fields are the keys o
         return server.model
 
     def answer(self, clients: tuple[()], model: Parameters, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
-        weight = self.problem.weights[block.clients]  # of the clients of a block, as leading axis
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
+        weight = beside(batch.y, self.problem.weights[block.clients])  # of the block's clients, as leading axis
         slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch_size)
         return clients, Weighted(slopes, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        velocity = map_leaves(lambda v, g: np.float32(self.momentum) * v + g, server.velocity, mean(total))
-        model = map_leaves(lambda w, v: w - np.float32(self.learning_rate) * v, server.model, velocity)
+        slopes = map_leaves(add, mean(total), penalty_gradient(self.problem.objective, server.model))  # l2 is in here
+        velocity = map_leaves(lambda v, g: self.momentum * v + g, server.velocity, slopes)
+        model = map_leaves(lambda w, v: w - self.learning_rate * v, server.model, velocity)
         return Server(model, velocity)
 
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:  # for `mpifed audit`: what answers tell of rows
+    def reveals(self, received: Received) -> Iterator[MeanGradient]:  # for `mpifed audit`: what uploads tell of rows
         if received.answered_by(self.answer):
             weight = received.answer.weight
             slopes = map_leaves(lambda leaf: leaf / weight, received.answer.value)  # of the loss, without penalties

@@ -91,7 +91,7 @@ class FedAvg(Rows):
     client_optimizer: SGD
     server_optimizer: ServerSGD = AVERAGE
     local_steps: Repeats | None = None
-    """Local SGD steps in a round; give this or `local_epochs`."""
+    """Local SGD steps in a round; give this or `local_epochs`. With neither it is one step."""
     local_epochs: Repeats | None = None
     """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
 

@@ -23,14 +23,17 @@ CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a c
 
 
 class Weighted(NamedTuple):
-    """What a client adds to a mean over samples: sums and weights travel, means never do."""
+    """What a client adds to a mean over samples: clients send sums and counts, which `mean` divides."""
 
-    value: Record  # [n, ...] times the weight
-    weight: Array  # [n] its number of rows relative to the mean client
+    value: Record  # leaves [n, ...], already times the weight
+    weight: Array  # [n] its number of rows relative to the mean client: `problem.weights[block.clients]`
 
 
 class Rows(Algorithm):
-    """The base of algorithms for data split by rows: losses, constraints and certificates are measured."""
+    """The base of algorithms for data split by rows: losses, constraints and certificates are measured.
+
+    Its `check` may begin with `check_rows(self.problem, batch_size)`.
+    """
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -72,10 +75,12 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
             "make another with `mpifed data ... --split rows`"
         )
     smallest = int(np.argmin(problem.counts))
+    if batch < 1:
+        wrong.append(f"[algorithm] batch_size = {batch}: expected at least 1")
     if batch > problem.counts[smallest]:
         wrong.append(
             f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has "
-            f"{problem.counts[smallest]} samples; lower batch, or make shards for fewer clients"
+            f"{problem.counts[smallest]} samples; lower batch_size, or make shards for fewer clients"
         )
     return wrong
 

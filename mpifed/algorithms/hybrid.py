@@ -155,7 +155,7 @@ def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Ite
     holders = row_holdings(problem).holders
     if (holders == 2).any():
         yield (
-            f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one told of "
+            f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one sent of "
             "them, as the sum less its own"
         )
 

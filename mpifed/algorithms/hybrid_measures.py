@@ -82,7 +82,7 @@ class Model(NamedTuple):
 class Grid(Algorithm):
     """The base of algorithms for cells: losses are measured. Models have no intercepts."""
 
-    intercepts: ClassVar[bool] = False
+    intercepts: ClassVar[bool] = False  # each parameter belongs to a column of the data
 
     @property
     def measures(self) -> tuple[Measure, ...]:

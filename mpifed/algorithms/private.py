@@ -220,7 +220,7 @@ def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
     privacy, clients, how = problem.privacy, problem.clients, _how(share)
     fraction = np.minimum(1.0, batch / problem.counts)
     z, ones, none = privacy.multiplier, np.ones(clients), np.full(clients, np.nan)
-    told = how.told if privacy.on_grid else lambda distance: z / distance
+    told = how.equivalent_multiplier if privacy.on_grid else lambda distance: z / distance
     if privacy.on_gradients:
         rate = np.where(fraction < 1, fraction, 1.0)
         return Release(steps, told(ones), rate, ones * z, fraction)

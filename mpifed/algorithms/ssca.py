@@ -156,6 +156,15 @@ class SSCA(Algorithm):
                 f"[algorithm] rho = {list(self.rho)}, gamma = {list(self.gamma)}: convergence is proven under "
                 f"{' and '.join(missing)}, which these step sizes do not fulfil (nor do the paper's)"
             )
+        return found + self._without_effect()
+
+    def _without_effect(self) -> list[str]:
+        """Settings of constraints where there are none, and of stages where there is one."""
+        idle, found = {"margins": self.margins != "off", "slack_cost": self.slack_cost != "auto"}, []
+        if not self.problem.constraints:
+            found = [f"[algorithm] {key}: has no effect without a [[constraint]]" for key in idle if idle[key]]
+        if self.stage_rounds is not None and len(self.costs) <= 1:
+            found.append("[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs")
         return found
 
     # --- the state --------------------------------------------------------------------------------------------------

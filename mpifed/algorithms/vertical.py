@@ -282,8 +282,8 @@ class Columns(Algorithm):
     They need everybody: without one client there are no scores.
     """
 
-    label_holder: int | None
-    head_client: int | None
+    label_holder: int | None  # the one client who has the labels; None: all have
+    head_client: int | None  # who computes what belongs to no columns, as intercepts; None: the label holder, or 0
 
     needs_everybody = True
 

@@ -89,8 +89,8 @@ def _wrong(stage: Stage, line: Line, client: int, upload: list[Message]) -> str:
         if one.data.dtype != assumed or one.data.nbytes != line.sent[client]:
             return f"{one.data.nbytes} bytes of type {one.data.dtype}, expected {line.sent[client]} of {assumed}"
         return ""
-    assert stage.federation is not None
-    channel: Any = stage.federation.channel
+    assert stage.aggregator is not None
+    channel: Any = stage.aggregator.channel
     expected = {i for vector in channel.vectors(line) if vector.senders[client] for i in vector.numbers}
     try:
         blocks = unbundle(one.data)

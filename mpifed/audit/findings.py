@@ -21,7 +21,7 @@ NAMES = {
     ANSWERS: "the server reads what single clients answer",
     CLEAR: "the server reads what single clients answer to an exchange that no channel seals",
     SINGLE: "a sum that is opened has values of one client alone",
-    DETERMINED: "somebody hears as many independent equations as there are private numbers in them",
+    DETERMINED: "a party receives as many independent equations as there are private numbers in them",
     NOT_UNIFORM: "what a channel has sealed can be told from random numbers",
     **exact.NAMES,
     RECONSTRUCTION: "a row was computed from the gradient of a minibatch of one",

@@ -153,7 +153,7 @@ def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
     text += _guess(tried)
     text += f"; and {by_chance} of as many rows that were not there" if by_chance else ""
     text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
-    text += "; whose they are is not told" if good and seen == SUM and not some[0].parts else ""
+    text += "; whose they are is not known" if good and seen == SUM and not some[0].parts else ""
     pictures = _stacked(rows, truth)
     success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike, too
     names = tuple({one.exchange: None for one in tried})

@@ -1,7 +1,7 @@
 """What the server keeps of clients' last answers, sealed by one of them: less what it should be, it is a mask as well.
 
 The sum so far is known from the plain channel, in the auditor's own play, answer by answer; see
-`mpifed.comm.masking.kept`.
+`mpifed.comm.masking.sealed_total`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpifed.audit.plays import line_of
 from mpifed.audit.sealed import KEPT
 from mpifed.audit.stage import Stage
 from mpifed.comm.line import Line
-from mpifed.comm.masking.kept import Kept
+from mpifed.comm.masking.sealed_total import SealedTotal
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message, client_of
 
@@ -46,7 +46,7 @@ def masks_of_kept(stage: Stage, plain: Stage) -> tuple[list[Mask], list[str]]:
             memory[client] = answer
         elif one.what == KEPT:
             # units come in order, and who seals one has sealed, or seen sealed, all before that it holds
-            units = numbers.setdefault((one.exchange, one.turn), iter(Kept(line).units))
+            units = numbers.setdefault((one.exchange, one.turn), iter(SealedTotal(line).units))
             unit = next((unit for unit in units if unit.holders[client]), None)
             mask = None if unit is None else _mask(line, memory, one, client, unit.at)
             if mask is None:

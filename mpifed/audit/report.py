@@ -16,6 +16,7 @@ from mpifed.audit.sealed import MOST_CLIENTS
 from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
+from mpifed.core.text import counted
 from mpifed.run.disclosure import mark
 from mpifed.run.history import aside, write_json
 from mpifed.run.show import human_bytes
@@ -113,7 +114,9 @@ def as_text(audit: Audit) -> str:
 def _lines(audit: Audit) -> Iterator[str]:
     yield _line("job", audit.job)
     yield _line("channel", audit.channel)
-    transcript = f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {audit.rounds} round(s), {audit.source}"
+    transcript = (
+        f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
+    )
     yield _line("transcript", transcript)
     if audit.left_out:
         yield _line("NOT in it", f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond its limit")
@@ -124,7 +127,7 @@ def _lines(audit: Audit) -> Iterator[str]:
     for one in audit.conditions:
         yield from _condition(one)
     yield ""
-    yield f"Attacks, each on what its party heard (of at most {MOST_ATTACKED} clients)"
+    yield f"Attacks, each on what its party received (of at most {MOST_ATTACKED} clients)"
     for attempt in audit.attempts:
         yield from _attempt(attempt)
     yield ""
@@ -157,14 +160,14 @@ def _verdict_text(audit: Audit) -> str:
 
 def _condition(one: Condition) -> Iterator[str]:
     when = "beside the rounds" if one.round == SETUP else f"round {one.round}"
-    yield f"  {one.exchange}, {when}: {one.party} hears {one.hears}"
+    yield f"  {one.exchange}, {when}: {one.party} receives {one.hears}"
     if one.numbers == 0:
         yield _indented("", "nothing of the private numbers")
         return
     equations = f"at most {one.equations}" if one.counted else str(one.equations)
     rows = f"{one.rows} row{'s'[: one.rows != 1]} of {one.about}"
     yield _indented("unknowns", f"{one.unknowns} ({rows})")
-    yield _indented("independent equations", f"{equations} ({one.numbers} numbers heard)")
+    yield _indented("independent equations", f"{equations} ({one.numbers} numbers received)")
     if one.paper:
         yield _indented("the paper's count", one.paper)
     yield _indented("verdict", one.text + _soon(one))

@@ -88,8 +88,8 @@ def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[Any]]
 
 def sent(stage: Stage) -> list[str]:
     """Messages of the auditor's own play that have a secret key in them; and whether the keys are there to look for."""
-    assert stage.federation is not None
-    secrets = list(stage.federation.channel.secrets())
+    assert stage.aggregator is not None
+    secrets = list(stage.aggregator.channel.secrets())
     every = stage.transcript.messages
     texts = ((f"{one.what or one.kind} of {one.sender} to {one.receiver}", one.data) for one in every)
     clients, keys = stage.algorithm.problem.clients, len({one for one in secrets if len(one) >= 2 * _WORD})
@@ -159,7 +159,7 @@ def with_server(stage: Stage) -> list[str]:
     server, clients = channels
     assert server is not None and clients is not None
     found = [f"{count} keys in the server's own memory" for count in [len(list(server.secrets()))] if count]
-    heard = [("what the server's rank was told", np.frombuffer(one, np.uint8)) for one in ranks.heard]
+    heard = [("what the server's rank was sent", np.frombuffer(one, np.uint8)) for one in ranks.heard]
     return found + list(dict.fromkeys(contained(clients.secrets(), heard)))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
@@ -80,25 +80,23 @@ class Watched:
 
 
 class _Watching:
-    """The federation, whose exchanges are told to the watch; see `mpifed.core.exchange.Summation`."""
+    """An aggregator that reports its exchanges to the watch; see `mpifed.core.exchange.Summation`."""
 
-    def __init__(self, federation: Federation, watch: Watch) -> None:
-        self._federation, self._watch = federation, watch
+    def __init__(self, aggregator: Aggregator, watch: Watch) -> None:
+        self._aggregator, self._watch = aggregator, watch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._federation, name)
+        return getattr(self._aggregator, name)
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """As the federation does."""
         self._watch.at = now.index, exchange.name
         try:
-            return self._federation.tally(exchange, clients, question, now)
+            return self._aggregator.tally(exchange, clients, question, now)
         finally:
             self._watch.at = None
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """As the federation does."""
-        return self._federation.hear(exchange, clients, total, now)
+        return self._aggregator.hear(exchange, clients, total, now)
 
 
 class Scene(NamedTuple):
@@ -122,7 +120,7 @@ class Stage:
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
     replayed: bool = True  # whether what is looked at has the rows of this run
-    federation: Federation | None = None  # that has played it
+    aggregator: Aggregator | None = None  # that ran the exchanges
     streams: Streams | None = None  # of the masked channel
 
     @property
@@ -187,30 +185,30 @@ def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) ->
     """
     watch, transcript = Watch(), Transcript(rounds, beside=BESIDE)
     ready = prepare(job, Alone(), recorder=transcript)
-    federation = ready.federation
-    transcript.channel = federation.channel.name
-    blocks = list(federation.blocks)
+    aggregator = ready.aggregator
+    transcript.channel = aggregator.channel.name
+    blocks = list(aggregator.blocks)
     watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
-    federation.hosted.blocks = Roster.of(watched)
-    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, federation=federation)
+    aggregator.local_clients.blocks = Roster.of(watched)
+    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, aggregator=aggregator)
     if transcript.channel == "masked":
         from mpifed.audit.streams import streams_of
 
-        stage.streams = streams_of(federation.channel)
-    _play(stage, ready, _Watching(federation, watch), rounds, fit, between)
+        stage.streams = streams_of(aggregator.channel)
+    _play(stage, ready, _Watching(aggregator, watch), rounds, fit, between)
     stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
     return stage
 
 
-def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, between: bool) -> None:
-    everybody = Round(SETUP, stage.job.seed, np.ones(federation.clients, dtype=bool))
+def _play(stage: Stage, ready: Ready, aggregator: Any, rounds: int, fit: bool, between: bool) -> None:
+    everybody = Round(SETUP, stage.job.seed, np.ones(aggregator.clients, dtype=bool))
     measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
     transcript = stage.transcript
-    server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, federation)
+    server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, aggregator)
     exchanges = stage.algorithm.exchanges
 
     def measured() -> None:
-        measure(measures, stage.algorithm, server, federation.blocks, clients, everybody, federation, None)
+        measure(measures, stage.algorithm, server, aggregator.blocks, clients, everybody, aggregator, None)
 
     begun = transcript.nbytes
     measured()
@@ -227,9 +225,9 @@ def _play(stage: Stage, ready: Ready, federation: Any, rounds: int, fit: bool, b
             most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
             if transcript.nbytes + most + beside > transcript.limit_bytes:
                 break
-        now = next_round(stage.job, federation.clients, exchanges, index, attempt, ready.key)
+        now = next_round(stage.job, aggregator.clients, exchanges, index, attempt, ready.key)
         before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
-        server, clients = play(exchanges, server, clients, now, federation)
+        server, clients = play(exchanges, server, clients, now, aggregator)
         again = next_attempt(stage.job, now, exchanges, attempt)
         attempt = again or 0
         if again is not None:

@@ -156,7 +156,7 @@ def _judge(partition: Partition, wanted: Wanted) -> Verdict:
     if wanted.nodes > min(partition.most_nodes, len(partition.nodes)):
         what = f"allows jobs of {partition.most_nodes:g}" if partition.most_nodes < len(partition.nodes) else "has"
         count = "" if partition.most_nodes < len(partition.nodes) else f" {len(partition.nodes)}"
-        errors.append(f"--nodes {wanted.nodes}: {where} {what}{count} node(s)")
+        errors.append(f"--nodes {wanted.nodes}: {where} {what}{count} nodes")
     fitting = [node for node in partition.nodes if not _lacks(node, wanted)]
     if not errors and len(fitting) < wanted.nodes:
         errors.append(_too_small(where, partition.nodes, fitting, wanted))

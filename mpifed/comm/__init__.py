@@ -1,1 +1,1 @@
-"""Where clients live, how messages travel, and how answers are added."""
+"""Which rank hosts which clients, how messages travel between ranks, and how clients' answers are aggregated."""

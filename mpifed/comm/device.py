@@ -1,7 +1,7 @@
-"""Sums of answers on a device: what clients answer there is added there, and one message crosses to memory.
+"""Sums of answers on a GPU: answers are added where they were computed, and one message is copied to the host.
 
-The integers are those of the sums in memory, so all the rest, channels and reductions, is the same. Whether a value is
-within its bound is looked at on the device as well; the outcome travels behind the message, in the same copy.
+The integers are those of the sums on the host, so channels and reductions are the same. Bounds are checked on the
+device as well; the result is appended to the message and copied with it.
 """
 
 from __future__ import annotations
@@ -21,50 +21,49 @@ from mpifed.core.record import Array, Record, bare_leaves, index, namespace
 from mpifed.maths.kernels_sums import add_encoded, add_floats, encoded, note_worst
 
 _WORD = 8
-_NOTE = 2 * _WORD  # bytes behind the message for each field: 1 + the client outside the bound, and its value
+_CHECK = 2 * _WORD  # bytes behind the message for each field: 1 + the client outside the bound, and its value
 
 
 class DeviceSum:
-    """A `Sum` whose answers may be on a device; `own` is that of the same exchange in memory."""
+    """A `Sum` whose answers may be on a device; `host_sum` is the sum of the same exchange on the host."""
 
-    def __init__(self, own: ExactSum | FloatSum, device: Device) -> None:
-        self._own, self._device, self._exact = own, device, isinstance(own, ExactSum)
-        self.places, self.message = own.places, own.message
-        self._length, self.aware = own.places[-1].stop, device.aware
-        self._behind = -(-own.message.nbytes // _WORD) * _WORD  # where the notes begin
-        nbytes = self._behind + _NOTE * len(own.places)
+    def __init__(self, host_sum: ExactSum | FloatSum, device: Device) -> None:
+        self._host_sum, self._device, self._exact = host_sum, device, isinstance(host_sum, ExactSum)
+        self.places, self.message = host_sum.places, host_sum.message
+        self._length, self.aware = host_sum.places[-1].stop, device.aware
+        self._behind = -(-host_sum.message.nbytes // _WORD) * _WORD  # where the results of the bound checks begin
+        nbytes = self._behind + _CHECK * len(host_sum.places)
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
         self._buffer = device.record(np.zeros(nbytes, np.uint8))
-        self._sums = self._buffer[: own.message.nbytes].view(own.message.dtype)  # the last number as in the message
+        self._sums = self._buffer[: host_sum.message.nbytes].view(
+            host_sum.message.dtype
+        )  # the last number as in the message
         self._worst = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
         self._clients = 0
-        self._pending = False  # whether there is anything in the device's buffer
-        self._who: tuple[bytes, Array] = b"", None
-        self._blocks: dict[int, NDArray[np.int64]] = {}  # whose answers were summed first, by the first of them
+        self._pending = False  # whether the device's buffer holds values not yet copied
+        self._clients_there: tuple[bytes, Array] = b"", None  # as bytes, on the device
+        self._blocks: dict[int, NDArray[np.int64]] = {}  # clients of each block, by its first
 
     @property
     def nbytes(self) -> int:
-        """Of the sum, as a deployment would send it."""
-        return self._own.nbytes
+        return self._host_sum.nbytes
 
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """[N] bytes of what each client sends or is told."""
-        return self._own.nbytes_of(values)
+        return self._host_sum.nbytes_of(values)
 
     def begin(self, clients: int) -> None:
-        """Start over, for the answers of `clients` clients."""
-        self._own.begin(0)
+        self._host_sum.begin(0)
         self._clients, self._pending = clients, False
         self._blocks.clear()
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n], on the device if any part of them is there."""
-        if self._stays(answer):
-            self._own.add(answer, clients)
+        """Add the answers [n, ...] of `clients` [n], on the device if any of their arrays is there."""
+        if self._on_host(answer):
+            self._host_sum.add(answer, clients)
             return
-        self._touch()
-        if self._who[0] != clients.tobytes():
-            self._who = clients.tobytes(), self._device.record(clients)
+        self._clear_once()
+        if self._clients_there[0] != clients.tobytes():
+            self._clients_there = clients.tobytes(), self._device.record(clients)
         for number, (place, leaf) in enumerate(zip(self.places, bare_leaves(answer), strict=True)):
             worst = self._worst[number]
             if place.field.in_parts:
@@ -73,18 +72,18 @@ class DeviceSum:
             rows = self._rows(place, leaf, len(clients))
             limbs = self._limbs(place)
             if self._exact:
-                note_worst(rows, self._who[1], place.form.bound, worst)
+                note_worst(rows, self._clients_there[1], place.form.bound, worst)
                 add_encoded(rows, place.form, limbs)
             else:
                 add_floats(rows, limbs[0])
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Add the sum of the answers of `clients`, rounded to the grid on the device if any part of it is there."""
-        assert isinstance(self._own, ExactSum)
-        if self._stays(total):
-            self._own.add_total(total, clients)
+        """Add the sum of the answers of `clients`, rounded to the grid on the device if any of its arrays is there."""
+        assert isinstance(self._host_sum, ExactSum)
+        if self._on_host(total):
+            self._host_sum.add_total(total, clients)
             return
-        self._touch()
+        self._clear_once()
         self._blocks[int(clients[0])] = clients
         first = self._device.record(clients[:1])
         for number, (place, leaf) in enumerate(zip(self.places, bare_leaves(total), strict=True)):
@@ -92,22 +91,22 @@ class DeviceSum:
             note_worst(rows, first, place.form.bound * len(clients), self._worst[number])
             add_encoded(rows, place.form, self._limbs(place))
 
-    def _stays(self, record: Record) -> bool:
-        """Whether all of an answer is in memory; then so are all that will come."""
+    def _on_host(self, record: Record) -> bool:
+        """Whether all arrays of an answer are on the host; then those of later answers are too."""
         if any_on_device(record):
             return False
         if self._clients:
-            self._own.begin(self._clients)
+            self._host_sum.begin(self._clients)
             self._clients = 0
         return True
 
-    def _touch(self) -> None:
+    def _clear_once(self) -> None:
         if not self._pending:
             self._buffer.fill(0)
             self._pending = True
 
     def _limbs(self, place: Place) -> list[Array]:
-        """[size] of each limb."""
+        """Views [size] of the sum, one for each limb."""
         size = place.field.size
         return [self._sums[start : start + size] for start in range(place.start, place.stop, size)] if size else []
 
@@ -123,11 +122,11 @@ class DeviceSum:
         return namespace(array).ascontiguousarray(array.reshape(clients, -1))
 
     def _put(self, place: Place, leaf: Any, clients: NDArray[np.int64], worst: Array) -> None:
-        """Add what clients have of a field that they fill in parts."""
-        wholes = [one.reshape(place.field.shape) for one in self._limbs(place)]
+        """Add the clients' parts of a field."""
+        wholes = [limb.reshape(place.field.shape) for limb in self._limbs(place)]
         for i, values, at in self._parts(place, leaf, clients):
             if self._exact:
-                note_worst(values.reshape(1, -1), self._who[1][i : i + 1], place.form.bound, worst)
+                note_worst(values.reshape(1, -1), self._clients_there[1][i : i + 1], place.form.bound, worst)
                 coded = list(encoded(values.reshape(-1), place.form).reshape(-1, *values.shape))
             else:
                 coded = [values]
@@ -140,54 +139,52 @@ class DeviceSum:
                     target += part
 
     def _parts(self, place: Place, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Any]]:
-        """(number among these, its values, where they go) of each client who has any."""
+        """(position in `clients`, values, index into the field) of each client who fills a part of the field."""
         if not isinstance(leaf, Placed):
             rows = self._rows(place, leaf, len(clients))
             for i in np.flatnonzero(clients == place.field.sender).tolist():
                 yield i, rows[i].reshape(place.field.shape), ...
             return
-        there = leaf.moved(self._device.record)
-        for i, (_, values, at) in enumerate(place.parts(there, clients)):
-            own = tuple(index(values, one) for one in at)
-            yield i, namespace(values).ascontiguousarray(values), own
+        moved = leaf.moved(self._device.record)
+        for i, (_, values, at) in enumerate(place.parts(moved, clients)):
+            yield i, namespace(values).ascontiguousarray(values), tuple(index(values, axis) for axis in at)
 
     def set_fused(self, total: Record) -> None:
-        """Begin with a sum of answers, and end with it."""
-        self._own.begin(0)
+        """Take a sum of answers as the whole sum of this rank."""
+        self._host_sum.begin(0)
         if not any_on_device(total):
-            assert isinstance(self._own, FloatSum)
-            self._own.set_fused(total)
+            assert isinstance(self._host_sum, FloatSum)
+            self._host_sum.set_fused(total)
             return
-        self._touch()
+        self._clear_once()
         for place, leaf in zip(self.places, bare_leaves(total), strict=True):
             flat = leaf.reshape(-1) if any_on_device(leaf) else self._device.record(np.reshape(leaf, -1))
             self._sums[place.start : place.stop] = flat
 
     def numbers(self, answer: Record, client: int) -> NDArray[Any]:
-        """What the answer [1, ...] of one client, in memory, puts into its own places of the message."""
-        return self._own.numbers(answer, client)
+        return self._host_sum.numbers(answer, client)
 
     def check(self, clients: NDArray[np.int64]) -> None:
-        """Bring what was added on the device to the message; refuse it where a value was out of bounds."""
+        """Copy the sum on the device to the message; NumericalError where a value was out of bounds."""
         if not self._pending:
-            self._own.check(clients)
+            self._host_sum.check(clients)
             return
         if self.aware:
             if self._exact:
-                self._look(self._worst.get())
+                self._check_bounds(self._worst.get())
             elif not bool(namespace(self._sums).isfinite(self._sums[:-1]).all()):
                 self._buffer.get(out=self._staged)
                 self.message[:] = self._staged[: self.message.nbytes].view(self.message.dtype)
-                self._own.check(clients)
+                self._host_sum.check(clients)
             return
         self._buffer.get(out=self._staged)
         self._pending = False
-        self._look(self._staged[self._behind :].view(np.float64).reshape(-1, 2))
+        self._check_bounds(self._staged[self._behind :].view(np.float64).reshape(-1, 2))
         self.message[:-1] += self._staged[: self._length * self.message.itemsize].view(self.message.dtype)
-        self._own.check(clients)
+        self._host_sum.check(clients)
 
-    def _look(self, worst: NDArray[np.float64]) -> None:
-        """NumericalError where a value was out of bounds; [fields, 2] as `note_worst` has left it."""
+    def _check_bounds(self, worst: NDArray[np.float64]) -> None:
+        """NumericalError where a value was out of bounds, by `worst` [fields, 2], the output of `note_worst`."""
         for place, (client, largest) in zip(self.places, worst.tolist(), strict=True):
             if client:
                 block = self._blocks.get(int(client) - 1)
@@ -196,9 +193,9 @@ class DeviceSum:
                 raise out_of_bounds(place, int(client) - 1, largest)
 
     def reduce(self, transport: Any, everywhere: bool) -> NDArray[Any] | None:
-        """Taken from the devices by MPI where it is aware of them."""
+        """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
         if not self.aware:
-            return self._own.reduce(transport, everywhere)
+            return self._host_sum.reduce(transport, everywhere)
         xp = namespace(self._sums)
         if self._pending:
             self._sums[-1:] = self._device.record(self.message[-1:])
@@ -212,10 +209,9 @@ class DeviceSum:
         return self.message
 
     def total(self, message: NDArray[Any]) -> Record:
-        """The sum that a reduced message stands for."""
-        return self._own.total(message)
+        return self._host_sum.total(message)
 
 
-def on_device(own: Any, device: Device) -> Sum:
-    """The sum for answers of that device: `own` itself where it is the processor."""
-    return own if device.on_host else DeviceSum(own, device)
+def on_device(host_sum: Any, device: Device) -> Sum:
+    """The sum for answers on that device: `host_sum` itself where it is the CPU."""
+    return host_sum if device.on_host else DeviceSum(host_sum, device)

@@ -1,4 +1,4 @@
-"""Groups too small for a sum to hide anybody: a sum of one client's answers is that client's answer."""
+"""Groups of clients too small for a sum to hide anybody: the sum of a single upload is that upload."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from mpifed.comm.places import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.core.text import counted
 
 
 def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
-    """The least number of the clients present who fill a place of a field; 0 where nobody fills any.
+    """Smallest number of participating clients behind any entry of a field; 0 where nobody fills one.
 
-    Rows are told to those alone who hold them: what one client fills, only that client hears, and it does not count.
+    Sums over rows are sent only to the clients that hold those rows: an entry that a single client fills returns to
+    that client alone, and does not count.
     """
     if place.field.sender is not None:
         return int(present[place.field.sender])
@@ -31,7 +33,7 @@ def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
 
 
 def small(line: Line, cells: Cells, protection: Protection, present: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
-    """(field, clients) of each field that would show values of fewer clients than the job wants, and does not allow."""
+    """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
     for place in line.sum.places:
         count = fewest(place, cells, present)
         if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
@@ -39,13 +41,13 @@ def small(line: Line, cells: Cells, protection: Protection, present: NDArray[np.
 
 
 def _allowing(fields: Iterable[str]) -> str:
-    """The key that lets values of single clients in these fields be opened."""
+    """The setting under which values of single clients in these fields may be opened."""
     names = ", ".join(f'"{name}"' for name in dict.fromkeys(field.partition(".")[0] for field in fields))
     return f"[aggregation] allow = [{names}]"
 
 
 def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> None:
-    """Refuse a job whose sums would be of too few clients even with all of them present.
+    """Refuse a job whose sums would be over too few clients even with full participation.
 
     Raises
     ------
@@ -53,42 +55,42 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
         naming the fields.
     """
     everybody = np.ones(len(cells.rows.groups), dtype=bool)
-    found = {name: count for line in lines for name, count in small(line, cells, protection, everybody)}
-    if found:
-        listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+    too_small = {name: count for line in lines for name, count in small(line, cells, protection, everybody)}
+    if too_small:
+        listed = ", ".join(f"{name} ({count})" for name, count in too_small.items())
         raise UsageError(
             f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
-            f"no channel can hide from who hears the sum: {listed}; if they may be known, allow them by name: "
-            f"{_allowing(found)}"
+            f"no channel can hide from the receiver of the sum: {listed}; if they may be known, allow them by name: "
+            f"{_allowing(too_small)}"
         )
 
 
 def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds: Iterable[Round]) -> None:
-    """Refuse a job in some of whose rounds a sum would be of too few of the clients present.
+    """Refuse a job that has rounds in which a sum would be over too few participating clients.
 
     Raises
     ------
     UsageError
         naming all such fields, each with its first round.
     """
-    found: dict[str, int] = {}
-    cut = [line for line in lines if any(cells.along(place.field) is not None for place in line.sum.places)]
-    for now in rounds if cut else ():  # elsewhere all who are present fill every place
-        for line in cut:
-            back = now.returning if line.exchange.returning else None
-            for name, _ in small(line, cells, protection, now.present if back is None else back):
-                found.setdefault(name, int(now.index))
-    if found:
-        listed = ", ".join(f"{name} (first in round {index})" for name, index in found.items())
+    first_round: dict[str, int] = {}
+    partial = [line for line in lines if any(cells.along(place.field) is not None for place in line.sum.places)]
+    for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
+        for line in partial:
+            returning = now.returning if line.exchange.returning else None
+            for name, _ in small(line, cells, protection, now.present if returning is None else returning):
+                first_round.setdefault(name, int(now.index))
+    if first_round:
+        listed = ", ".join(f"{name} (first in round {index})" for name, index in first_round.items())
         raise UsageError(
-            f"[aggregation] min_clients = {protection.min_clients}: in some rounds fewer of the clients who take part "
-            f"fill values of {listed}, and their sum would not be opened; let more clients take part in a round, or if "
-            f"single clients' values may be known, allow them by name: {_allowing(found)}"
+            f"[aggregation] min_clients = {protection.min_clients}: in these rounds fewer participating clients "
+            f"fill values of {listed}, and their sum would not be opened; let more clients participate, or if "
+            f"single clients' values may be known, allow them by name: {_allowing(first_round)}"
         )
 
 
 def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -> None:
-    """Refuse to open a sum of too few answers. Alike on all ranks.
+    """Refuse to open a sum of too few uploads. Alike on all ranks.
 
     Raises
     ------
@@ -97,8 +99,8 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     """
     for name, count in small(line, cells, protection, now.present):
         raise TooFewClients(
-            f"{name}: round {now.index} has answers of {count} client(s), and [aggregation] min_clients = "
-            f"{protection.min_clients}: their sum is not opened; let more clients take part in a round, or, if the "
-            f"value of one may be known, allow it by name: {_allowing([name])}",
+            f"{name}: round {now.index} has uploads of {counted(count, 'client')}, and [aggregation] min_clients = "
+            f"{protection.min_clients}: their sum is not opened; let more clients participate in a round, or, if the "
+            f"value of a single client may be known, allow it by name: {_allowing([name])}",
             agreed=True,
         )

@@ -1,9 +1,9 @@
-"""Keys of the clients: agreed in pairs by X25519 (RFC 7748), and one that all clients share and the server lacks.
+"""Keys of the clients: pairwise, agreed by X25519 (RFC 7748), and a group key that the server does not have.
 
-A client's private key is made on the rank that hosts it and never leaves it: it is not written, not pickled, and no
-text shows it. Public keys go through rank 0, as they would through a server; what two clients agree on from them is
-made into key material by HKDF-SHA256 (RFC 5869). Rank 0 is trusted to pass on what it was given (honest but curious):
-there are no certificates.
+A client's private key is generated on the rank that hosts it and never leaves it: it is not written, not pickled, and
+appears in no text. Public keys are sent through rank 0, as they would be through a server; the shared secret of two
+clients is turned into key material by HKDF-SHA256 (RFC 5869). Rank 0 is trusted to forward public keys unchanged
+(honest but curious): there are no certificates.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mpifed.comm.streams import Prf
 from mpifed.core.errors import BrokenProtocol
 
 PROTOCOL = b"mpifed masked sums, version 1"
-KEY_BYTES = 32  # of a public key, a pair's secret and the group's key
-TAG_BYTES = 16  # that sealing adds
-_GROUP_NONCE = b"group key   "  # the only message under the key that the maker has for it with each client
+KEY_BYTES = 32  # of a public key, a pair's secret and the group key
+TAG_BYTES = 16  # added by authenticated encryption
+_GROUP_NONCE = b"group key   "  # its key, of the creator and a client, encrypts no other message
 
 
 def derive(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
@@ -37,12 +37,12 @@ def derive(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | No
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """What both ends of a pair know, and nobody else (RFC 7748, section 6.1).
+    """The shared secret of a private and a public key (RFC 7748, section 6.1).
 
     Raises
     ------
     BrokenProtocol
-        when the public key is of small order, so that the outcome would be the same whatever the private key is.
+        when the public key is of small order, so that the secret would not depend on the private key.
     """
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -54,23 +54,23 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def seal(key: bytes, nonce: bytes, message: bytes, context: bytes = b"") -> bytes:
-    """Encrypted, and bound to its context, by ChaCha20-Poly1305 (RFC 8439)."""
+    """Encrypt a message and authenticate it with its context, by ChaCha20-Poly1305 (RFC 8439)."""
     return ChaCha20Poly1305(key).encrypt(nonce, message, context)
 
 
 def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> bytes:
-    """The message.
+    """Decrypt a message of `seal`.
 
     Raises
     ------
     BrokenProtocol
-        when it is not what was sealed under this key for this context.
+        when it was not sealed under this key for this context.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(nonce, sealed, context)
     except InvalidTag:
         raise BrokenProtocol(
-            f"a sealed message of {len(sealed)} bytes does not open: it was changed on its way, or sealed for another "
+            f"a sealed message of {len(sealed)} bytes does not open: it was changed in transit, or sealed for another "
             "client or another turn"
         ) from None
 
@@ -99,12 +99,12 @@ class Keyring:
 
     @property
     def setup_up_bytes(self) -> int:
-        """What clients send: each its public key, and one of them the group's key, sealed for each other one."""
+        """Uploads: the public key of each client, and the group key, sealed for each client but its creator."""
         return KEY_BYTES * self.clients + self._group_bytes
 
     @property
     def setup_down_bytes(self) -> int:
-        """What clients are sent: each all public keys, and the group's key."""
+        """Downloads: each client receives all public keys, and the group key."""
         return KEY_BYTES * self.clients**2 + self._group_bytes
 
     @property
@@ -112,55 +112,55 @@ class Keyring:
         return (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
 
     def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """New keys, known to whom they are for; `timed` is put around cryptography. Collective.
+        """Generate and distribute new keys; `timed` measures the cryptography. Collective.
 
         Raises
         ------
         BrokenProtocol
-            when two clients come with the same public key, or one with none.
+            when two clients have the same public key, or a client has none.
         """
         self.forget()
         with timed():
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
-            own = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
+            public_bytes = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
         public, ranks = np.zeros((self.clients, KEY_BYTES), np.uint8), np.full(self.clients, -1)
-        gathered = self.transport.gather((self.hosted, np.frombuffer(own, np.uint8).reshape(-1, KEY_BYTES)))
+        gathered = self.transport.gather((self.hosted, np.frombuffer(public_bytes, np.uint8).reshape(-1, KEY_BYTES)))
         for rank, (clients, keys) in enumerate(gathered or []):
             public[clients], ranks[clients] = keys, rank
         self.public, ranks = self.transport.share((public, ranks))
         if len(np.unique(self.public, axis=0)) < self.clients or (ranks < 0).any():
             raise BrokenProtocol(
                 f"{self.clients} clients, but {len(np.unique(self.public, axis=0))} different public keys of "
-                f"{int((ranks >= 0).sum())} of them: each must have one of its own"
+                f"{int((ranks >= 0).sum())} of them: each must have its own"
             )
         self._agree_on_group(ranks, timed)
 
     def _agree_on_group(self, ranks: NDArray[np.int64], timed: Callable[[], AbstractContextManager[None]]) -> None:
-        """The first client makes the group's key; one client of each other rank is sent it for all of that rank.
+        """The first client generates the group key; the first client of each other rank receives it for that rank.
 
-        (In a deployment every client is sent it, which is what is counted.)
+        (In a deployment every client receives it, which is what is counted.)
         """
         first = {int(rank): int(np.flatnonzero(ranks == rank)[0]) for rank in np.unique(ranks)}
-        maker, sealed = 0, {}
-        if maker in self._private:
+        creator, sealed = 0, {}
+        if creator in self._private:
             self._group = os.urandom(KEY_BYTES)
             with timed():
                 sealed = {
-                    rank: seal(self._group_seal(maker, client), _GROUP_NONCE, self._group)
+                    rank: seal(self._group_seal(creator, client), _GROUP_NONCE, self._group)
                     for rank, client in first.items()
-                    if client != maker
+                    if client != creator
                 }
         gathered = self.transport.gather(sealed)
-        sealed = self.transport.share({rank: one for some in gathered or [] for rank, one in some.items()})
+        sealed = self.transport.share({rank: key for keys in gathered or [] for rank, key in keys.items()})
         if self._private and self._group is None:
             receiver = first[self.transport.rank]
-            self._group = unseal(self._group_seal(receiver, maker), _GROUP_NONCE, sealed[self.transport.rank])
+            self._group = unseal(self._group_seal(receiver, creator), _GROUP_NONCE, sealed[self.transport.rank])
 
     def _group_seal(self, i: int, j: int) -> bytes:
         return derive(self.pair(i, j), PROTOCOL + b", group key")
 
     def pair(self, i: int, j: int) -> bytes:
-        """[32] what client `i`, of this rank, and client `j` have agreed on; found when first needed.
+        """[32] the secret of client `i`, of this rank, and client `j`; computed when first needed.
 
         Raises
         ------
@@ -168,18 +168,18 @@ class Keyring:
             when the other's public key is of small order.
         """
         pair = (i, j) if i < j else (j, i)
-        found = self._pairs.get(pair)
-        if found is None:
-            found = self._pairs[pair] = self._secret(i, j)
-        return found
+        secret = self._pairs.get(pair)
+        if secret is None:
+            secret = self._pairs[pair] = self._secret(i, j)
+        return secret
 
     def prf(self, i: int, j: int) -> Prf:
-        """What makes the keys of single messages of the secret of client `i`, of this rank, and client `j`."""
+        """Derives the keys of single messages from the secret of client `i`, of this rank, and client `j`."""
         pair = (i, j) if i < j else (j, i)
-        found = self._prfs.get(pair)
-        if found is None:
-            found = self._prfs[pair] = Prf(self.pair(i, j))
-        return found
+        prf = self._prfs.get(pair)
+        if prf is None:
+            prf = self._prfs[pair] = Prf(self.pair(i, j))
+        return prf
 
     def _secret(self, i: int, j: int) -> bytes:
         first, second = (self.public[client].tobytes() for client in sorted((i, j)))
@@ -187,39 +187,37 @@ class Keyring:
 
     @property
     def group(self) -> bytes:
-        """[32] what all clients know, and rank 0 does not unless it hosts some."""
+        """[32] the key of all clients, which rank 0 does not have unless it hosts clients."""
         if self._group is None:
-            raise BrokenProtocol(
-                "the group's key is known to ranks that host clients, after they have agreed on keys, and to no others"
-            )
+            raise BrokenProtocol("the group key is known only to ranks that host clients, after the key agreement")
         return self._group
 
     def secrets(self) -> Iterator[bytes]:
-        """All that is in no message and with no server: for the audit, which looks for them."""
+        """All secrets, which must be in no message and not on the server: the audit searches for them."""
         yield from (key.private_bytes_raw() for key in self._private.values())
         yield from self._pairs.values()
         if self._group is not None:
             yield self._group
 
     def forget(self) -> None:
-        """Drop all keys: what was sealed under them stays sealed."""
+        """Discard all keys: messages sealed under them can no longer be opened."""
         self._private, self._group = {}, None
         self._pairs.clear()
         self._prfs.clear()
 
     @classmethod
     def made_up(cls, setting: Setting) -> Keyring:
-        """A keyring of random secrets, for a rehearsal: the clients of other ranks are not there."""
-        found = _MadeUp(setting)
-        found._group = os.urandom(KEY_BYTES)
-        return found
+        """A keyring of random secrets, for forecasts of costs, where clients of other ranks are not simulated."""
+        keyring = _MadeUp(setting)
+        keyring._group = os.urandom(KEY_BYTES)
+        return keyring
 
 
 class _MadeUp(Keyring):
-    """No private keys: what a pair has agreed on is drawn."""
+    """No private keys: the secrets of pairs are drawn at random."""
 
     def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Nothing to agree on."""
+        pass
 
     def _secret(self, i: int, j: int) -> bytes:
         return os.urandom(KEY_BYTES)

@@ -1,4 +1,4 @@
-"""Which ranks share a node: memory is near within one, and messages between two go over the network."""
+"""Which ranks share a node: they share memory, while messages between nodes go over the network."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class NodeMap(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[object]) -> NodeMap:
-        """From anything that is equal for two ranks exactly if they share a node."""
+        """From one name per rank; two ranks share a node exactly if their names are equal."""
         numbers: dict[object, int] = {}
         return cls(tuple(numbers.setdefault(name, len(numbers)) for name in names))
 
     @classmethod
     def even(cls, ranks: int, per_node: int) -> NodeMap:
-        """Nodes of so many consecutive ranks each; the last may have fewer."""
+        """Nodes of `per_node` consecutive ranks each; the last may have fewer."""
         return cls(tuple(rank // per_node for rank in range(ranks)))
 
     @property
     def many(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return max(self.nodes) + 1
 
     def ranks_of(self, node: int) -> list[int]:
-        """The ranks on a node, in order; the first of them leads it."""
+        """The ranks on a node, in order; the first is its leader."""
         return [rank for rank, at in enumerate(self.nodes) if at == node]
 
     def rank_within(self, rank: int) -> int:
@@ -36,10 +36,10 @@ class NodeMap(NamedTuple):
         return self.ranks_of(self.nodes[rank]).index(rank)
 
     def size_of(self, rank: int) -> int:
-        """How many ranks share the node of a rank."""
+        """Number of ranks on the node of a rank."""
         return self.nodes.count(self.nodes[rank])
 
     @property
     def layered(self) -> bool:
-        """Whether there are several nodes, and one of them at least has several ranks."""
+        """Whether there are several nodes, at least one with several ranks."""
         return 1 < self.many < len(self.nodes)

@@ -15,17 +15,17 @@ MOST_RANKS = 10**6
 
 
 class Hosted(NamedTuple):
-    """What one rank hosts: some blocks side by side."""
+    """The clients of a rank: a contiguous range, divided into blocks."""
 
     clients: range
-    bounds: NDArray[np.int64]  # [blocks + 1] where each begins, counted from the first of these clients
+    bounds: NDArray[np.int64]  # [blocks + 1] start of each block, counted from the first of these clients
 
 
 class Placement:
     """Blocks of clients, and the rank of each block. Blocks follow from the job, ranks from the launch."""
 
     def __init__(self, bounds: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
-        self.bounds = bounds  # [blocks + 1] block i has the clients from bounds[i] to bounds[i + 1]
+        self.bounds = bounds  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
         self.ranks = ranks  # [blocks], ascending
 
     @cached_property
@@ -41,7 +41,7 @@ class Placement:
         return list(map(range, starts[:-1], starts[1:]))
 
     def hosted(self, rank: int) -> Hosted:
-        """The same in arrays."""
+        """The clients and block bounds of `rank`."""
         first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
         bounds = self.bounds[first : stop + 1]
         if first == stop:
@@ -54,14 +54,14 @@ class Placement:
         return np.repeat(self.ranks, np.diff(self.bounds))
 
 
-def place(work: Sequence[float] | NDArray[np.int64], block: int, ranks: int, dedicated: bool) -> Placement:
-    """Contiguous runs of blocks on ranks, about equal in work.
+def place(loads: Sequence[float] | NDArray[np.int64], block: int, ranks: int, dedicated: bool) -> Placement:
+    """Assign contiguous runs of blocks to ranks, with about equal loads.
 
     Parameters
     ----------
-    work : [N] each client's work, for instance its rows
-    block : clients computed together
-    dedicated : rank 0 hosts no clients, as far as there are other ranks
+    loads : [N] computational load of each client, for instance its number of rows
+    block : number of clients computed together
+    dedicated : rank 0 hosts no clients, unless it is the only rank
 
     Raises
     ------
@@ -73,17 +73,17 @@ def place(work: Sequence[float] | NDArray[np.int64], block: int, ranks: int, ded
     Every block on one rank; ranks beyond the number of blocks host nothing.
     """
     if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks: there may be {MOST_RANKS}; ask for fewer")
-    starts = np.arange(0, len(work), block)
-    blocks, bounds = len(starts), np.append(starts, len(work))
+        raise UsageError(f"{ranks} ranks: at most {MOST_RANKS} are supported; use fewer")
+    starts = np.arange(0, len(loads), block)
+    blocks, bounds = len(starts), np.append(starts, len(loads))
     first = 1 if dedicated and ranks > 1 else 0
     hosts = ranks - first
     if hosts >= blocks:
         return Placement(bounds, first + np.arange(blocks))
-    load = np.add.reduceat(np.asarray(work, dtype=np.float64), starts)
+    load = np.add.reduceat(np.asarray(loads, dtype=np.float64), starts)
     middle = np.cumsum(load) - load / 2
     share = np.minimum((middle * hosts / load.sum()).astype(np.int64), hosts - 1)
-    # every host gets a block: push shares up where too few blocks are left, and down so that none is passed over
+    # every host gets a block: raise ranks where too few blocks are left, and lower them so that no rank is skipped
     number = np.arange(blocks)
     share = np.maximum(share, hosts - (blocks - number))
     share[0] = 0

@@ -1,4 +1,4 @@
-"""Where the fields of an exchange lie in the one flat message that a sum of answers is, and who fills what of it.
+"""Layout of the flat message that is reduced: the position of each field of an exchange, and which clients fill it.
 
 The last number of the message is the system's own: how many ranks ask for the run to end.
 """
@@ -19,7 +19,7 @@ from mpifed.maths.fixedpoint import Grid, grid
 
 
 class Place:
-    """One field's place in the message, which is in `message_dtype` for float sums; its sum is in `dtype`."""
+    """Place of a field in the message, which is in `message_dtype` for float sums; the field's sum is in `dtype`."""
 
     def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
         self.name, self.field, self.form, self.start = name, field, form, start
@@ -45,9 +45,9 @@ class Place:
         return _floats(array)
 
     def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
-        """Of a field that is filled in parts: (client, its values, where they go) for each who has any.
+        """(client, values, index) of each client who fills a part of the field.
 
-        The place is an index into an array of the field's shape.
+        `index` is into an array of the field's shape.
         """
         if not isinstance(leaf, Placed):
             for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
@@ -60,8 +60,8 @@ class Place:
             shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
             if values.shape != tuple(shape):
                 raise UsageError(
-                    f"{self.name}: client {client} answers with shape {values.shape} for {shape[axis]} places of its "
-                    f"own, its field declares {tuple(shape)}"
+                    f"{self.name}: client {client} answers with shape {values.shape} for its {shape[axis]} entries, "
+                    f"its field declares {tuple(shape)}"
                 )
             yield client, _floats(values), (slice(None),) * axis + (at,)
 
@@ -82,8 +82,8 @@ class Place:
             everybody[np.arange(len(everybody)) != self.field.sender] = 0
         return everybody
 
-    def told(self, cells: Cells) -> NDArray[np.int64]:
-        """[N] values that each client is told, if it hears the sum."""
+    def received(self, cells: Cells) -> NDArray[np.int64]:
+        """[N] values that each client receives, if it receives the sum."""
         if self.field.rows is not None:
             return self.sizes(cells)
         return np.full(len(cells.rows.groups), self.field.size)
@@ -94,39 +94,37 @@ def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
 
 
 class Message:
-    """The flat buffer of a sum, and its size."""
+    """Flat buffer of a sum, and its size."""
 
     places: list[Place]
     message: NDArray[Any]
 
     @property
     def nbytes(self) -> int:
-        """Of the sum."""
         return self.message.itemsize * self.places[-1].stop
 
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """[N] bytes."""
         return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
 
 
 def places_of(
     exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
 ) -> list[Place]:
-    """The places of an exchange's fields, for answers of up to `clients` clients.
+    """Places of an exchange's fields, for sums over up to `clients` clients.
 
     Raises
     ------
     UsageError
         when a field's bound and scale fit no grid, or are not the job's to choose.
     """
-    found: list[tuple[str, Field]] = []
+    fields: list[tuple[str, Field]] = []
     forms: list[Grid] = []
     for leaf, field in leaves(exchange.fields):
         name = f"{exchange.name}.{leaf}".rstrip(".")
         if field.whole and (named(bounds, name) or named(scales, name)):
             raise UsageError(
                 f"[aggregation] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and "
-                "any others would tell of private data; leave them out of [aggregation.bounds] and [aggregation.scales]"
+                "any others would reveal private data; leave them out of [aggregation.bounds] and [aggregation.scales]"
             )
         bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
         try:
@@ -135,33 +133,33 @@ def places_of(
             raise UsageError(
                 f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"
             ) from error
-        found.append((name, field))
+        fields.append((name, field))
     if any(form.bits == 64 for form in forms):
-        forms = [form.wide() for form in forms]  # a message has one kind of number
+        forms = [form.wide() for form in forms]  # a message has a single dtype
     places: list[Place] = []
     start = 0
-    for (name, field), form in zip(found, forms, strict=True):
+    for (name, field), form in zip(fields, forms, strict=True):
         places.append(Place(name, field, form, start, dtype))
         start = places[-1].stop
     return places
 
 
-OF_ALL_ROWS = "-of-all-rows"  # behind the name of an exchange that measures all rows, where others measure some
+OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
 
 
 def names_field(name: str, field: str) -> bool:
-    """Whether `name` is that of the field, or of a record that it is in, whichever rows it measures."""
+    """Whether `name` is that of the field, or of a record that contains it, with or without `OF_ALL_ROWS`."""
     return f"{field.replace(OF_ALL_ROWS, '')}.".startswith(f"{name}.")
 
 
 def named(settings: Mapping[str, float], field: str) -> float | None:
-    """The setting of a field by its name, or by the longest name of a record that it is in."""
+    """The setting of a field by its name, or by the longest name of a record that contains it."""
     names = [name for name in settings if names_field(name, field)]
     return settings[max(names, key=len)] if names else None
 
 
 def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
-    """The error of a client whose values are not all within the bound."""
+    """Error for a client whose values are not all within the bound."""
     finite = values[np.isfinite(values)]
     largest = float(np.abs(finite).max(initial=0.0))
     wrong = values.size - finite.size
@@ -169,30 +167,30 @@ def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]
 
 
 def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
-    """The error of a client whose largest value is not within the bound; `what` it has, where that is not the value."""
+    """Error for a client whose largest value is not within the bound; `what` replaces the description of the value."""
     if not np.isfinite(largest):
         largest, what = 0.0, "has values that are not finite"
     what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
     return NumericalError(
-        f"{place.name}: client {client} {what}; lower the step size, or, if such values are right, raise the bound: "
+        f"{place.name}: client {client} {what}; lower the step size, or, if such values are expected, raise the bound: "
         f'[aggregation.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
     )
 
 
 def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
-    """The error of a block of clients whose sum has a value that is not within their bounds."""
+    """Error for a block of clients whose sum has a value outside the bound times their number."""
     bound = place.form.bound * len(clients)
     what = f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound"
     what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
     raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
     return NumericalError(
         f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; lower the step size, or set "
-        '[aggregation] arithmetic = "exact" to learn which client it comes from; if it is right, raise the bound: '
+        '[aggregation] arithmetic = "exact" to learn which client it comes from; if it is expected, raise the bound: '
         f'[aggregation.bounds] "{place.name}" = {raised:g}'
     )
 
 
 def listed(clients: NDArray[np.int64]) -> str:
-    """The first few of them, in words."""
+    """The first eight clients, in words."""
     names = [str(client) for client in clients[:8]]
     return ", ".join(names) + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")

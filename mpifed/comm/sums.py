@@ -1,7 +1,7 @@
 """Sums of answers: integers on each field's grid, the same in every channel, or floats.
 
-A sum has one flat buffer for all fields of its exchange, so that an exchange is one reduction; in floats long fields
-are reductions of their own. See `mpifed.comm.places`.
+A sum has a single flat buffer for all fields of its exchange, so that an exchange needs a single reduction; for floats,
+long fields are reduced separately. See `mpifed.comm.places`.
 """
 
 from __future__ import annotations
@@ -22,60 +22,60 @@ from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
 class Sum(Protocol):
-    """The sum of one exchange's answers on this rank, ready to be reduced over the ranks."""
+    """Sum of an exchange's answers on this rank, ready to be reduced over ranks."""
 
     places: list[Place]
-    message: NDArray[Any]  # what travels between ranks
+    message: NDArray[Any]  # what the ranks reduce
 
     @property
     def nbytes(self) -> int:
-        """Of the sum, as a deployment would send it."""
+        """Bytes of the sum, as a deployment would send it."""
 
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """[N] bytes of what each client sends or is told, of which `values` says how many values it is of a field."""
+        """[N] bytes that each client uploads or receives, where `values` gives the number of values of a field."""
 
     def begin(self, clients: int) -> None:
-        """Start over, for the answers of `clients` clients."""
+        """Start a new sum, of the answers of `clients` clients."""
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]."""
 
     def numbers(self, answer: Record, client: int) -> NDArray[Any]:
-        """What the answer [1, ...] of one client puts into its own places of the message, field by field."""
+        """The answer [1, ...] of a client as it is added to its positions in the message, field by field."""
 
     def check(self, clients: NDArray[np.int64]) -> None:
-        """Refuse, with NumericalError, a sum of the answers of `clients` that is none; before it is reduced."""
+        """NumericalError if the sum of the answers of `clients` is not finite; before it is reduced."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[Any] | None:
-        """The message of the sum over all ranks, where this rank hears it; that of this rank is used up. Collective."""
+        """The message summed over all ranks, on ranks that receive it; `message` is overwritten. Collective."""
 
     def total(self, message: NDArray[Any]) -> Record:
-        """The sum that a reduced message stands for."""
+        """The sum, decoded from a reduced message."""
 
 
-def _added_first(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray[Any], Any]]:
-    """(values, where they go): those that go to the same scattered places one after the other, in one sum.
+def _merged(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray[Any], Any]]:
+    """(values, index), with consecutive values for the same scattered entries summed beforehand.
 
-    Adding at an array of positions takes several times as long as adding what lies side by side.
+    Adding at an array of positions takes several times as long as adding contiguous values.
     """
-    kept: NDArray[Any] | None = None
+    pending: NDArray[Any] | None = None
     where: Any = None
     for values, at in parts:
         scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
         if scattered is None:
             yield values, at
-        elif kept is not None and scattered is where[-1]:
-            kept += values
+        elif pending is not None and scattered is where[-1]:
+            pending += values
         else:
-            if kept is not None:
-                yield kept, where
-            kept, where = values.copy(), at
-    if kept is not None:
-        yield kept, where
+            if pending is not None:
+                yield pending, where
+            pending, where = values.copy(), at
+    if pending is not None:
+        yield pending, where
 
 
 class ExactSum(Message):
-    """Integers on each field's grid: the same bits in whatever order and on whatever ranks they are added."""
+    """Integers on each field's grid: the same bits in any order of addition and on any number of ranks."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
@@ -86,14 +86,13 @@ class ExactSum(Message):
         self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
 
     def begin(self, clients: int) -> None:
-        """Make ready for `clients` additions."""
         self._clients, self._begun = clients, False
         for place, accumulator in zip(self.places, self._accumulators, strict=True):
             if not clients or place.field.in_parts:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Round each client's values to the grid, and add.
+        """Round each client's values to the grid, and add them.
 
         Raises
         ------
@@ -107,17 +106,17 @@ class ExactSum(Message):
                 continue
             rows = place.rows(leaf, len(clients))
             if not encoder.add(rows, accumulator, 0 if self._begun else self._clients):
-                i = next(i for i, one in enumerate(rows) if outside(one, place.form.bound))
+                i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
                 raise client_out_of_bounds(place, int(clients[i]), rows[i])
         self._begun = True
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Round the sum of the answers of `clients` to the grid, as a whole, and add it; it counts as one addition.
+        """Round the sum of the answers of `clients` to the grid, and add it, as a single addition.
 
         Raises
         ------
         NumericalError
-            when a value of it is not a number, or outside its field's bound times the number of `clients`.
+            when a value is not a number, or outside its field's bound times the number of `clients`.
         """
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
@@ -128,16 +127,16 @@ class ExactSum(Message):
         self._begun = True
 
     def _put(self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]) -> None:
-        """Add what clients have of a field that they fill in parts."""
+        """Add the clients' parts of a field."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
-        for coded, at in _added_first(self._scattered(place, whole, place.parts(leaf, clients))):
+        for coded, at in _merged(self._scattered(place, whole, place.parts(leaf, clients))):
             for limb, part in enumerate(coded):
-                whole[limb, ...][at] += part  # a view even of a single number
+                whole[limb, ...][at] += part  # [limb, ...] is a view even where the field is a scalar
 
     def _scattered(
         self, place: Place, whole: NDArray[np.signedinteger], parts: Iterator[tuple[int, NDArray[np.floating], Any]]
     ) -> Iterator[tuple[NDArray[np.signedinteger], Any]]:
-        """(integers [limbs, ...], where they go) of each client; but those that lie side by side are added at once."""
+        """(integers [limbs, ...], index) of each client with scattered entries; contiguous ones are added here."""
         for client, values, at in parts:
             target = whole[0, ...][at] if place.form.limbs == 1 and isinstance(at, tuple) else None
             if target is not None and isinstance(at[-1], slice) and target.flags.c_contiguous:
@@ -148,42 +147,41 @@ class ExactSum(Message):
                 yield self._coded(place, client, values), at
 
     def _encoder(self, place: Place, size: int) -> tuple[Encoder, NDArray[np.signedinteger]]:
-        """What encodes so many values of one client, and room for the integers."""
+        """Encoder of `size` values of one client, and a buffer for the integers."""
         if (place.name, size) not in self._parts:
             buffer = np.empty(place.form.limbs * size, dtype=self.message.dtype)
             self._parts[place.name, size] = Encoder(place.form, size), buffer
         return self._parts[place.name, size]
 
     def _coded(self, place: Place, client: int, values: NDArray[np.floating]) -> NDArray[np.signedinteger]:
-        """[limbs, ...] the values of one client on the grid; the next ones of that size overwrite them."""
+        """[limbs, ...] values of a client on the grid; overwritten by the next call of the same size."""
         encoder, coded = self._encoder(place, values.size)
         if not encoder.add(values.reshape(1, -1), coded, 1):
             raise client_out_of_bounds(place, client, values)
         return coded.reshape(place.form.limbs, *values.shape)
 
     def check(self, clients: NDArray[np.int64]) -> None:
-        """Every value has been."""
+        """Nothing: every value was checked when it was added."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
-        """In place."""
         return self.message if reduce_in_place(transport, [self.message], everywhere) else None
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
-        """Integers.
+        """Integers at the client's own positions.
 
         Raises
         ------
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        found = []
+        integers = []
         for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
-            for _, some, _ in place.parts_of(leaf, client):
-                found.append(self._coded(place, client, some).flatten())
-        return np.concatenate(found)
+            for _, values, _ in place.parts_of(leaf, client):
+                integers.append(self._coded(place, client, values).flatten())
+        return np.concatenate(integers)
 
     def total(self, message: NDArray[np.signedinteger]) -> Record:
-        """Decoded, in the job's dtype; single numbers in float64."""
+        """The sum, decoded into the job's dtype; scalars into float64."""
         arrays = (
             decode(message[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
             for place in self.places
@@ -192,49 +190,47 @@ class ExactSum(Message):
 
 
 class FloatSum(Message):
-    """Floating-point sums, faster; their bits depend on the number of ranks.
+    """Floating-point sums: faster, but their bits depend on the number of ranks.
 
-    Fields of many values are messages of their own: from where an algorithm has left them to where it gets their sum.
+    Long fields are reduced separately, in the arrays of the algorithm, without a copy into the message.
     """
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
-        dtype = max((place.message_dtype for place in places), key=np.dtype)  # a message has one kind of number
+        dtype = max((place.message_dtype for place in places), key=np.dtype)  # a message has a single dtype
         self.message = np.zeros(places[-1].stop + 1, dtype)
         self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
         stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
-        self._short = [slice(*some) for some in zip(stops[::2], stops[1::2], strict=True) if some[0] < some[1]]
-        self._fused: dict[str, NDArray[np.floating]] = {}  # of long fields: what goes in the place of the message
+        self._short = [slice(*ends) for ends in zip(stops[::2], stops[1::2], strict=True) if ends[0] < ends[1]]
+        self._fused: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
 
     def begin(self, clients: int) -> None:
-        """Zeros."""
         self._fused.clear()
         self.message.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add each client's values."""
         for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
             part = self.message[place.start : place.stop]
             if place.field.in_parts:
                 whole = part.reshape(place.field.shape)
-                for some, at in _added_first((some, at) for _, some, at in place.parts(leaf, clients)):
-                    whole[at] += some
+                for values, at in _merged((values, at) for _, values, at in place.parts(leaf, clients)):
+                    whole[at] += values
             else:
                 for row in place.rows(leaf, len(clients)):
                     part += row
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:
-        """Floats of the message's kind; NumericalError when one is not finite."""
-        found = []
+        """Floats of the message's dtype; NumericalError when a value is not finite."""
+        parts = []
         with np.errstate(over="ignore", invalid="ignore"):
             for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
-                for _, some, _ in place.parts_of(leaf, client):
-                    found.append(some.astype(self.message.dtype).ravel())
-                    self._check(place, found[-1], np.array([client]))
-        return np.concatenate(found)
+                for _, values, _ in place.parts_of(leaf, client):
+                    parts.append(values.astype(self.message.dtype).ravel())
+                    self._check(place, parts[-1], np.array([client]))
+        return np.concatenate(parts)
 
     def set_fused(self, total: Record) -> None:
-        """Begin with a sum of answers, whose arrays are the caller's no more, and end with it."""
+        """Take a sum of answers as the whole sum of this rank; its arrays may be overwritten from then on."""
         self._fused.clear()
         for place, leaf in zip(self.places, bare_leaves(total), strict=True):
             if place in self._long and leaf.dtype == self.message.dtype:
@@ -246,25 +242,24 @@ class FloatSum(Message):
         return self._fused.get(place.name, self.message[place.start : place.stop])
 
     def check(self, clients: NDArray[np.int64]) -> None:
-        """Refuse a sum of the answers of `clients` that is not finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             for place in self.places:
                 self._check(place, self._part(place), clients)
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.floating] | None:
-        """In place, short fields first; what was fused of the long ones is no part of the message."""
+        """As `Sum.reduce`; short fields first, then each long field on its own."""
         parts = [self.message[at] for at in self._short] + [self._part(place) for place in self._long]
         return self.message if reduce_in_place(transport, parts, everywhere) else None
 
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
-        if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the first is half as dear
+        if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the dot product takes half the time
             raise NumericalError(
                 f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the step size, or set "
                 '[aggregation] arithmetic = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
-        """In the job's dtype; single numbers in float64. Copies of `message`, but for what was fused."""
+        """The sum in the job's dtype; scalars in float64. Copied from `message`, but for fused long fields."""
         arrays = iter([self._total(place, message).reshape(place.field.shape) for place in self.places])
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
@@ -276,9 +271,9 @@ class FloatSum(Message):
 
 
 def reduce_in_place(transport: Any, arrays: Iterable[Any], everywhere: bool, way: Any = None) -> bool:
-    """Have each array become its sum over all ranks; whether it is that on this rank. Collective.
+    """Replace each array by its sum over all ranks; whether this rank has the sum. Collective.
 
-    The `way` is the transport's own choice where none is given; see `mpifed.comm.reductions`.
+    `way`: the reduction algorithm, see `mpifed.comm.reductions`; by default the transport chooses it.
     """
     if transport.size == 1:
         return True
@@ -298,12 +293,12 @@ def make_sum(
     bounds: Mapping[str, float] = MappingProxyType({}),
     scales: Mapping[str, float] = MappingProxyType({}),
 ) -> Sum:
-    """The sum of an exchange's answers, of up to `clients` clients.
+    """Sum of an exchange's answers, of up to `clients` clients.
 
     Parameters
     ----------
-    exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
+    exact : exact sums, or else sums in `dtype`
+    bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
 
     Raises
     ------

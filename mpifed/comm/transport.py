@@ -22,9 +22,9 @@ from mpifed.core.io_errors import explained, explaining
 
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
-PER_NODE = "MPIFED_RANKS_PER_NODE"  # for trying out what depends on nodes: so many consecutive ranks count as one
-REDUCE = "MPIFED_REDUCE"  # the way in which long arrays are added up
-JOINED = "MPIFED_JOINED"  # a file that rank 0 makes when all ranks have joined, for who has launched them
+PER_NODE = "MPIFED_RANKS_PER_NODE"  # for tests: this many consecutive ranks count as a node
+REDUCE = "MPIFED_REDUCE"  # the reduction algorithm of long arrays
+JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joined, for the launcher of the run
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
@@ -34,7 +34,7 @@ class Transport(Protocol):
 
     rank: int
     size: int
-    nodes: list[int]  # [size] the node of every rank; the lowest rank of a node leads it
+    nodes: list[int]  # [size] the node of every rank; the lowest rank of a node is its leader
     node_rank: int  # of this rank within its node
     node_size: int  # ranks on this rank's node
 
@@ -42,37 +42,37 @@ class Transport(Protocol):
         """Wait until every rank is here."""
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        """Overwrite `array` on every rank by that of rank 0."""
+        """Overwrite `array` on every rank by rank 0's."""
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        """Put the sum over all ranks of `array` into `total` on rank 0 (None elsewhere).
+        """Sum `array` over all ranks into `total` on rank 0 (None elsewhere).
 
-        Where every rank gives `array` for it, that is used up on all of them, and less is copied.
+        Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
         """
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        """Put the sum over all ranks of `array` into `total`, which may be the same array, on every rank."""
+        """Sum `array` over all ranks into `total`, which may be the same array, on every rank."""
 
     def ways(self) -> dict[str, Any]:
-        """In which way long arrays of each length have been added up, as far as several were tried; not collective."""
+        """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
 
     def share(self, value: Any) -> Any:
-        """Any picklable value of rank 0, on every rank; for set-up, and for what is small."""
+        """Any picklable value of rank 0, on every rank; for set-up and small values."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The values of all ranks, on rank 0; for set-up and the end, and for what is small."""
+        """The values of all ranks, on rank 0; for set-up, the end of a run and small values."""
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
-        """On rank 0 all ranks' messages, of any lengths, put together two by two up a tree: for what MPI cannot add."""
+        """All ranks' messages, of any lengths, combined by `add` along a tree, on rank 0: for sums that MPI lacks."""
 
     def spread(self, root: int, message: Bytes | None) -> Bytes:
         """The message of rank `root`, of any length, on every rank."""
 
     def agree(self, error: BaseException | None = None) -> None:
-        """Raise on every rank if any rank has an error: the first one in order of ranks."""
+        """Raise on every rank if any rank has an error: that of the lowest such rank."""
 
     def abort(self, code: int) -> NoReturn:
-        """End all ranks at once with this exit code; not collective."""
+        """Terminate all ranks at once with this exit code; not collective."""
 
 
 class Alone:
@@ -85,57 +85,48 @@ class Alone:
         self.nodes = [0]
 
     def barrier(self) -> None:
-        """Nothing to wait for."""
+        pass
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        """Nothing to do."""
+        pass
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        """A copy."""
         if total is not None:
             np.copyto(total, array)
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        """A copy."""
         np.copyto(total, array)
 
     def ways(self) -> dict[str, Any]:
-        """Nothing is tried."""
         return {}
 
     def share(self, value: Any) -> Any:
-        """The value."""
         return value
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The value alone."""
         return [value]
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
-        """The message."""
         return message
 
     def spread(self, root: int, message: Bytes | None) -> Bytes:
-        """The message."""
         assert message is not None
         return message
 
     def agree(self, error: BaseException | None = None) -> None:
-        """Raise the error."""
         if error is not None:
             with explaining():
                 raise error
 
     def abort(self, code: int) -> NoReturn:
-        """Leave the process."""
         _leave(code)
 
 
 class MPITransport:
     """The ranks of one MPI communicator (an mpi4py `Comm`).
 
-    Ranks share a node where MPI says that they can share memory, or as `nodes` has it; long arrays are added up in the
-    `way` of `mpifed.comm.tuning`. Making one is collective.
+    Ranks share a node where MPI says that they can share memory, or as `nodes` has it; `way` is the reduction algorithm
+    of long arrays, see `mpifed.comm.tuning`. The constructor is collective.
     """
 
     def __init__(self, comm: Any, nodes: NodeMap | None = None, way: str = AUTO) -> None:
@@ -143,47 +134,41 @@ class MPITransport:
 
         self._comm, self._sum = comm, MPI.SUM
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        found = nodes or _found_nodes(MPI, comm)
-        self.nodes = list(found.nodes)
-        self.node_rank, self.node_size = found.rank_within(self.rank), found.size_of(self.rank)
+        node_map = nodes or _detect_nodes(MPI, comm)
+        self.nodes = list(node_map.nodes)
+        self.node_rank, self.node_size = node_map.rank_within(self.rank), node_map.size_of(self.rank)
         of_floats = EVERYWHERE if "MPICH" in str(library()) else DIRECT
         constants = Constants.of(MPI)
-        self.way = Tuned(comm, constants, found, way, of_floats)
-        self.direct: Way = Direct(comm, constants)  # also takes arrays on a device, if the library does
+        self.way = Tuned(comm, constants, node_map, way, of_floats)
+        self.direct: Way = Direct(comm, constants)  # also takes arrays on a device, if the MPI library is CUDA-aware
 
     def barrier(self) -> None:
-        """MPI_Barrier."""
         self._comm.Barrier()
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        """In pieces of less than 2^31 bytes."""
+        """As `Transport.broadcast`, in pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
         for piece in pieces(flat):
             self._comm.Bcast(flat[piece])
 
     def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        """In the way that is fastest here."""
         self.way.reduce(array, total)
 
     def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        """In the way that is fastest here."""
         self.way.reduce_all(array, total)
 
     def ways(self) -> dict[str, Any]:
-        """Seconds of each, and which one stayed."""
         return self.way.chosen()
 
     def share(self, value: Any) -> Any:
-        """By pickle."""
         return self._comm.bcast(value)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """By pickle."""
         gathered: list[Any] | None = self._comm.gather(value)
         return gathered
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
-        """A binomial tree: as many steps as the number of ranks has binary digits."""
+        """As `Transport.fold`, along a binomial tree, in ceil(log2(size)) steps."""
         step = 1
         while step < self.size:
             if self.rank % (2 * step):
@@ -208,16 +193,16 @@ class MPITransport:
         return message
 
     def spread(self, root: int, message: Bytes | None) -> Bytes:
-        """Its length first, then in pieces."""
+        """As `Transport.spread`: first the length, then pieces."""
         length = np.array([0 if message is None else len(message)], dtype=np.int64)
         self._comm.Bcast(length, root=root)
-        found = np.empty(int(length[0]), dtype=np.uint8) if message is None or self.rank != root else message
-        for piece in pieces(found):
-            self._comm.Bcast(found[piece], root=root)
-        return found
+        received = np.empty(int(length[0]), dtype=np.uint8) if message is None or self.rank != root else message
+        for piece in pieces(received):
+            self._comm.Bcast(received[piece], root=root)
+        return received
 
     def agree(self, error: BaseException | None = None) -> None:
-        """One small reduction when all is well."""
+        """As `Transport.agree`; a single small reduction where there is no error."""
         failed = np.array([error is not None], dtype=np.int64)
         self._comm.Allreduce(failed.copy(), failed, op=self._sum)
         if failed[0]:
@@ -226,25 +211,25 @@ class MPITransport:
             raise first.kind(first.message, agreed=True) from error
 
     def abort(self, code: int) -> NoReturn:
-        """MPI_Abort: the launcher ends every rank. What MPICH would say about it hides what has happened."""
+        """MPI_Abort: the launcher ends every rank. MPICH's own message would hide the error, and is suppressed."""
         if "MPICH" in str(library()):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, replaced, or on a full disk
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr closed, replaced, or on a full disk
                 sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self._comm.Abort(code)
         _leave(code)
 
 
-def _found_nodes(MPI: Any, comm: Any) -> NodeMap:
-    """Collective."""
-    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    found = NodeMap.of(comm.allgather(near.bcast(comm.Get_rank())))  # by the lowest rank of each
-    near.Free()
-    return found
+def _detect_nodes(MPI: Any, comm: Any) -> NodeMap:
+    """Nodes by shared memory, as MPI reports it. Collective."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    node_map = NodeMap.of(comm.allgather(node.bcast(comm.Get_rank())))  # named by their lowest ranks
+    node.Free()
+    return node_map
 
 
 class _Failure(NamedTuple):
-    """An exception in a form that travels."""
+    """An exception in a form that can be pickled."""
 
     kind: type[MpifedError]
     message: str
@@ -259,20 +244,20 @@ class _Failure(NamedTuple):
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
-    """How many ranks this job step was launched with, as the launcher says; 1 without a launcher.
+    """Number of ranks of this job step, from the launcher's environment variables; 1 without a launcher.
 
-    An allocation's own variables (SLURM_NTASKS) do not count: they are set in a batch script as well.
+    Variables of an allocation (SLURM_NTASKS) are ignored: they are set in a batch script as well.
     """
     return max([1, *(int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdigit())])
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> Transport:
-    """The transport of this process: MPI under a launcher, else one process alone. Collective under MPI.
+    """The transport of this process: MPI under a launcher, else a single process. Collective under MPI.
 
     Raises
     ------
     UsageError
-        when a launcher started several processes that MPI does not join into one world.
+        when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
     """
     ranks = launched_ranks(environment)
     if ranks == 1:
@@ -286,41 +271,43 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
             "install an MPI library that mpi4py finds, or the extra of this package: pip install 'mpifed[mpich]'"
         ) from error
     version = library()
-    stranger = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
-    if not stranger and not MPI.Is_initialized():
-        # MPICH yields the core while it waits only if threads are allowed: with more ranks than cores, 30 times as fast
+    mismatch = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
+    if not mismatch and not MPI.Is_initialized():
+        # MPICH yields the core while waiting only under THREAD_MULTIPLE: 30 times as fast if cores are shared
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if stranger or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
+    if mismatch or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
         raise UsageError(
             f"launched as {ranks} ranks, but the launcher and the MPI library ({version}) do not belong together: "
-            "every process would be a world of its own. Use the mpiexec that came with this library; under Slurm "
-            "`srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` tells more"
+            "every process would be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under "
+            "Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` shows both"
         )
     per_node = environment.get(PER_NODE, "")
     if per_node and not (per_node.isdigit() and int(per_node)):
         raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
     nodes = NodeMap.even(ranks, int(per_node)) if per_node else None
     transport = MPITransport(MPI.COMM_WORLD, nodes, environment.get(REDUCE, AUTO))
-    transport.barrier()  # where nodes are given, making it has waited for nobody
+    transport.barrier()  # where nodes are given, the constructor does not communicate
     if transport.rank == 0:
         _joined(environment)
     return transport
 
 
 def _joined(environment: Mapping[str, str]) -> None:
-    """Make the file of MPIFED_JOINED, if it is set."""
+    """Create the file named by MPIFED_JOINED, if it is set."""
     if name := environment.get(JOINED):
         try:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).touch()
         except OSError as error:
-            raise UsageError(f"{JOINED}={name} cannot be made ({error}): name a file that can, or unset it") from error
+            raise UsageError(
+                f"{JOINED}={name} cannot be created ({error}): name a file that can, or unset it"
+            ) from error
 
 
 def takes_device_arrays(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the MPI library, which runs already, says that it takes arrays on a CUDA device; by default it does not.
+    """Whether the MPI library, already initialized, reports to be CUDA-aware; False if it does not say.
 
-    Open MPI and MPICH are asked by MPIX_Query_cuda_support; Cray's says so by MPICH_GPU_SUPPORT_ENABLED.
+    Open MPI and MPICH report it by MPIX_Query_cuda_support, Cray MPICH by MPICH_GPU_SUPPORT_ENABLED.
     """
     if environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
         return True
@@ -341,7 +328,7 @@ def library() -> str | None:
 
 
 def _load() -> Any:
-    """mpi4py's MPI, not yet initialized unless somebody else has done so, and finalized at the end."""
+    """The module mpi4py.MPI: imported without initializing MPI, and finalizing it at exit."""
     import mpi4py
 
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.contract import nearest_name
+from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 
@@ -20,15 +21,19 @@ class Algorithm(ABC):
     The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
     `start_server`; all else has a default. Algorithms for data split by rows derive from
     `mpifed.algorithms.horizontal.Rows`, those for columns from `mpifed.algorithms.vertical.Columns`, and those for
-    both from `mpifed.algorithms.hybrid_measures.Grid`, which give the measures too.
+    both from `mpifed.algorithms.hybrid_measures.Grid`, which give the measures too. What is a property here may be a
+    constant of the class: `regularized: ClassVar[bool] = True`.
 
     Attributes
     ----------
+    problem : what is public about the task; set by the run
     default_security : how sums travel where `[aggregation] security` does not say
     constrained : whether it minimizes `[minimize]` and meets `[[constraint]]`
     regularized : whether it takes `[regularizer]`, and the model's `nonconvex_penalty`
-    needs_everybody : whether every client must take part in every round, `why_everybody` in words
-    certifies_gap : whether `[stop] duality_gap` may end its runs; if not, and its measures have none, `why_no_gap`
+    needs_everybody : whether every client must take part in every round
+    why_everybody : the reason, where it does
+    certifies_gap : whether `[stop] duality_gap` may end its runs
+    why_no_gap : the reason, where it may not and its measures have no gap
     intercepts : whether models may have intercepts
     """
 
@@ -61,54 +66,66 @@ class Algorithm(ABC):
 
     @classmethod
     def for_split(cls, split: str) -> type[Algorithm]:
-        """The class that plays the algorithm on data split like that: "rows", "columns" or "grid"."""
+        """The class that runs on data split like that ("rows", "columns" or "grid"), where these differ."""
         return cls
 
-    # --- what is played ---------------------------------------------------------------------------------------------
+    # --- what is run ------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What is played in one round, in this order."""
+        """What is run in one round, in this order: a tuple of `ToServer` and `ToClients`."""
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        """What is played once before round 0."""
+        """What is run once before round 0, as `exchanges`."""
         return ()
 
     @property
     @abstractmethod
     def measures(self) -> tuple[Measure, ...]:
-        """What is summed over all rows, off the clock, to be reported; () for an algorithm without such columns."""
+        """What is summed over all rows, off the clock, at measured rounds; () for an algorithm without such columns."""
 
     @abstractmethod
     def start_server(self, now: Round) -> Any:
-        """The server's state before round 0, a NamedTuple: what must survive a round is in it."""
+        """The server's state before round 0; on the server, once.
+
+        A NamedTuple whose fields are NumPy arrays or scalars of numbers, or again such records. What must survive a
+        round is in it. `absorb` gives the next one, of the same fields, shapes and dtypes. The field `model` holds
+        `mpifed.maths.objectives.Parameters`, unless `model()` says otherwise.
+        """
 
     def start_clients(self, block: Block, now: Round) -> Any:
-        """The clients' states before round 0, a NamedTuple with leading axis n; () when they keep none."""
+        """The states of the block's n clients before they first take part; () when they keep nothing.
+
+        A NamedTuple of arrays [n, ...], in NumPy or, with `block.xp`, where the block is. `answer`, or the `absorb` of
+        `ToClients`, gives the next one.
+        """
         return ()
 
     def model(self, server: Any) -> Any:
-        """The model as it stands, `mpifed.maths.objectives.Parameters`: `server.model`, unless said otherwise."""
+        """The model as it stands, to be measured and saved; by default the field `model` of the state."""
         return server.model
 
     # --- what fits, and what is said of a run -----------------------------------------------------------------------
 
     def check(self) -> list[str]:
-        """What does not fit between hyper-parameters and problem, one message each."""
+        """What does not fit between hyper-parameters and problem, one message each; before anything is run.
+
+        For instance `[algorithm] batch_size = 80: the smallest shard (client 7) has 60 samples; lower batch_size`.
+        """
         return []
 
     def warnings(self) -> list[str]:
-        """What is allowed and may still surprise, one message each."""
+        """What is allowed and may still surprise, one message each, which the run prints."""
         return []
 
     def report(self, server: Any) -> Mapping[str, float]:
-        """Columns of the history that the server knows by itself."""
+        """Columns of the history that the server knows by itself, by name; at every measured round the same."""
         return {}
 
     def remarks(self, server: Any, measured: Mapping[str, float | None]) -> list[str]:
-        """What run.json says of the last state, of which `measured` are the columns of the history."""
+        """What run.json says of the last state, one message each; `measured` are the columns of its row."""
         return []
 
     # --- privacy, and what an audit must know -----------------------------------------------------------------------
@@ -140,3 +157,19 @@ class Algorithm(ABC):
     def trust(self, plain: bool) -> Iterable[str]:
         """What of the paper's trust model holds, in words; `plain`: whether sums travel in the clear."""
         return ()
+
+
+def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
+    """What is wrong with the exchanges of an algorithm, one message each."""
+    for where in ("setup", "exchanges"):
+        try:
+            given = getattr(algorithm, where)
+        except AttributeError as error:
+            if error.obj is algorithm:
+                near = nearest_name(str(error.name), dir(algorithm))
+                yield f"{where}: {type(algorithm).__name__} has no {error.name}{near}"
+            continue
+        except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
+            continue
+        if not (isinstance(given, tuple | list) and all(isinstance(one, ToServer | ToClients) for one in given)):
+            yield f"{where}: expected a property that is a tuple of ToServer and ToClients; came {type(given).__name__}"

@@ -83,10 +83,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Clients computed together; on the rank that hosts it alone."""
+    """n clients computed together; on the rank that hosts it alone."""
 
-    shards: tuple[Shard, ...]
-    dtype: str = "float32"
+    shards: tuple[Shard, ...]  # n, the data of each client
+    dtype: str = "float32"  # of rows X, and of local arithmetic
 
     @cached_property
     def clients(self) -> NDArray[np.int64]:
@@ -145,7 +145,12 @@ class Block:
             yield who, self.only(who)
 
     def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> NDArray[np.int64]:
-        """[n, count] rows of each client, drawn by `Round.draw`."""
+        """[n, count] rows of each client, without replacement as far as the shard goes.
+
+        They depend on the seed, `purpose` (any text), the round, the client and `count` alone: the same call in the
+        same round gives the same rows. For several local steps draw batch_size * local_steps rows once and slice them,
+        or give each step a purpose of its own.
+        """
         return now.draw(purpose, self.clients, self.counts, count, secret)
 
     def coins(self, now: Round, purpose: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -153,7 +158,7 @@ class Block:
         return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
-        """The rows `at` [n, s] of each client; IndexError where one has not so many."""
+        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where one has not so many."""
         check_rows(at, self.counts)
         xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:

@@ -7,11 +7,16 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mpifed.core.errors import UsageError
 
 _NEAR = 0.85  # how alike two names are, of 1, for one to be taken for the other misspelt
+_ALIKE = 0.6  # the same where one of them is wrong for certain
+_DERIVED = {  # base classes that give more, by the name of what they derive from
+    "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.vertical.Columns, "
+    "mpifed.algorithms.hybrid_measures.Grid, or "
+}
 
 
 def breaches(part: type, base: type) -> Iterator[str]:
@@ -21,7 +26,8 @@ def breaches(part: type, base: type) -> Iterator[str]:
     would count: so it is refused, unless the name is a field, or one of a class of mpifed that the class derives from.
     """
     if not issubclass(part, base):
-        yield f"is no {base.__name__}; derive it from {base.__module__}.{base.__qualname__}"
+        derived = f"{_DERIVED.get(base.__name__, '')}{base.__module__}.{base.__qualname__}"
+        yield f"is no {base.__name__}; derive it from {derived}"
         return
     if not dataclasses.is_dataclass(part):
         yield "must be a dataclass; its fields are the keys of the table"
@@ -31,11 +37,23 @@ def breaches(part: type, base: type) -> Iterator[str]:
     contract = [name for name in dir(base) if not name.startswith("_")]
     known = {field.name for field in dataclasses.fields(part)}
     own: dict[str, None] = {}
+    taken, keys = {"name"}, set[str]()  # by mpifed's classes: as a member of any, and as a key
     for kind in part.__mro__[:-1]:
         if kind.__module__.partition(".")[0] == "mpifed":
             known |= set(dir(kind))
+            taken |= set(dir(kind))
+            keys |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
         else:
             own |= dict.fromkeys(name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_")
+    for field in dataclasses.fields(part):
+        if field.name in own and field.name in taken - keys:
+            if field.name == "name":
+                yield 'has a key "name", which says in the table what class this is; rename the field'
+                continue
+            yield (
+                f'has a key "{field.name}", a name that {base.__name__} has for something else; rename the field (the '
+                'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
+            )
     for name in own:
         near = [] if name in known else difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
         if near:
@@ -60,15 +78,27 @@ def own_class(name: str, base: type, place: str) -> type:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
-        part: type = getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except SystemExit as error:
         raise UsageError(f"{place}: importing {module} leaves the program (sys.exit)") from error
     except Exception as error:  # it is the user's own code
-        raise UsageError(
-            f"{place}: {type(error).__name__}: {error}; the module must be importable from the folder where you start"
-        ) from error
+        found = not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}.")
+        remedy = "correct it" if found else "the module must be importable from the folder where you start"
+        raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
+    if not hasattr(imported, attribute):
+        every = [one for one in vars(imported).values() if isinstance(one, type) and one.__module__ == module]
+        classes = [one.__name__ for one in every if issubclass(one, base)] or [one.__name__ for one in every]
+        known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
+        raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, classes)}; {known}")
+    part: type = getattr(imported, attribute)
     if not isinstance(part, type):
         raise UsageError(f"{place}: is no class")
     if wrong := list(breaches(part, base)):
         raise UsageError("\n".join(f"{place}: {one}" for one in wrong))
     return part
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """'; did you mean "absorb"?', or nothing where no known public name is near one that is wrong for certain."""
+    near = difflib.get_close_matches(name, [one for one in known if one[0] != "_"], n=1, cutoff=_ALIKE)
+    return f'; did you mean "{near[0]}"?' if near else ""

@@ -2,7 +2,7 @@
 
 Every algorithm is a sequence of exchanges, and `play` is the only loop over them. How answers are summed (exactly
 or in floats, in the clear or not), where clients live and how many ranks there are is the business of a
-`Summation`, which `mpifed.comm.federation` implements.
+`Summation`, which `mpifed.comm.aggregator` implements.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ States: TypeAlias = Any  # a client-state record for each block of this rank: a 
 class Field:
     """One summed quantity: its shape, and the grid on which it is added exactly.
 
-    A value x is rounded to a multiple of `scale` and must lie within `bound`; both are per client. (A class of
-    its own and no NamedTuple, because it stands at the leaf of a record.)
+    Where clients have parts of it only, the field says so, and only these are sent. A value that one client alone
+    fills is that client's own, however sums are protected. (A class of its own and no NamedTuple, because it stands at
+    the leaf of a record.)
 
-    Where clients have parts of it only, the field says so, and only these travel: `columns`, or `rows`, is the axis
-    along which each client fills the places of its own columns, or rows, with an answer that is `Placed`; who else
-    holds them adds to them. Clients are told their own rows only of such a sum. `sender` is the one client whose
-    answer counts. A value that one client alone fills is that client's own, in whatever channel.
-
-    `whole` says that answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
-    neither scale nor bound is the job's to choose.
+    Parameters
+    ----------
+    shape : of the sum; answers are [n, *shape]
+    scale : the grid: a client's value is rounded to a multiple of it
+    bound : the largest absolute value of one client's; beyond it the run ends with a numerical error
+    columns : the axis along which each client fills the places of its own columns, with an answer that is `Placed`;
+        who else holds them adds to them
+    rows : the same by its own rows; clients are sent their own rows only of such a sum
+    sender : the one client whose answer counts
+    whole : whether answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
+        neither scale nor bound is the job's to choose
     """
 
     def __init__(
@@ -81,12 +86,19 @@ class Placed:
     """The answers of n clients to a field with `columns` or `rows`: each fills its own places along that axis.
 
     (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
+
+    Parameters
+    ----------
+    values : n arrays, of each client's own places
+    at : n positions along the axis, in arrays or slices
+    size : of the whole axis
+    axis : its number, counted without that of the clients
     """
 
     def __init__(self, values: Sequence[Array], at: Sequence[Array | slice], size: int, axis: int = 0) -> None:
         self.values = values  # n arrays [..., p_i, ...]
-        self.at = at  # n positions along the axis
-        self.size, self.axis = size, axis  # of the whole axis, and its number
+        self.at = at
+        self.size, self.axis = size, axis
 
     def __len__(self) -> int:
         return len(self.values)
@@ -107,55 +119,59 @@ class Placed:
 
 @dataclass(frozen=True)
 class ToServer:
-    """An exchange whose sum the server hears.
+    """An exchange whose sum the server receives.
 
     `fused`, where an algorithm has it, gives the sum of the answers of all the clients of a block at once, from
     fewer and larger products. Float sums use it; exact sums take the answers one by one, so that every client's
     value is rounded to the grid by itself.
 
-    With `stale`, the name of a memory, whoever does not answer counts with its last answer, and what is heard is the
+    With `stale`, the name of a memory, whoever does not answer counts with its last answer, and what is received is the
     sum over all clients; exchanges with one name share the memory, and have the same fields.
     """
 
-    name: str
-    fields: Record  # of Field
-    ask: Callable[[Any, Round], Record]  # (server, now) -> question; on the server, then broadcast
-    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]  # -> (clients, answer [n, ...])
-    absorb: Callable[[Any, Record, Round], Any]  # (server, total, now) -> server
+    name: str  # what accounts of bytes and `[aggregation]` bounds, scales and allow call it
+    fields: Record  # a record of `Field`, in the form of one client's upload; see `fields_like`, `weighted_fields`
+    # (server, now) -> what is broadcast, a record of arrays; on the server
+    ask: Callable[[Any, Round], Record]
+    # (clients, question, block, now) -> (clients, upload), arrays [n, ...] in the form of `fields`; where a block is
+    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]
+    # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
+    absorb: Callable[[Any, Record, Round], Any]
     fused: Callable[[Record, Block, Round], Record] | None = None  # (question, block, now) -> sum over its clients
-    told_by_columns: tuple[str, ...] = ()  # leaves of the question of which a client is sent its own columns, axis 0
-    off_clock: bool = False  # played to measure: in float64, and in no account of bytes
-    one_by_one: bool = False  # the clients of a block are asked one after the other, since answers are large
-    private: bool = True  # travels in the job's channel; if not, in the clear
-    stale: str = ""
+    told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
+    off_clock: bool = False  # run to measure: in float64, and in no account of bytes
+    one_by_one: bool = False  # `answer` is called with one client after the other, since uploads are large
+    private: bool = True  # protected as `[aggregation] security` says; if not, in the clear
+    stale: str = ""  # the name of a memory of last answers
     returning: bool = False  # only who is back after a round without it takes part
     hearer: ClassVar[None] = None  # as in `ToClients`, for who looks at any exchange
-    silent: ClassVar[bool] = False
+    silent: ClassVar[bool] = False  # as in `ToClients`
 
 
 @dataclass(frozen=True)
 class ToClients:
-    """An exchange whose sum the present clients hear, and the server does not use.
+    """An exchange whose sum the participating clients receive, and the server does not use.
 
     `stale` as in `ToServer`; the server keeps that sum in the form in which it travels. If `silent`, nobody answers,
-    and what is kept is heard.
+    and what is kept is received.
     """
 
-    name: str
-    fields: Record  # of Field
-    ask: Callable[[Any, Round], Record]
-    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]
-    absorb: Callable[[Any, Record, Block, Round], Any]  # (clients, total, block, now) -> clients
-    told_by_columns: tuple[str, ...] = ()
-    off_clock: bool = False
-    one_by_one: bool = False
-    hearer: int | None = None  # the one client who is told the sum; None: all who are present
-    alike: bool = False  # all who hear reach the same state: it is found once on each rank
-    private: bool = True
-    stale: str = ""
-    returning: bool = False
-    silent: bool = False
-    fused: ClassVar[None] = None
+    name: str  # as in `ToServer`
+    fields: Record  # as in `ToServer`
+    ask: Callable[[Any, Round], Record]  # as in `ToServer`
+    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]  # as in `ToServer`
+    # (clients, total, block, now) -> clients; `total` is the sum in the form of `fields`; where a block is
+    absorb: Callable[[Any, Record, Block, Round], Any]
+    told_by_columns: tuple[str, ...] = ()  # as in `ToServer`
+    off_clock: bool = False  # as in `ToServer`
+    one_by_one: bool = False  # as in `ToServer`
+    hearer: int | None = None  # the one client who is sent the sum; None: all who participate
+    alike: bool = False  # all who receive it reach the same state: it is computed once on each rank
+    private: bool = True  # as in `ToServer`
+    stale: str = ""  # as in `ToServer`
+    returning: bool = False  # as in `ToServer`
+    silent: bool = False  # nobody answers: the sum is that of the memory
+    fused: ClassVar[None] = None  # as in `ToServer`
 
 
 Exchange: TypeAlias = ToServer | ToClients
@@ -192,17 +208,17 @@ class Problem:
     split: str  # "rows", "columns" or "grid"
     counts: Array  # [N] rows of each client
     samples: int  # distinct rows of all clients
-    features: int
+    features: int  # p, of all clients
     outputs: int  # classes, or 1 for a regression
-    dtype: str = "float32"
+    dtype: str = "float32"  # of models and of local arithmetic
     minimize: Any = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
-    constraints: tuple[Any, ...] = ()  # mpifed.algorithms.functions.Constraint
+    constraints: tuple[Any, ...] = ()  # mpifed.algorithms.functions.Constraint: terms and their limits
     measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
     regularizer: Any = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
     clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
     privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
     rows: Holdings | None = None  # who holds which; of every run
-    columns: Holdings | None = None
+    columns: Holdings | None = None  # who holds which; of every run
 
     @property
     def clients(self) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import mpifed
 from mpifed.core.errors import DataError, MpifedError
@@ -40,6 +41,15 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         return file
     file.close()
     raise OSError(errno.EINVAL, "a pipe, a device or a folder, and no file", str(path))
+
+
+def say(*lines: object, file: TextIO | None = None) -> None:
+    """Print lines at once; where nobody reads them any more, as in `mpifed run JOB | head`, they are dropped."""
+    stream = file or sys.stdout
+    try:
+        print(*lines, sep="\n", file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
 
 
 @contextmanager
@@ -73,8 +83,8 @@ def explained(error: BaseException) -> MpifedError | None:
     if isinstance(error, MemoryError):
         why = str(error) or "none is left"
         return MpifedError(f"not enough memory: {why}; take a smaller model, smaller batches or blocks, or more nodes")
-    if not isinstance(error, OSError) or not _own(error):
-        return None
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError) or not _own(error):
+        return None  # click ends a command in silence whose output nobody reads
     name, what = error.filename or "a file, or the output", os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0, "see whether the file and its disk are as they should be")
     return DataError(f"{name if isinstance(name, str) else os.fsdecode(name)}: {what}; {remedy}")

@@ -135,7 +135,7 @@ class Round(NamedTuple):
     """What is common to all ranks in one round, or in one exchange of it."""
 
     index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
-    seed: int
+    seed: int  # of the job
     present: NDArray[np.bool_]  # [N] who takes part; in an exchange, who answers
     secure: bool = False  # whether `secret` numbers come from the system's entropy
     leaving: Leaving | None = None  # nobody when absent
@@ -179,7 +179,10 @@ class Round(NamedTuple):
         return int(self.present.sum()) if self.leaving is None else self.leaving.least
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
-        """The generator of (seed, purpose, this round, client); client -1 is everybody's."""
+        """NumPy's generator of (seed, purpose, this round, client); client -1 is everybody's.
+
+        The same arguments give the same numbers again.
+        """
         return Generator(_Stream(self.seed, purpose).at(self._counter(client)))
 
     def _counter(self, client: int = -1, turn: int = 0) -> tuple[int, int, int, int]:
@@ -250,7 +253,8 @@ class Round(NamedTuple):
 
         Returns
         -------
-        [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count).
+        [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count): the
+        same call gives the same rows again.
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
         if secret and self.secure:

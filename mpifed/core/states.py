@@ -138,6 +138,10 @@ class ClientStates:
             self.changed.add(i)
         self._keep(i, record)
 
+    def begun(self, i: int) -> Record:
+        """The state of a block as it was before round 0."""
+        return self._begin(i)
+
     def touch(self, i: int) -> None:
         """Something else of the block than its state is to be in the next checkpoint."""
         self.changed.add(i)

@@ -10,6 +10,11 @@ _NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a 
 _SHOWN = 200
 
 
+def counted(count: int, what: str) -> str:
+    """'1 round', '3 rounds'."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def wrong_line(text: str) -> str | None:
     """Why a text is no part of a line: control characters end it, or hide what stands there; None if it is fine."""
     for at, character in enumerate(text):

@@ -40,6 +40,7 @@ from mpifed.run.config import Job, read_table
 from mpifed.run.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.fit import data_warnings, with_noise
+from mpifed.run.job_file import check_data
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.network import described, played_once, simulate
 from mpifed.run.own_modules import own_modules
@@ -53,12 +54,7 @@ from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 
 
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, Any]:
-    """The forecast of a job on `ranks` ranks; for a sweep, of its first point.
-
-    Returns
-    -------
-    dict
-        What is sent and to whom, who learns what, and the bytes, memory and time it takes; ready for JSON.
+    """The forecast of a job on `ranks` ranks, of a sweep its first point: who learns what, bytes, memory and time.
 
     Raises
     ------
@@ -69,6 +65,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     imports = own_modules(table)
     all_points = points(table, str(job_path))
     job, process_bytes = all_points[0].job, peak_rss_bytes()
+    check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))

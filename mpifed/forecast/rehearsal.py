@@ -5,6 +5,7 @@ They measure the cost of a round and of an evaluation before any shard is opened
 
 from __future__ import annotations
 
+import sys
 import time
 import tracemalloc
 from collections import defaultdict
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.accounts import Account
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.line import Line
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
@@ -27,6 +28,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
+from mpifed.core.state_check import Specs, check_renewed, check_started
 from mpifed.forecast.cost import Cost
 from mpifed.forecast.extrapolated import Part, extrapolate, narrowed, shortened
 from mpifed.forecast.sampled_encryption import SampledEncryption
@@ -44,8 +46,8 @@ _TOGETHER = 1000  # clients of a block; larger blocks are extrapolated
 SEALED_PATIENCE_S = 10.0  # PATIENCE_S with cryptography, which tracing slows down tenfold
 
 
-class _Rehearsal(Federation):
-    """A federation of one rank that keeps the broadcasts, and scales cryptography to all participating clients."""
+class _Rehearsal(Aggregator):
+    """An aggregator of a single rank that keeps the broadcasts, and scales cryptography to all clients of a round."""
 
     def __init__(self, scenario: Scenario, blocks: Sequence[Block]) -> None:
         data = scenario.data
@@ -58,6 +60,7 @@ class _Rehearsal(Federation):
             },
         )  # fmt: skip
         self.broadcasts: dict[str, Record] = {}
+        self.specs: Specs | None = None  # of the server's state, until a round has shown that it keeps them
         self._before: dict[str, dict[str, float]] = {}  # counters to subtract, by exchange
         self._crypto_s: dict[str, list[float]] = defaultdict(list)  # summed over ranks, by exchange, each time
         self._hosts, self._counted_s, self._answered_s, self.opening_s = scenario.hosts, 0.0, 0.0, 0.0
@@ -176,34 +179,38 @@ def _rehearse(
     """The cost of `act` in round `now` on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
-        federation, everybody = _Rehearsal(scenario, blocks), _everybody(scenario)
+        aggregator, everybody = _Rehearsal(scenario, blocks), _everybody(scenario)
         server = scenario.algorithm.start_server(everybody)
         clients = [scenario.algorithm.start_clients(block, everybody) for block in blocks]
+        count = len(blocks[0].clients) if blocks else 0
+        aggregator.specs = check_started(scenario.job.algorithm["name"], server, clients[0] if blocks else None, count)
         with suppress(DataError):  # random labels may all be of one class, or the client that counts them elsewhere
-            server, clients = play(scenario.algorithm.setup, server, clients, everybody, federation)
-        times = [_seconds_of(lambda: act(server, clients, federation), federation)]
+            server, clients = play(scenario.algorithm.setup, server, clients, everybody, aggregator)
+        loaded = len(sys.modules)
+        times = [_seconds_of(lambda: act(server, clients, aggregator), aggregator)]
+        imported = len(sys.modules) > loaded  # libraries that are first needed here: no later run takes as long
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if sum(times[0]) < (PATIENCE_S if federation.channel.name == "plain" else SEALED_PATIENCE_S):
+    if imported or sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first run is slow, and tracing slows it down further
-        federation.count_anew()
-    while sum(map(sum, times)) < budget_s:
-        times.append(_seconds_of(lambda: act(server, clients, federation), federation))
+        aggregator.count_anew()
+    while not times or sum(map(sum, times)) < budget_s:
+        times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
-    partners = federation.partners(int(now.present.sum()))
+    partners = aggregator.partners(int(now.present.sum()))
     return Cost(
-        hosting, opening, memory, federation.costs(), federation.accounts_of_one(), federation.broadcasts, partners
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners
     )
 
 
-def _seconds_of(act: Callable[[], object], federation: _Rehearsal) -> tuple[float, float]:
+def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
     """(hosting, opening): seconds of all but the opening of sums, and of the opening."""
-    start, opened_s = time.perf_counter() + federation.skipped_s, federation.opening_s
+    start, opened_s = time.perf_counter() + aggregator.skipped_s, aggregator.opening_s
     with np.errstate(all="ignore"):  # means over no clients: all may be on other ranks
         act()
-    opening = federation.opening_s - opened_s
-    return time.perf_counter() + federation.skipped_s - start - opening, opening
+    opening = aggregator.opening_s - opened_s
+    return time.perf_counter() + aggregator.skipped_s - start - opening, opening
 
 
 def _everybody(scenario: Scenario) -> Round:
@@ -249,13 +256,16 @@ def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round
 def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> Cost:
     """The cost of a round on a rank with blocks of these clients; large blocks are extrapolated from fewer clients."""
 
+    def play_round(server: Record, clients: States, aggregator: _Rehearsal) -> None:
+        after, renewed = play(scenario.algorithm.exchanges, server, clients, now, aggregator)
+        if aggregator.specs is not None:
+            first_block = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
+            check_renewed(scenario.job.algorithm["name"], after, aggregator.specs, *first_block)
+            aggregator.specs = None
+
     def of(most_clients: int) -> Cost:
         blocks = [scenario.block(clients[:most_clients]) for clients in ranges]
-        return _rehearse(
-            scenario, blocks, now,
-            lambda server, clients, federation: play(scenario.algorithm.exchanges, server, clients, now, federation),
-            budget_s,
-        )  # fmt: skip
+        return _rehearse(scenario, blocks, now, play_round, budget_s)
 
     largest = max(map(len, ranges), default=0)
     if largest <= _TOGETHER:
@@ -276,8 +286,8 @@ def _measuring(scenario: Scenario, rows: int, certify: bool) -> Cost:
     measures = measures_of(scenario.job, scenario.algorithm)
     cost = _rehearse(
         scenario, [block], _everybody(scenario),
-        lambda server, clients, federation: measure(
-            measures, scenario.algorithm, server, [block], clients, _everybody(scenario), federation, test, certify,
+        lambda server, clients, aggregator: measure(
+            measures, scenario.algorithm, server, [block], clients, _everybody(scenario), aggregator, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)

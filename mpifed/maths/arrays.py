@@ -22,16 +22,16 @@ def product(X: Any, weights: Array) -> Array:
     Parameters
     ----------
     X : [..., s, p], or a tuple of n CSR matrices [s, p]
-    weights : [p, h], or [n, p, h] when every client has its own
+    weights : [p, h], or [n, p, h] where each client has its own weights
 
     Returns
     -------
     [..., s, h]
     """
     if isinstance(X, tuple):
-        own = weights if weights.ndim == 3 else [weights] * len(X)
-        return namespace(weights).stack([x @ w for x, w in zip(X, own, strict=True)])
-    if X.ndim > 2 and weights.ndim == 2:  # one large product instead of n small ones
+        each_weights = weights if weights.ndim == 3 else [weights] * len(X)
+        return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
+    if X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
         return (X.reshape(-1, X.shape[-1]) @ weights).reshape(*X.shape[:-1], weights.shape[-1])
     return X @ weights
 
@@ -40,16 +40,16 @@ def transposed_product(X: Any, slopes: Array) -> Array:
     """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h]."""
     if isinstance(X, tuple):
         return namespace(slopes).stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
-    if namespace(slopes) is not np:  # CuPy would copy X to transpose it; the slopes are small
+    if namespace(slopes) is not np:  # CuPy would copy X to transpose it; the slopes are smaller
         xp = namespace(slopes)
         return xp.ascontiguousarray((xp.ascontiguousarray(slopes.swapaxes(-1, -2)) @ X).swapaxes(-1, -2))
     return X.swapaxes(-1, -2) @ slopes
 
 
 def common_product(values: Array, weights: Array) -> Array:
-    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h]; on a device one product where weights are shared.
+    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h]; on a device a single product if they are shared.
 
-    In memory it stays a product for each client, whose bits are those of the clients one by one.
+    On the CPU there is a product for each client, with the bits of the product of that client alone.
     """
     if namespace(values) is np or weights.ndim > 2:
         return values @ weights
@@ -62,12 +62,12 @@ def square_norms(X: Any) -> Array:
         return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
     if namespace(X) is not np:
         return device_square_norms(X)
-    some = max(1, _CACHED // max(1, X[:1].size))
-    parts = [_square_norms(X[i : i + some].astype("f8", copy=False)) for i in range(0, len(X), some)]
+    step = max(1, _CACHED // max(1, X[:1].size))
+    parts = [_square_norms(X[i : i + step].astype("f8", copy=False)) for i in range(0, len(X), step)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-_CACHED = 2**17  # numbers widened at a time
+_CACHED = 2**17  # numbers converted to float64 at a time
 
 
 def _square_norms(X: Array) -> Array:
@@ -75,16 +75,16 @@ def _square_norms(X: Array) -> Array:
 
 
 def _square_norms_sparse(x: Any) -> Array:
-    """[s] of the rows of a CSR matrix."""
+    """[s] squared norms of the rows of a CSR matrix."""
     if isinstance(x, DeviceRows):
         return x.squares()
     square = x.data.astype("f8") ** 2
-    found, some = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
+    norms, occupied = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
     if len(square):
-        found[some] = np.add.reduceat(square, x.indptr[:-1][some])
-    return found
+        norms[occupied] = np.add.reduceat(square, x.indptr[:-1][occupied])
+    return norms
 
 
 def column(values: Array, like: Array) -> Array:
-    """[n, 1, ...] from values [n], in the dtype and number of axes of `like`, and where it is."""
+    """[n, 1, ...] from values [n], with the dtype, number of axes and device of `like`."""
     return beside(like, values, like.dtype).reshape(-1, *[1] * (like.ndim - 1))

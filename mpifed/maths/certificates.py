@@ -1,8 +1,8 @@
-"""Certificates of optimality, computed from the true problem and not from its surrogates.
+"""Certificates of optimality, computed from the problem itself and not from its surrogates.
 
-The problem is min F_0(w) subject to F_m(w) <= limit_m, m = 1 to M; e_m = F_m - limit_m. All that is asked of the
-functions are values and gradients at one model, and some numbers of the first iterate w_0, which give the units: so
-no certificate changes when the objective, or a constraint with its limit, is measured in other units.
+The problem is min F_0(w) subject to F_m(w) <= limit_m, m = 1 to M; e_m = F_m - limit_m. They need the
+functions' values and gradients at a model, and a few numbers of the first iterate w_0, which define the units: no
+certificate changes when the objective, or a constraint with its limit, is scaled.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mpifed.maths.dual import multipliers as dual_multipliers
 
 Floats = NDArray[np.float64]
 
-_TIE = 1e-6  # weight of ||nu|| against the residual: decides where the multipliers are not unique, and nowhere else
-_MOST = 1e8  # of a multiplier, in units of the gradients: what stands for infinity
-_PARALLEL = 1e-11  # gradients that add up to so little of their lengths do so by rounding
+_TIE = 1e-6  # weight of ||nu|| relative to the residual: matters only where the multipliers are not unique
+_MOST = 1e8  # upper bound of a multiplier, in units of the gradients, in place of infinity
+_PARALLEL = 1e-11  # a sum of gradients that is shorter than this part of their lengths is a rounding error
 
 
 class FirstIterate(NamedTuple):
-    """What certificates need to know of w_0."""
+    """The numbers of w_0 that certificates need."""
 
     objective: float  # F_0
     gradient: float  # ||grad F_0||
@@ -34,14 +34,16 @@ class FirstIterate(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Values and gradients at a model."""
+    """Values and gradients of objective and constraints at a model."""
 
-    objective: float  # F_0, with all that is added to the loss
+    objective: float  # F_0, penalties included
     gradient: Floats  # [d] of F_0
     excess: Floats  # [M] F_m - limit_m
     gradients: Floats  # [M, d] of F_m
     limits: Floats  # [M]
-    spreads: Floats  # [M] root mean square of the constraint's term over its samples: a unit where nothing else is
+    spreads: (
+        Floats  # [M] root mean square of the constraint's term over its samples: a unit where limit and e_m(w_0) are 0
+    )
 
     def lagrangian(self, nu: Floats) -> Floats:
         """[d] grad F_0 + sum nu_m grad F_m."""
@@ -64,22 +66,22 @@ def scales(point: Point, first: FirstIterate) -> tuple[float, float]:
 
 
 def best_multipliers(point: Point, first: FirstIterate) -> Floats:
-    """The multipliers nu [M] with which the point comes closest to the KKT conditions.
+    """The multipliers nu [M] that minimize the violation of the KKT conditions at the point.
 
     They minimize ||grad F_0 + sum nu_m grad F_m||^2 / S^2 + sum (nu_m e_m)^2 / C^2 over nu >= 0, with S and C of
-    `scales`. Where gradients depend on each other, they are the shortest such, each nu_m in units in which its column
-    of this least-squares problem has length 1.
+    `scales`. Where gradients are linearly dependent, they are the minimizer of least norm, each nu_m in units in which
+    its column of this least-squares problem has length 1.
     """
     slope, value = scales(point, first)
     M = len(point.excess)
     if not M or not slope:
         return np.zeros(M)
-    from scipy.optimize import nnls  # slow to import, and needed when certificates are made
+    from scipy.optimize import nnls  # slow to import, and needed for certificates only
 
     together = np.vstack([point.gradient, point.gradients]).T / slope
-    factor: Floats = np.linalg.qr(together)[1]  # [min(d, M + 1), M + 1]: all that is needed of the d axes
+    factor: Floats = np.linalg.qr(together)[1]  # [min(d, M + 1), M + 1]; keeps all inner products
     columns: Floats = np.vstack([factor[:, 1:], np.diag(point.excess / (value or 1.0))])
-    if not value:  # an objective of 0 weighs nothing against complementarity
+    if not value:  # with an objective of 0 complementarity has no unit, and must hold exactly
         columns[:, point.excess != 0] = 0
     target = np.concatenate([-factor[:, 0], np.zeros(M)])
     lengths = np.linalg.norm(columns, axis=0)
@@ -89,24 +91,24 @@ def best_multipliers(point: Point, first: FirstIterate) -> Floats:
     free = np.flatnonzero(tied > 0)
     exact = np.zeros(M)
     exact[free] = np.linalg.lstsq(columns[:, free], target, rcond=1e-9)[0]
-    found: Floats = units * (exact if (exact >= 0).all() else tied)
-    return found
+    multipliers: Floats = units * (exact if (exact >= 0).all() else tied)
+    return multipliers
 
 
 def certificate(point: Point, first: FirstIterate, nu: Floats, stationarity: float | None = None) -> Certificate:
-    """How far a point with multipliers `nu` [M] >= 0 is from the KKT conditions, free of units.
+    """How far a point with multipliers `nu` [M] >= 0 is from the KKT conditions, independent of units.
 
     Parameters
     ----------
-    stationarity : where it is known otherwise, as with a regularizer
+    stationarity : where it is computed separately, as with a regularizer
 
     Returns
     -------
     Certificate
         stationarity ||grad L|| / max(S, max nu_m ||grad F_m||) with L = F_0 + sum nu_m e_m; feasibility
-        max e_m / max(|limit_m|, |e_m(w_0)|) of those above 0; complementarity max nu_m |e_m| / C. Each is 0 where its
-        numerator is. Without constraints only the first is left: the gradient's norm relative to the largest of now
-        and the start.
+        max e_m / max(|limit_m|, |e_m(w_0)|) over e_m > 0; complementarity max nu_m |e_m| / C. Each is 0 where its
+        numerator is. Without constraints only the first remains: the gradient's norm relative to the larger of those
+        at the point and at w_0.
     """
     slope, value = scales(point, first)
     if stationarity is None:
@@ -122,7 +124,7 @@ def certificate(point: Point, first: FirstIterate, nu: Floats, stationarity: flo
 
 
 def _ratio(above: float, below: float) -> float:
-    """0 where there is nothing to measure; 1 where there is something, and nothing to measure it by."""
+    """above / below; 0 where `above` is 0, else 1 where `below` is 0."""
     if above == 0:
         return 0.0
     return above / below if below else 1.0
@@ -134,11 +136,11 @@ def prox_stationarity(w: Floats, stepped: Floats, start: float) -> float:
 
 
 def prox_step(w: Floats, gradient: Floats, start: float) -> float:
-    """The step s = ||w|| / ||grad F|| of `prox_stationarity`, whose result so is free of units.
+    """The step s = ||w|| / ||grad F|| of `prox_stationarity`, which makes its result independent of units.
 
     Parameters
     ----------
-    start : ||w_0||, which stands for ||w|| where w = 0; 1 where both are 0
+    start : ||w_0||, which replaces ||w|| where w = 0; 1 replaces both where both are 0
     """
     slope = float(np.linalg.norm(gradient))
     return _length(w, start) / slope if slope else 1.0
@@ -148,7 +150,7 @@ def _length(w: Floats, start: float) -> float:
     return float(np.linalg.norm(w)) or start or 1.0
 
 
-# --- what follows from convexity ------------------------------------------------------------------------------------
+# --- consequences of convexity --------------------------------------------------------------------------------------
 
 
 def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
@@ -158,40 +160,40 @@ def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
 
         F_0(w') >= F_0 + sum nu_m e_m - ||grad F_0 + sum nu_m grad F_m||^2 / (2 mu)  for all w' that meet the limits,
 
-    the least value of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
-    strongly convex. Every nu gives a bound: where mu is tiny the one found may be some percent below the best. Rounding
-    is not counted, neither here nor of the values and gradients that come.
+    the minimum of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
+    strongly convex. Every nu gives a bound: where mu is tiny the result may be a few percent below the best. Rounding
+    errors, here and in the values and gradients, are not included.
 
     Parameters
     ----------
-    nu : [M] multipliers that are tried beside the best
+    nu : [M] multipliers to try in addition
     curvatures : [M + 1] mu_0 to mu_M >= 0
     """
     candidates = [nu, np.zeros_like(nu)]
     if len(nu):
         candidates.append(_dual(_scaled(point, curvatures), _MOST))
-    return max(point.objective + _value(point, one, curvatures) for one in candidates)
+    return max(point.objective + _value(point, candidate, curvatures) for candidate in candidates)
 
 
 def length_scale(length: float, first: FirstIterate) -> float:
-    """A unit for steps: ||w||, or how far the limits seemed to be from w_0, each by itself; 1 where both are 0.
+    """A unit for steps: ||w||, or the largest distance from w_0 to a single limit to first order; 1 where both are 0.
 
-    The second is for models that have hardly left w_0 = 0.
+    The second is for models close to w_0 = 0.
     """
     excess = np.maximum(first.excess, 0)
-    seemed = np.divide(excess, first.gradients, out=np.zeros_like(excess), where=first.gradients > 0)
-    return max(length, float(seemed.max(initial=0.0))) or 1.0
+    distances = np.divide(excess, first.gradients, out=np.zeros_like(excess), where=first.gradients > 0)
+    return max(length, float(distances.max(initial=0.0))) or 1.0
 
 
 def feasible_direction(point: Point, curvatures: Floats, length: float) -> float | None:
-    """How near the limits are that are not met: `length` / ||d||, d the shortest step that meets all to first order.
+    """How near the feasible set is: `length` / ||d||, d the shortest step that meets all limits to first order.
 
     A step meets them to first order if e_m + <grad F_m, d> + mu_m / 2 ||d||^2 <= 0 for all m. 0 where there is none:
-    the limits contradict each other there. Where all F_m are convex, no model within ||d|| meets all limits.
+    the limits are then inconsistent. Where all F_m are convex, no model within ||d|| meets all limits.
 
     Parameters
     ----------
-    curvatures : [M + 1] as for `lower_bound`; the first is not read
+    curvatures : [M + 1] as for `lower_bound`; the first is not used
     length : from `length_scale`
 
     Returns
@@ -200,14 +202,16 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     """
     if not (point.excess > 0).any():
         return None
-    step = point._replace(gradient=np.zeros_like(point.gradient))  # of ||d||^2 / 2, which is minimized
+    step = point._replace(gradient=np.zeros_like(point.gradient))  # the objective is ||d||^2 / 2
     mu = np.concatenate([[1.0], curvatures[1:]])
     lengths = np.linalg.norm(point.gradients, axis=1)
     alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
     if (point.excess[lengths == 0] > 0).any():
         return 0.0
     scaled = _scaled(step, mu)
-    tried = [_dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)]  # where gradients are nearly opposite
+    tried = [
+        _dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)
+    ]  # larger bounds matter where gradients are nearly opposite
     if any(_contradict(step, nu, curvatures) for nu in tried):
         return 0.0
     half = max(_value(step, nu, mu) for nu in (*tried, *alone))  # at most ||d||^2 / 2
@@ -215,7 +219,7 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
 
 
 def _contradict(point: Point, nu: Floats, curvatures: Floats) -> bool:
-    """Whether nu >= 0 proves that no step meets all limits: the least of sum nu_m (e_m + ...) over all steps is > 0."""
+    """Whether nu >= 0 proves that no step meets all limits: the minimum of sum nu_m (e_m + ...) over steps is > 0."""
     lengths, left = np.linalg.norm(point.gradients, axis=1), float(np.linalg.norm(nu @ point.gradients))
     gained, mu = float(nu @ point.excess), float(nu @ curvatures[1:])
     if left <= _PARALLEL * float(nu @ lengths):
@@ -233,9 +237,9 @@ def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
 
 
 class _Scaled(NamedTuple):
-    """What the multipliers that maximize `_value` depend on, constraints brought to gradients of length 1."""
+    """The data of the maximization of `_value`, constraints scaled to gradients of length 1."""
 
-    units: Floats  # [M] what each constraint was divided by
+    units: Floats  # [M] divisor of each constraint
     excess: Floats  # [M]
     gram: Floats  # [M + 1, M + 1] inner products of the gradients, that of F_0 first
     tau: Floats  # [M + 1] halves of the curvatures
@@ -243,7 +247,7 @@ class _Scaled(NamedTuple):
 
 
 def _scaled(point: Point, curvatures: Floats) -> _Scaled:
-    """Where F_0 is not strongly convex, a little is added: multipliers get worse, not what is computed from them."""
+    """The scaled problem. If F_0 is not strongly convex, a small curvature is added, for the multipliers only."""
     lengths = np.linalg.norm(point.gradients, axis=1)
     units = np.where(lengths > 0, lengths, np.where(point.excess == 0, 1.0, np.abs(point.excess)))
     rows = np.vstack([point.gradient, point.gradients / units[:, None]])
@@ -255,21 +259,21 @@ def _scaled(point: Point, curvatures: Floats) -> _Scaled:
 
 
 def _dual(scaled: _Scaled, most: float) -> Floats:
-    """[M] multipliers near those that maximize `_value`: those of SSCA's convex problem with these quadratics.
+    """[M] multipliers that nearly maximize `_value`: those of SSCA's convex problem with these quadratics.
 
-    None exceeds `most`, in units of the gradients; zeros where nothing is curved, and where the problem resists.
+    They are at most `most`, in units of the gradients; zeros where all curvatures are 0, and where the solver fails.
     """
     if not scaled.tau[0]:
         return np.zeros(len(scaled.excess))
     try:
-        found = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
-    except NumericalError:  # whatever multipliers are taken, the bound holds
+        multipliers = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
+    except NumericalError:  # the bound holds for any multipliers
         return np.zeros(len(scaled.excess))
-    return found / scaled.units
+    return multipliers / scaled.units
 
 
 def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:
-    """D(alpha) of `mpifed.maths.duals`: a lower bound of what is minimized, whatever the feasible alpha.
+    """D(alpha) of `mpifed.maths.duals`: a lower bound of the objective's minimum, for every feasible alpha.
 
     Parameters
     ----------

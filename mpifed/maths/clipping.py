@@ -1,8 +1,8 @@
-"""Clipping: no record, or no client, moves a sum by more than a given norm.
+"""Clipping: each sample, or each client, contributes at most a given norm to a sum.
 
-Since scores are linear in the features, a sample's gradient by `first` is the product of its features x and its slopes
-s by the scores, of norm ||x|| ||s|| (I. Goodfellow: "Efficient Per-Example Gradient Computations", 2015,
-arXiv:1510.01799): clipping is a factor on the sample's weight, and nothing is built for each sample ("ghost clipping":
+Since scores are linear in the features, a sample's gradient by `first` is the outer product of its features x and its
+derivatives s by the scores, of norm ||x|| ||s|| (I. Goodfellow: "Efficient Per-Example Gradient Computations", 2015,
+arXiv:1510.01799): clipping is a factor of the sample's weight, and no per-sample gradient is formed ("ghost clipping":
 X. Li, F. Tramer, P. Liang, T. Hashimoto, ICLR 2022, arXiv:2110.05679).
 """
 
@@ -20,28 +20,32 @@ from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import Linear, Objective, Parameters
 from mpifed.maths.sparse import emptied
 
-_LARGEST = 1e200  # squared norm of features, or of slopes: with what lies below, squares that underflow are of < 1e-60
-_HAIR = 1 - 2.0**-20  # more than a few roundings in float32: a clipped gradient as it is computed keeps the bound
+_LARGEST = (
+    1e200  # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
+)
+_HAIR = (
+    1 - 2.0**-20
+)  # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 
 
 def clipped_gradient(
     objective: Objective, model: Parameters, X: Any, y: Array, weights: Array, clip: float
 ) -> Parameters:
-    """Sum over samples of weights times the sample's gradient of the loss, clipped over all leaves together.
+    """Sum over samples of weights times the sample's gradient of the loss, clipped to a norm over all leaves.
 
-    It is summed in float64: the sum of s vectors in float32 may lie s^2 2^-24 times the bound from where it should
+    The sum is in float64: in float32 the sum of s vectors may have an error of s^2 2^-24 times the bound
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
-    Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is 1 exactly, and the outcome is that of
-    `gradient` in float64, bit for bit, when no sample reaches it and the model is in float64; the scores of one in
-    float32 are computed in that. A sample whose gradient is not finite, or that has features or slopes above 1e100,
-    counts as zero: an error, or a sum that is not finite, would tell that it is there.
+    Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is exactly 1: if no sample
+    reaches it and the model is in float64, the result equals `gradient` bit for bit. Scores of a model in float32 are
+    computed in float32. A sample whose gradient is not finite, or whose features or slopes have a norm above 1e100,
+    counts as zero: an error, or a sum that is not finite, would reveal its presence.
 
     Parameters
     ----------
-    model : common, or one for every client: leaves [n, ...]
+    model : common to all clients, or with leaves [n, ...]
     X : [n, s, p], or a tuple of n CSR matrices [s, p]
     y, weights : [n, s]
-    clip : the bound, above 0; gradients above it, but for a millionth, become that long
+    clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
 
     Returns
     -------
@@ -51,11 +55,11 @@ def clipped_gradient(
     Raises
     ------
     UsageError
-        when the norms cannot be had from what the objective tells, see `clippable`.
+        when the objective does not provide the norms, see `clippable`.
     """
-    if wrong := clippable(objective, model.head):
-        raise UsageError("\n".join(wrong))
-    wide = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are widened as they are multiplied
+    if messages := clippable(objective, model.head):
+        raise UsageError("\n".join(messages))
+    wide = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are converted in the product
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
@@ -65,9 +69,9 @@ def clipped_gradient(
         squares = of_features * of_slopes
         if headed:
             squares += objective.head_squares(head, scores, y, slopes)
-        # beside a factor that is larger, the underflow of the other would count; one that is NaN is not below either
+        # a larger factor would make the underflow of the other count; the comparisons are false for NaN
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
-        if xp is not np or not known.all():  # a device is not asked: the answer would have to be waited for
+        if xp is not np or not known.all():  # on a device without the test, which would synchronize
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
             squares = xp.where(known, squares, 0.0)
     each = weights * _factors(squares, clip) * known
@@ -79,43 +83,43 @@ def clipped_gradient(
 
 
 def _zeroed(values: Array, known: Array) -> Array:
-    """[n, s, ...] with zeros for samples that are not known [n, s]."""
+    """[n, s, ...] with zeros for samples where `known` [n, s] is false."""
     return namespace(values).where(known[..., None], values, 0.0)
 
 
 def _without(X: Any, known: Array) -> Any:
-    """The features, those of samples that are not known [n, s] being zero; NaN times zero would still be NaN."""
+    """The features, set to zero for samples where `known` [n, s] is false, since NaN times zero is NaN."""
     if isinstance(X, tuple):
-        return tuple(emptied(x, there) for x, there in zip(X, known, strict=True))
+        return tuple(emptied(x, valid) for x, valid in zip(X, known, strict=True))
     return _zeroed(X, known)
 
 
 def clippable(objective: Objective, head: Record) -> list[str]:
-    """Why the norms of the samples' gradients cannot be known, one message each; for models with such a head."""
-    kind, wrong = type(objective), []
-    own = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
-    if own:
-        wrong.append(
-            f"[model] name: {kind.__name__} has {' and '.join(own)} of its own, and clipping needs those of "
+    """Messages on why the norms of per-sample gradients are not available, for models with this head."""
+    kind, messages = type(objective), []
+    overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
+    if overridden:
+        messages.append(
+            f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
             "mpifed.maths.objectives.Linear, X times the weights; derive it from Linear and leave them out"
         )
     if any(leaves(head)) and _depth(kind, "head_squares") > _depth(kind, "slope"):
-        wrong.append(
+        messages.append(
             f"[model] name: {kind.__name__} has a head, and no head_squares that belongs to its slope: its "
-            "samples' gradients cannot be clipped; give the class a method head_squares"
+            "samples' gradients cannot be clipped; define a method head_squares in the class"
         )
-    return wrong
+    return messages
 
 
 def _depth(kind: type, name: str) -> int:
-    """How far up its ancestors a class finds a method."""
-    return next((i for i, one in enumerate(kind.__mro__) if name in vars(one)), len(kind.__mro__))
+    """Index in the method resolution order of the class that defines a method."""
+    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
 
 
 def record_factors(record: Record, clip: float) -> Array:
-    """[n] what brings each client's part of a record, leaves [n, ...], to a norm of at most `clip` over all leaves.
+    """[n] factors that scale each client's part of a record, leaves [n, ...], to a norm of at most `clip`.
 
-    1 exactly where it is; 0 where anything is not finite, since an error would tell.
+    Exactly 1 for shorter parts; 0 for parts that are not finite, since an error would reveal them.
     """
     squares: Any = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record))
     xp = namespace(squares)
@@ -124,17 +128,17 @@ def record_factors(record: Record, clip: float) -> Array:
 
 
 def clip_record(record: Record, clip: float) -> Record:
-    """`record` times its factors; a client with anything that is not finite gets zeros."""
+    """`record` times `record_factors`; zeros for clients whose part is not finite."""
     factors = record_factors(record, clip)
-    whole = namespace(factors) is np and bool((factors > 0).all())
+    all_finite = namespace(factors) is np and bool((factors > 0).all())
 
     def clipped(leaf: Array) -> Array:
         each = column(factors, leaf)
-        return leaf * each if whole else namespace(leaf).where(each > 0, leaf, 0) * each
+        return leaf * each if all_finite else namespace(leaf).where(each > 0, leaf, 0) * each
 
     return map_leaves(clipped, record)
 
 
 def _factors(squares: Array, clip: float) -> Array:
-    """What brings squared norms within the bound, a hair below it so that rounding cannot exceed it; 1 if they are."""
+    """Factors that bring norms slightly below the bound, so that rounding cannot exceed it; 1 for shorter ones."""
     return clip_factors(squares, clip * _HAIR)

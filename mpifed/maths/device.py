@@ -1,8 +1,8 @@
-"""Devices: which one a rank takes, and what is kept there.
+"""Devices: which device a rank uses, and which data stay there.
 
-What makes the bits of one kind of device always the same: single precision is never rounded to TF32, cuBLAS gets a
-workspace of its own for every stream, kernels add nothing atomically, products have the shapes of the job's blocks,
-and never those of what a rank happens to host.
+Results are reproducible bit for bit on one kind of device because single precision is never rounded to TF32, cuBLAS
+has a workspace of its own for each stream, kernels do not add atomically, and products have the shapes of the job's
+blocks, never those of the clients that a rank hosts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import Record
 from mpifed.maths.resident import DeviceBlock, DeviceShard, Room
 
-SHARE = 0.8  # of the free memory of a device that rows and states may take
+SHARE = 0.8  # of a device's free memory is for rows and client states
 _REMEDY = (
-    "install the extra `gpu` of this package (pip install 'mpifed[gpu]') for your CUDA, ask the batch system for a GPU "
-    'and see whether CUDA_VISIBLE_DEVICES hides it, or set [compute] device = "cpu"'
+    "install the extra `gpu` of this package (pip install 'mpifed[gpu]') for your CUDA, request a GPU from the batch "
+    'system, check that CUDA_VISIBLE_DEVICES does not hide it, or set [compute] device = "cpu"'
 )
 
 
@@ -31,10 +31,10 @@ class Cuda:
     """A CUDA device of this rank."""
 
     on_host = False
-    aware = False  # until MPI has been asked
+    aware = False  # set where MPI is GPU-aware
 
     def __init__(self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1) -> None:
-        """`number` counts the visible devices; `ranks` is how many ranks share this one."""
+        """`number` is the index among the visible devices; `ranks` is how many ranks share the device."""
         self.xp, self.number = xp, number
         runtime = xp.cuda.runtime
         xp.cuda.Device(number).use()
@@ -49,29 +49,29 @@ class Cuda:
         self._calls, self._scarce = 0, False
 
     def block(self, block: Block) -> Block:
-        """The same clients, their rows on the device as far as there is room; the caller holds on to `block`."""
+        """The same clients, with rows on the device as far as memory allows; the caller must keep `block` alive."""
         if isinstance(block, DeviceBlock):
             return block
         known = vars(block).get(_THERE)
         if known is None or known[0] is not self:
             shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
-            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, self.xp)  # as long as it lives
-        found: DeviceBlock = known[1]
-        return found
+            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, self.xp)  # lives as long as the block
+        device_block: DeviceBlock = known[1]
+        return device_block
 
     def _shard(self, shard: Any, dtype: str) -> DeviceShard:
-        found = self._shards.get(shard.client)
-        if found is None:
-            found = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
-        found.host = shard  # opened anew; what it holds is the same
-        return found
+        device_shard = self._shards.get(shard.client)
+        if device_shard is None:
+            device_shard = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
+        device_shard.host = shard  # reopened, with the same content
+        return device_shard
 
     def record(self, record: Record) -> Record:
-        """The same numbers on the device, but for what a record keeps in memory."""
+        """`record` on the device, except for the fields that it keeps in memory."""
         return beside_record(self._like, record)
 
     def states(self, states: Record) -> Record:
-        """Client states after an exchange: they stay where it has left them, unless there is little room by now."""
+        """Client states after an exchange: left where they are, or moved to memory when the device's is scarce."""
         if self._calls % _LOOK == 0:
             free, total = self.xp.cuda.runtime.memGetInfo()
             self._scarce = free + self.xp.get_default_memory_pool().free_bytes() < _LEAST * total
@@ -85,24 +85,24 @@ class Cuda:
         return cupyx.zeros_pinned(size, dtype)
 
 
-_THERE = "_on_device"  # where a block keeps what it is on a device
-_LOOK = 64  # exchanges of a block between two looks at how much memory is free
-_LEAST = 0.08  # of a device's memory is to be free; what is needed for arithmetic comes on top of rows and states
+_THERE = "_on_device"  # attribute in which a block caches its counterpart on the device
+_LOOK = 64  # calls between two measurements of the free memory
+_LEAST = 0.08  # of a device's memory must be free, for temporary arrays
 
 
 def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Place:
-    """The device of a rank; the processor where the job wants it, or where `wanted` is "auto" and there is no other.
+    """The device of a rank: the CPU if `wanted` is "cpu", or if it is "auto" and there is no GPU.
 
     Parameters
     ----------
     wanted : "auto", "cpu" or "gpu"
-    node_rank, node_size : this rank among those of its node; it takes the visible device `node_rank` modulo their count
-    memory_gib : of the device for rows; 80 % of what is free, shared with the other ranks there, when absent
+    node_rank, node_size : this rank among those of its node; it uses the visible device `node_rank` modulo their number
+    memory_gib : of the device for rows; None: 80 % of the free memory, divided by the ranks that share the device
 
     Raises
     ------
     UsageError
-        when "gpu" is wanted and not there, or set up so that its bits would not be the same every time.
+        when "gpu" is wanted and not available, or set up so that results would not be reproducible.
     """
     if wanted == "cpu" or (wanted == "auto" and not driver()):
         return Host()
@@ -120,15 +120,15 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
         raise UsageError(f'[compute] device = "gpu": {trouble}; {_REMEDY}')
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         raise UsageError(
-            "CUPY_TF32 is set: products in single precision would be rounded to 10 bits, and results differ from the "
-            "processor's in the third digit; unset it"
+            "CUPY_TF32 is set: products in single precision would be rounded to 10 bits, and results would "
+            "differ from the CPU's in the third digit; unset it"
         )
     sharing = -(-node_size // count)
     return Cuda(cupy, node_rank % count, memory_gib, sharing)
 
 
 def driver() -> bool:
-    """Whether CUDA's driver is here at all: known at once, where importing CuPy takes a second."""
+    """Whether CUDA's driver is installed: a quick test, where importing CuPy takes a second."""
     try:
         ctypes.CDLL("libcuda.so.1" if sys.platform != "win32" else "nvcuda.dll")
     except OSError:

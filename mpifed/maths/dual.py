@@ -1,4 +1,4 @@
-"""The convex problem of a round of constrained SSCA, solved through its dual: M numbers instead of all parameters.
+"""The convex problem of a round of constrained SSCA, solved by its dual, which has M variables.
 
 Ye and Cui, "Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex Optimization
 via Mini-batch SSCA", Problem 5 and Lemma 1. The surrogates are a_m + <f_m, w> + tau_m ||w||^2, and the problem is
@@ -9,8 +9,9 @@ Given multipliers nu, T = tau_0 + sum_m nu_m tau_m, the best w is w(nu) = -(f_0 
 
     max over 0 <= nu <= c of  <a, nu> - ||f_0 + sum_m nu_m f_m||^2 / (4 T),
 
-is concave; its gradient are the surrogates' values at w(nu). It knows the f through their inner products alone.
-# differs from the paper: which leaves Problem 5 to any solver of convex problems, in all parameters.
+is concave; its gradient is the vector of the surrogates' values at w(nu). It depends on the f_m only through their
+inner products.
+# differs from the paper: which solves Problem 5 in all parameters, with any convex solver.
 """
 
 from __future__ import annotations
@@ -25,29 +26,32 @@ from mpifed.core.errors import NumericalError
 Floats = NDArray[np.float64]
 
 _EPS = 2.0**-52
-_ROUNDS = 60  # of the interior point; 5 to 20 are usual
-# the first complementarity products, in units of the multipliers' and levels' own sizes; the others are for when
-# Newton's method goes astray, in one of some thousands of problems made to be difficult
+_ROUNDS = 60  # iterations of the interior-point method; 5 to 20 are usual
+# initial complementarity products, in units of the sizes of multipliers and levels; those after the first are for when
+# Newton's method fails to converge, in about one of a thousand problems constructed to be difficult
 _STARTS = 100.0, 1e4, 1.0, 1e-2, 1e6
-_CLOSE = 1e-13  # the relative error at which the polish takes over
-_BOUND = 0.9  # the least part of the way to the boundary that a step may go
-_STEPS = 10  # of the polish
-_GOOD, _SOLVED = 1e-13, 1e-9  # the relative errors at which no other attempt is made, and that are tolerated
-_SIDES = np.array([[1.0], [-1.0]])  # how nu and c - nu follow nu
+_CLOSE = 1e-13  # the relative error at which the polishing steps begin
+_BOUND = 0.9  # the least fraction of the distance to the boundary that a step may go
+_STEPS = 10  # of polishing
+_GOOD, _SOLVED = (
+    1e-13,
+    1e-9,
+)  # relative errors: no other attempt is made below the first; above the second it is an error
+_SIDES = np.array([[1.0], [-1.0]])  # derivatives of nu and c - nu with respect to nu
 
 
 class _Point(NamedTuple):
-    """The surrogates at some w."""
+    """Values and gradients of the surrogates at w."""
 
     w: Floats  # [r]
     T: float
-    levels: Floats  # [M] their values
-    slopes: Floats  # [M, r] their gradients
-    sizes: Floats  # [M] of the terms that levels are sums of, or 1: rounding errors are relative to them
+    levels: Floats  # [M] values
+    slopes: Floats  # [M, r] gradients
+    sizes: Floats  # [M] magnitudes of the terms whose sums are the levels, or 1: the scales of rounding errors
 
 
 class _Problem(NamedTuple):
-    """The problem in an orthonormal basis of what the linear parts span."""
+    """The problem in an orthonormal basis of the span of the linear parts."""
 
     a: Floats  # [M]
     f: Floats  # [M + 1, r] the linear parts
@@ -56,13 +60,13 @@ class _Problem(NamedTuple):
     c: Floats  # [M]
 
     def at(self, nu: Floats, w: Floats | None = None) -> _Point:
-        """The surrogates at `w`, or else at w(nu)."""
+        """The surrogates at `w`, by default w(nu)."""
         T = float(self.tau[0] + self.tau[1:] @ nu)
         if w is None:
             w = (self.f[0] + nu @ self.f[1:]) / (-2 * T)  # (40), (41)
         levels = self.a + self.f[1:] @ w + self.tau[1:] * (w @ w)
         slopes = self.f[1:] + np.outer(2 * self.tau[1:], w)
-        reach = (self.norms[0] + nu @ self.norms[1:]) / (2 * T)  # ||w|| if nothing cancelled in it
+        reach = (self.norms[0] + nu @ self.norms[1:]) / (2 * T)  # ||w|| without cancellation
         sizes = np.abs(self.a) + reach * (self.norms[1:] + self.tau[1:] * reach)
         sizes[sizes == 0] = 1
         return _Point(w, T, levels, slopes, sizes)
@@ -71,32 +75,32 @@ class _Problem(NamedTuple):
 def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> Floats:
     """The multipliers nu [M] of the surrogates' constraints, each in [0, cost]: the dual of Problem 5.
 
-    Where constraints depend on each other nu is not unique, but w(nu) and the levels are.
+    Where the gradients of constraints are linearly dependent nu is not unique, but w(nu) and the levels are.
 
     Parameters
     ----------
-    constants : [M] a_m, limits already taken off
+    constants : [M] a_m, limits subtracted
     gram : [M + 1, M + 1] inner products of f_0 (the objective's) and f_1 to f_M
     curvatures : [M + 1] tau_0 > 0, and tau_1 to tau_M >= 0
-    cost : c > 0, the price of a violation; [M] for one of each constraint
+    cost : c > 0, the penalty factor of violations; [M] if it differs between constraints
 
     Returns
     -------
-    [M] float64; exactly 0 for constraints that do not bind, exactly `cost` for those given up
+    [M] float64; exactly 0 for constraints that are not active, exactly `cost` for violated ones
 
     Raises
     ------
     NumericalError
-        when inputs are not finite, a curvature has the wrong sign, or numbers overflow on the way.
+        when inputs are not finite, a curvature has the wrong sign, or numbers overflow.
     """
-    with np.errstate(all="ignore"):  # what overflows ends in the error below
+    with np.errstate(all="ignore"):  # overflow leads to the error below
         problem = _problem(constants, gram, curvatures, cost)
         free = problem.at(np.zeros(len(problem.a)))
         slopes = np.sqrt((free.slopes**2).sum(axis=1))
         alone = _single(problem, free.levels, slopes)
         if ((free.levels <= 0) | (slopes == 0)).all():
-            return alone  # no constraint that is not met moves w
-        nu, error = _polish(problem, alone)  # often enough, and always for M = 1
+            return alone  # no violated constraint has a gradient
+        nu, error = _polish(problem, alone)  # often suffices, and always for M = 1
         for start in _STARTS:
             if error <= _GOOD:
                 break
@@ -114,10 +118,10 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
 
 
 def lemma_1(constant: float, square: float, curvature: float, cost: float) -> float:
-    """The multiplier of a single constraint when the objective is ||w||^2: (42), in closed form.
+    """The multiplier of a single constraint with the objective ||w||^2: (42), in closed form.
 
-    # differs from the paper: computed without the cancellation of sqrt(...) - 1; and where w = 0 just meets the
-    # limit (A = U), it is 0 even for b = 0, where every multiplier is optimal.
+    # differs from the paper: computed without the cancellation in sqrt(...) - 1; and where w = 0 meets the limit
+    # with equality (A = U), it is 0 even for b = 0, where every multiplier is optimal.
 
     Parameters
     ----------
@@ -145,7 +149,7 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
 
     Parameters
     ----------
-    nu : [M] from `multipliers`, whose other parameters follow
+    nu : [M] from `multipliers`, whose parameters the others are
 
     Raises
     ------
@@ -157,7 +161,7 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
 
 
 def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> _Problem:
-    """The problem, its inputs checked; gram = f f' with f as accurate as each function's own size allows."""
+    """The problem, its inputs checked; gram is factored as f f', each row of f accurate relative to its own norm."""
     a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, gram, curvatures))
     assert gram.shape == (len(a) + 1,) * 2 and tau.shape == (len(a) + 1,)
     for what, numbers in ("constant", a), ("inner products", gram), ("curvature", tau):
@@ -181,18 +185,18 @@ def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats |
 
 
 def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
-    """[M] the multiplier of each constraint if it were the only one: (42), for any objective.
+    """[M] the multiplier of each constraint in the problem with that constraint only: (42), for any objective.
 
-    `level` and `slope` are the surrogates' values and the lengths of their gradients where the objective is least.
+    `level` and `slope` are the surrogates' values and gradient norms at the minimizer of the objective.
     """
-    depth = problem.norms[1:] ** 2 - 4 * problem.tau[1:] * problem.a  # above 0 if some w meets the constraint
+    depth = problem.norms[1:] ** 2 - 4 * problem.tau[1:] * problem.a  # above 0 if any w meets the constraint
     root = np.sqrt(np.maximum(depth, 0))
     nu = 4 * problem.tau[0] * level / (root * (slope + root))
     return np.where(level <= 0, 0.0, np.minimum(problem.c, nu))
 
 
 def _start(problem: _Problem, nu: Floats, start: float) -> tuple[Floats, Floats, Floats]:
-    """(u, v, w) well inside, with u * v all alike; large, since small ones cost more rounds than they save."""
+    """An interior point (u, v, w) with equal products u * v, large ones, since small ones need more iterations."""
     slopes = problem.norms[1:] + problem.norms[0] * problem.tau[1:] / problem.tau[0]
     usual = np.where(slopes > 0, 0.2 * problem.norms[0] / slopes, problem.c)  # moves w by a tenth of its length
     nu = np.clip(nu, np.maximum(usual, 1e-12 * problem.c), problem.c / 2)
@@ -204,7 +208,7 @@ def _start(problem: _Problem, nu: Floats, start: float) -> tuple[Floats, Floats,
 
 
 class _Newton(NamedTuple):
-    """The linearized equations of the interior point, factored."""
+    """The linearized equations of the interior-point method, factored."""
 
     at: _Point
     u: Floats  # [2, M]
@@ -213,15 +217,15 @@ class _Newton(NamedTuple):
     inverse: NDArray[np.floating]  # [M, M]
 
     def solve(self, target: Floats | float, gap: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
-        """(du, dv, dw) to where u v = target, and `gap` and `drift` vanish."""
-        at, rest, ratio = self.at, target / self.u - self.v, self.v / self.u
-        right = gap - at.slopes @ drift / (2 * at.T) + rest[0] - rest[1]
+        """The step (du, dv, dw) after which u v = target, and `gap` and `drift` vanish, to first order."""
+        at, v_change, ratio = self.at, target / self.u - self.v, self.v / self.u
+        right = gap - at.slopes @ drift / (2 * at.T) + v_change[0] - v_change[1]
         du = _SIDES * (self.scale * (self.inverse @ (self.scale * right)))
-        return du, rest - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
+        return du, v_change - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
 
 
 def _newton(at: _Point, hessian: Floats, u: Floats, v: Floats) -> _Newton:
-    """The equations at (u, v, w), eliminated down to M unknowns, which are scaled to a unit diagonal."""
+    """The equations at (u, v, w), reduced to M unknowns and scaled to a unit diagonal."""
     matrix: Floats = hessian + np.diag((v / u).sum(axis=0))
     scale: Floats = matrix.diagonal() ** -0.5
     matrix *= scale[:, None] * scale
@@ -230,20 +234,20 @@ def _newton(at: _Point, hessian: Floats, u: Floats, v: Floats) -> _Newton:
 
 
 def _furthest(u: Floats, v: Floats, du: Floats, dv: Floats) -> float:
-    """The step at which the first of u and v is 0."""
+    """The step length at which the first entry of u or v becomes 0."""
     return 1 / max(float((-du / u).max()), float((-dv / v).max()), 1e-300)
 
 
 def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
-    """[M] multipliers near the best, and 0 or c where they tend there: Mehrotra's predictor and corrector.
+    """[M] nearly optimal multipliers, exactly 0 or c where these are the limits: Mehrotra's predictor-corrector method.
 
     The unknowns are w, u = (nu, c - nu) [2, M] and v = (s - level, s) [2, M], all of u and v positive; the equations
-    are f_0 + nu f + 2 T w = 0 (`drift`), level - v_1 + v_0 = 0 (`gap`) and u v = 0. All are quadratic: the corrector's
-    terms of second order are exact.
+    are f_0 + nu f + 2 T w = 0 (`drift`), level - v_1 + v_0 = 0 (`gap`) and u v = 0. All are quadratic, so that the
+    second-order terms of the corrector are exact.
     """
     tau = problem.tau[1:]
     u, v, w = _start(problem, nu, start)
-    least = np.inf
+    least_error = np.inf
     for _ in range(_ROUNDS):
         at = problem.at(u[0], w)
         gap, drift = at.levels - v[1] + v[0], problem.f[0] + u[0] @ problem.f[1:] + 2 * at.T * w
@@ -251,8 +255,8 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
         moves = u * (np.abs(hessian) / at.sizes[:, None]).max(axis=0)  # of the levels if u_m became 0
         ends = moves < v / at.sizes
         error = max(float((np.abs(gap) / at.sizes).max()), float(np.minimum(moves, v / at.sizes).max()))
-        if error < least:
-            least = error
+        if error < least_error:
+            least_error = error
             between = np.minimum(u[0], problem.c)  # u[0] + u[1] = c but for rounding
             nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, between))
         if error <= _CLOSE or not np.isfinite(error):
@@ -268,23 +272,23 @@ def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
 
 def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
     """(nu, its relative error): Newton's method on the multipliers between 0 and c, whose levels must be 0."""
-    best, least = nu, np.inf
+    best, least_error = nu, np.inf
     free = np.flatnonzero((nu > 0) & (nu < problem.c))
     for _ in range(_STEPS):
         at = problem.at(nu)
-        wrong = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
-        wrong = np.where(nu >= problem.c, np.maximum(-at.levels, 0), wrong) / at.sizes
-        error = float(wrong.max())
-        if not error < least:
+        violations = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
+        violations = np.where(nu >= problem.c, np.maximum(-at.levels, 0), violations) / at.sizes
+        error = float(violations.max())
+        if not error < least_error:
             break
-        best, least = nu, error
+        best, least_error = nu, error
         if error <= 4 * _EPS * (len(nu) + 4) or not free.size:
             break
         lengths = np.sqrt((at.slopes[free] ** 2).sum(axis=1))
         units = np.where(lengths > 0, 1 / lengths, 0)
         slopes = at.slopes[free] * units[:, None]
-        # the shortest of the solutions: dependent constraints share
+        # the shortest solution, where constraints are dependent
         move = np.linalg.lstsq(slopes @ slopes.T, 2 * at.T * units * at.levels[free], rcond=1e-13)[0] * units
         nu = nu.copy()
         nu[free] = np.clip(nu[free] + move, 0, problem.c[free])
-    return best, least
+    return best, least_error

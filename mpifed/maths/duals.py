@@ -1,13 +1,13 @@
-"""Duals of losses of one score: what dual coordinate ascent needs to know of a loss.
+"""Fenchel duals of losses of one score, as dual coordinate ascent needs them.
 
 With l_i the loss of sample i as a function of its score m = x_i . w, mpifed minimizes
 P(w) = 1/N sum_i l_i(x_i . w) + penalty ||w||^2; papers on dual methods write lambda / 2 for the penalty: lambda = 2 *
-penalty. The Fenchel dual has one variable a sample,
+penalty. The Fenchel dual has one variable per sample,
 
     D(alpha) = -1/N sum_i l_i*(-alpha_i) - lambda/2 ||w(alpha)||^2,   w(alpha) = X' alpha / (lambda N),
 
-with l* the convex conjugate; D(alpha) <= P(w) for all alpha and w, with equality at the optimum alone. When sample i
-alone moves by delta, N D changes by what `step` maximizes, with the curvature ||x_i||^2 / (lambda N).
+with l* the convex conjugate; D(alpha) <= P(w) for all alpha and w, with equality only at the optimum. When alpha_i
+changes by delta, N D changes by the function that `step` maximizes, of curvature ||x_i||^2 / (lambda N).
 
 S. Shalev-Shwartz, T. Zhang: "Stochastic Dual Coordinate Ascent Methods for Regularized Loss Minimization" (JMLR 2013).
 
@@ -28,7 +28,7 @@ from mpifed.maths.arrays import namespace, sigmoid
 
 
 class Dual(Protocol):
-    """The dual of a loss; a loss that is to be minimized by dual methods has one as its `dual`."""
+    """The dual of a loss. Models that dual methods can train have it as their attribute `dual`."""
 
     quadratic: ClassVar[bool]  # whether l* is a quadratic function on its domain, so that it has `coefficients`
 
@@ -39,39 +39,39 @@ class Dual(Protocol):
         """[..., s] the nearest point of the domain of l*(-alpha)."""
 
     def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that fits them."""
+        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
 
-        `curvature` >= 0 is [..., s], or one number for all. `alpha` must be feasible; alpha + delta, as rounded, then
-        is so too. Where curvature is 0, as for a row of zeros, m is 0 as well.
+        `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
+        after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
         """
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """`step` for one sample, in Python's numbers: thirty times as fast as with arrays of one."""
+        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """(linear [...], quadratic [...]) float64, of a loss that is `quadratic`.
+        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
 
-        They give the sum over the last axis of -l*(-(alpha + s delta)) as a constant + s linear - s^2 / 2 quadratic,
-        for all s at which alpha + s delta is feasible.
+        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
+        which alpha + s delta is feasible.
         """
 
 
 def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
     """[..., J] float64: the sum over the last axis of -l*(-(alpha + s_j delta)) at each of the `steps` s [J].
 
-    What a search along delta needs to know of losses that are not `quadratic`. Both ends, alpha and alpha + s_j delta,
-    are taken as the nearest feasible point, since rounding may have brought them out of the domain.
+    A line search along delta needs them for losses that are not `quadratic`. Each point alpha + s_j delta is replaced
+    by the nearest feasible one, since rounding may have moved it out of the domain.
     """
     xp = namespace(alpha)
-    found = [dual.conjugate(dual.feasible(alpha + alpha.dtype.type(s) * delta, y), y) for s in steps]
-    return -xp.stack([one.sum(axis=-1, dtype=np.float64) for one in found], axis=-1)
+    conjugates = [dual.conjugate(dual.feasible(alpha + alpha.dtype.type(s) * delta, y), y) for s in steps]
+    return -xp.stack([values.sum(axis=-1, dtype=np.float64) for values in conjugates], axis=-1)
 
 
 class HingeDual:
-    """Of max(0, 1 - t m): l*(-alpha) = -t alpha, on the domain 0 <= t alpha <= 1."""
+    """Dual of the hinge loss max(0, 1 - t m): l*(-alpha) = -t alpha, on the domain 0 <= t alpha <= 1."""
 
     quadratic: ClassVar[bool] = True
 
@@ -93,27 +93,26 @@ class HingeDual:
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] t clip(t alpha + (1 - t m) / curvature, 0, 1) - alpha.
 
-        This is Algorithm 5 of HyFDCA. # differs from the paper: its closed form lacks t and the norm of the row.
+        Algorithm 5 of HyFDCA. # differs from the paper: its closed form lacks t and the norm of the row.
         """
         xp = namespace(alpha)
-        # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends at the border anyway
-        least = xp.finfo(alpha.dtype).eps / 4
+        # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
+        smallest = xp.finfo(alpha.dtype).eps / 4
         if xp is not np:
-            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, least)
-        curvature, upper = np.maximum(_like(alpha, curvature), least), y.astype(alpha.dtype)
-        found = upper + upper
-        found -= 1
-        found -= _like(alpha, scores)  # t - m
-        found /= curvature
-        found += alpha
-        found = _between(found, upper)
-        found -= alpha
-        return found
+            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, smallest)
+        curvature, upper = np.maximum(_like(alpha, curvature), smallest), y.astype(alpha.dtype)
+        updated = upper + upper
+        updated -= 1
+        updated -= _like(alpha, scores)  # t - m
+        updated /= curvature
+        updated += alpha
+        updated = _between(updated, upper)
+        updated -= alpha
+        return updated
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """As `step`."""
-        found = alpha + (y + y - 1 - score) / max(curvature, _LEAST)
-        return min(max(found, y - 1), y) - alpha
+        updated = alpha + (y + y - 1 - score) / max(curvature, _LEAST)
+        return min(max(updated, y - 1), y) - alpha
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
         """The sum of t delta, and 0."""
@@ -122,7 +121,7 @@ class HingeDual:
 
 
 class SquaredHingeDual:
-    """Of max(0, 1 - t m)^2: l*(-alpha) = -t alpha + alpha^2 / 4, on the domain t alpha >= 0."""
+    """Dual of the loss max(0, 1 - t m)^2: l*(-alpha) = -t alpha + alpha^2 / 4, on the domain t alpha >= 0."""
 
     quadratic: ClassVar[bool] = True
 
@@ -146,19 +145,18 @@ class SquaredHingeDual:
         if namespace(alpha) is not np:
             return kernels_duals.device_step(kernels_duals.SQUARED_HINGE, alpha, scores, y, curvature)
         t = _signs(alpha, y)
-        found = alpha * alpha.dtype.type(-0.5)
-        found += t
-        found -= _like(alpha, scores)
-        found /= _like(alpha, curvature) + alpha.dtype.type(0.5)
-        found += alpha
-        found *= t
-        np.maximum(found, 0, out=found)
-        found *= t
-        found -= alpha
-        return found
+        updated = alpha * alpha.dtype.type(-0.5)
+        updated += t
+        updated -= _like(alpha, scores)
+        updated /= _like(alpha, curvature) + alpha.dtype.type(0.5)
+        updated += alpha
+        updated *= t
+        np.maximum(updated, 0, out=updated)
+        updated *= t
+        updated -= alpha
+        return updated
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """As `step`."""
         t = y + y - 1
         return t * max(0.0, t * (alpha + (t - alpha / 2 - score) / (curvature + 0.5))) - alpha
 
@@ -169,42 +167,45 @@ class SquaredHingeDual:
 
 
 class LogisticDual:
-    """Of log(1 + exp(-t m)): with b = t alpha, l*(-alpha) = b log b + (1 - b) log(1 - b), on the domain [0, 1]."""
+    """Dual of the logistic loss log(1 + exp(-t m)).
+
+    With b = t alpha, l*(-alpha) = b log b + (1 - b) log(1 - b), on the domain 0 <= b <= 1.
+    """
 
     quadratic: ClassVar[bool] = False
 
     def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] minus the entropy of t alpha; 0 at both ends."""
+        """[..., s] minus the entropy of t alpha; 0 where t alpha is 0 or 1."""
         xp, b = namespace(alpha), _turned(alpha, y)
         inside = (b >= 0) & (b <= 1)
         b = xp.where(inside, b, b.dtype.type(0))
-        least = xp.finfo(b.dtype).tiny  # 0 log(tiny) = 0
-        found = b * xp.log(xp.maximum(b, least))
-        found += (1 - b) * xp.log1p(-xp.minimum(b, 1 - xp.finfo(b.dtype).eps / 2))
-        return xp.where(inside, found, b.dtype.type(np.inf))
+        tiny = xp.finfo(b.dtype).tiny  # 0 log(tiny) = 0
+        values = b * xp.log(xp.maximum(b, tiny))
+        values += (1 - b) * xp.log1p(-xp.minimum(b, 1 - xp.finfo(b.dtype).eps / 2))
+        return xp.where(inside, values, b.dtype.type(np.inf))
 
     def feasible(self, alpha: Array, y: Array) -> Array:
         """[..., s] between 0 and t."""
         return _between(alpha.copy(), y.astype(alpha.dtype))
 
     def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] t / (1 + exp(t m)): y less the probability of class 1, without cancellation."""
+        """[..., s] t / (1 + exp(t m)): y minus the probability of class 1, without cancellation."""
         t = _signs(scores, y)
         return t * sigmoid(-t * scores)
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] t v - alpha, where v in (0, 1) solves logit(v) + t m + curvature (v - t alpha) = 0.
 
-        In q = logit(v) that is q + c sigmoid(q) = k, whose left side grows; it is turned so that q <= 0, where it is
-        convex. Newton's method, from a point to the right of the root, then comes down to it without leaving its right
-        side. It starts at most 1.3 to the right, and an error of e becomes one of e^2 / 2 or less: `_NEWTON` steps are
-        enough for double precision.
+        In q = logit(v) this is q + c sigmoid(q) = k, whose left side increases. By symmetry the root is brought to
+        q <= 0, where the left side is convex: Newton's method from a point to the right of the root decreases to it
+        monotonically. The start is at most 1.3 to the right, and an error e becomes at most e^2 / 2: `_NEWTON` steps
+        suffice for double precision.
         """
         if namespace(alpha) is not np:
             tiny = np.finfo(alpha.dtype).tiny
             return kernels_duals.device_step(kernels_duals.LOGISTIC, alpha, scores, y, curvature, tiny)
         t = _signs(alpha, y)
-        one, c = alpha.dtype.type(1), _like(alpha, curvature)
+        unit, c = alpha.dtype.type(1), _like(alpha, curvature)
         b = t * alpha
         k = c * b
         k -= t * _like(alpha, scores)
@@ -213,36 +214,35 @@ class LogisticDual:
         q = self._start(k, c)
         for _ in range(_NEWTON):
             power = np.exp(q)
-            v = power / (one + power)
+            v = power / (unit + power)
             slope = v - v * v
             slope *= c
-            slope += one
+            slope += unit
             v *= c
             v += q
             v -= k
             v /= slope
             q -= v
-            np.minimum(q, 0, out=q)  # where rounding brought it beyond
+            np.minimum(q, 0, out=q)  # rounding may have made it positive
         power = np.exp(q)
-        v = power / (one + power)
-        v = np.where(over, one - v, v)
+        v = power / (unit + power)
+        v = np.where(over, unit - v, v)
         v *= t
         v -= alpha
         return v
 
     def _start(self, k: Array, c: Array) -> Array:
-        """The least of three points to the right of the root of q + c sigmoid(q) = k <= c / 2: 0, k, and a third.
+        """The smallest of three upper bounds of the root of q + c sigmoid(q) = k <= c / 2: 0, k, and a third.
 
         With x = k + log c >= 1 the root is at least -log c, so c sigmoid(q) = k - q is at most x.
         """
-        one = k.dtype.type(1)
+        unit = k.dtype.type(1)
         x = k + np.log(np.maximum(c, np.finfo(k.dtype).tiny))
         has = (x >= 1) & (2 * x < c)
-        part = np.where(has, x, one) / np.where(has, c, 2 * one)  # sigmoid(q) <= x / c < 1/2
+        part = np.where(has, x, unit) / np.where(has, c, 2 * unit)  # sigmoid(q) <= x / c < 1/2
         return np.minimum(np.minimum(k, 0), np.log(part) - np.log1p(-part))
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """As `step`."""
         t, c = y + y - 1, curvature
         k = c * t * alpha - t * score
         over = k > c / 2
@@ -255,14 +255,13 @@ class LogisticDual:
             v = power / (1 + power)
             change = (q + c * v - k) / (1 + c * (v - v * v))
             q = min(q - change, 0.0)
-            if change < 1e-8:  # the next one is below its square
+            if change < 1e-8:  # the next change is below its square
                 break
         power = math.exp(q)
         v = power / (1 + power)
         return t * (1 - v if over else v) - alpha
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """There are none: see `values_along`."""
         raise NotImplementedError("the conjugate of the logistic loss is not quadratic; use values_along")
 
 
@@ -271,7 +270,7 @@ _LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
 
 
 class LeastSquaresDual:
-    """Of (m - y)^2 / 2 with real targets y: l*(-alpha) = alpha^2 / 2 - alpha y, everywhere."""
+    """Dual of (m - y)^2 / 2 with real targets y: l*(-alpha) = alpha^2 / 2 - alpha y, for all alpha."""
 
     quadratic: ClassVar[bool] = True
 
@@ -280,7 +279,6 @@ class LeastSquaresDual:
         return alpha * (alpha / 2 - y.astype(alpha.dtype, copy=False))
 
     def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] alpha itself."""
         return alpha.copy()
 
     def toward(self, scores: Array, y: Array) -> Array:
@@ -291,14 +289,13 @@ class LeastSquaresDual:
         """[..., s] (y - m - alpha) / (1 + curvature)."""
         if namespace(alpha) is not np:
             return kernels_duals.device_step(kernels_duals.LEAST_SQUARES, alpha, scores, y, curvature)
-        found = y.astype(alpha.dtype)
-        found -= _like(alpha, scores)
-        found -= alpha
-        found /= _like(alpha, curvature) + alpha.dtype.type(1)
-        return found
+        residual = y.astype(alpha.dtype)
+        residual -= _like(alpha, scores)
+        residual -= alpha
+        residual /= _like(alpha, curvature) + alpha.dtype.type(1)
+        return residual
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """As `step`."""
         return (y - score - alpha) / (1 + curvature)
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
@@ -308,12 +305,12 @@ class LeastSquaresDual:
 
 
 def _like(alpha: Array, values: Array | float) -> Array:
-    """`values` in the dtype of alpha: a number of double precision would widen arrays of single precision."""
+    """`values` in the dtype of alpha: a float64 scalar array would promote float32 arrays to float64."""
     return namespace(alpha).asarray(values, dtype=alpha.dtype)
 
 
 def _signs(like: Array, y: Array) -> Array:
-    """[..., s] t = 2y - 1 in the dtype of `like`: a new array."""
+    """[..., s] t = 2y - 1 in the dtype of `like`, as a new array."""
     t = y.astype(like.dtype)
     t += t
     t -= 1
@@ -321,14 +318,14 @@ def _signs(like: Array, y: Array) -> Array:
 
 
 def _turned(alpha: Array, y: Array) -> Array:
-    """[..., s] t alpha: a new array."""
+    """[..., s] t alpha, as a new array."""
     t = _signs(alpha, y)
     t *= alpha
     return t
 
 
 def _between(values: Array, upper: Array) -> Array:
-    """`values`, in place, between 0 and t; `upper` [..., s] are the classes, and are used up."""
+    """`values`, clipped in place to between 0 and t; `upper` [..., s], the classes, is overwritten."""
     xp = namespace(values)
     xp.minimum(values, upper, out=values)
     upper -= 1

@@ -1,10 +1,10 @@
-"""Exact sums: floats rounded to a grid and added as integers, so that the order of addition cannot matter.
+"""Exact sums: floats are rounded to a grid and added as integers, so that the order of addition does not matter.
 
 A value x is rounded to the nearest multiple of `scale`, ties to even. Adding C = 1.5 * 2^52 * scale in float64 does
 that rounding, and leaves the integer x / scale in the low bits of the result: bits(C + k * scale) = bits(C) + k.
-So one float addition encodes and one integer addition, mod 2^64, sums. Where the range needs more than one such
-integer, x is split into a coarse multiple and a remainder, two limbs; where 22 bits are enough for a float32 value, the
-same is done in float32 with 2^23 for 2^52, and integers of 32 bits.
+So a float addition encodes, and an integer addition mod 2^64 sums. Where the range exceeds such an integer, x is split
+into a coarse multiple and a remainder, two limbs; where 22 bits suffice for a float32 value, the same is done in
+float32 with 2^23 in place of 2^52, and integers of 32 bits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 
 _LIMB_BITS = 32  # the low limb's width when there are two
-_TOGETHER = 2**14  # values encoded in one call: what is between stays in the cache
+_TOGETHER = 2**14  # values encoded per call: intermediate results stay in the cache
 
 
 class Grid(NamedTuple):
-    """How one field is represented; follows from scale, bound, number of clients and dtype alone."""
+    """Integer representation of a field; it depends only on scale, bound, number of clients and dtype."""
 
     scale: float
     bound: float
@@ -37,9 +37,9 @@ class Grid(NamedTuple):
 
     @property
     def largest(self) -> tuple[int, ...]:
-        """The largest integers, in absolute value, that one value becomes, limb by limb."""
+        """The largest absolute value of the integers that encode a value, for each limb."""
         coarse = math.ceil(self.bound / self.limb_scales[0])
-        return (coarse, *[2 ** (_LIMB_BITS - 1)] * (self.limbs - 1))  # what remains is at most half of the coarse step
+        return (coarse, *[2 ** (_LIMB_BITS - 1)] * (self.limbs - 1))  # the remainder is at most half a coarse step
 
     def wide(self) -> Grid:
         """The same grid in 64 bits."""
@@ -47,14 +47,14 @@ class Grid(NamedTuple):
 
 
 def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Grid:
-    """The representation of sums of up to `clients` values within `bound` on multiples of `scale`.
+    """The representation of sums of up to `clients` values within `bound` as multiples of `scale`.
 
-    Values of `dtype` float32 may travel in 32 bits, where the range allows it: half the bytes, and half the work.
+    Values of `dtype` float32 are encoded in 32 bits where the range allows it: half the bytes and half the time.
 
     Raises
     ------
     ValueError
-        if `scale` is no power of two, or bound / scale is more than two limbs can hold.
+        if `scale` is not a power of two, or bound / scale exceeds two limbs.
     """
     if scale <= 0 or np.frexp(scale)[0] != 0.5:
         raise ValueError(f"scale = {scale}: must be a power of two")
@@ -71,24 +71,24 @@ def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Gr
 
 
 def outside(values: NDArray[np.floating], bound: float) -> bool:
-    """Whether any of `values` is above `bound` in absolute value, or is not a number."""
+    """Whether any of `values` is NaN or exceeds `bound` in absolute value."""
     flat = values.ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         if float(np.dot(flat, flat)) <= bound * bound:
-            return False  # the norm is within the bound: half the price of looking at every value
+            return False  # the norm is within the bound: half the time of comparing every value
     return not (float(flat.max(initial=0)) <= bound and float(flat.min(initial=0)) >= -bound)
 
 
 class Encoder:
-    """Adds encoded values into an integer accumulator; owns the buffers it needs, so it is made once."""
+    """Adds encoded values to an integer accumulator; it owns its buffers, so that it is worth reusing."""
 
     def __init__(self, form: Grid, size: int) -> None:
         self.form, self.size = form, size
-        self._together = max(1, _TOGETHER // max(size, 1))  # rows that calls of NumPy take in one go
+        self._together = max(1, _TOGETHER // max(size, 1))  # rows per call of NumPy
         kinds = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
         self._real, self._integer, digits = kinds
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
-        self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # what adding a constant can encode
+        self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # the largest value that adding a constant encodes
         self._bits = [int(self._real(constant).view(self._integer)) for constant in self._constants]
 
     @cached_property
@@ -102,35 +102,35 @@ class Encoder:
     def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> bool:
         """Add the rows of `values` [n, size] to `accumulator` [limbs * size].
 
-        The first of several additions overwrites what was there; it is told how many rows there will be in all,
-        `first_of`, since each of them leaves a constant in the sum, which is taken away in advance.
+        Each row leaves a constant in the sum. The first of several additions overwrites the accumulator, and subtracts
+        these constants in advance: `first_of` is the number of rows of all additions together, 0 in later ones.
 
         Returns
         -------
-        Whether all values are numbers within the form's bound. If not, what is in the accumulator is no sum.
+        Whether all values are numbers within the bound. If not, the content of the accumulator is undefined.
         """
         return self._add_rows(values, accumulator, self.form.bound, first_of, bool(first_of))
 
     def add_alone(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> bool:
-        """Add `values` [m], as many as there are in `accumulator` [m], of one limb, and leave no constant."""
+        """Add `values` [m] to `accumulator` [m] of a single limb, leaving no constant."""
         return self._add_rows(values.reshape(1, -1), accumulator, self.form.bound, 1, False)
 
     def add_total(
         self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, first_of: int = 0
     ) -> bool:
-        """`add` for one sum [size] over so many `clients`, whose bound is that of all of them together."""
+        """`add` for a sum [size] over `clients` clients, whose bound is `clients` times that of a value."""
         bound = self.form.bound * clients
         if bound <= self._largest or first_of or not outside(total, self._largest):
-            most = min(bound, self._largest)
-            if self._add_rows(total.reshape(1, -1), accumulator, most, first_of, bool(first_of)):
+            limit = min(bound, self._largest)
+            if self._add_rows(total.reshape(1, -1), accumulator, limit, first_of, bool(first_of)):
                 return True
         if bound <= self._largest or outside(total, bound):
             return False
-        rest = total.astype(np.float64)
+        remainder = total.astype(np.float64)
         for limb, scale in enumerate(self.form.limb_scales):
             part = accumulator[limb * self.size : (limb + 1) * self.size]
-            multiple = np.rint(rest / scale)  # exact but for the rounding, since scales are powers of two
-            rest -= multiple * scale
+            multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
+            remainder -= multiple * scale
             coded = multiple.astype(self._integer) + self._integer(self._bits[limb])
             np.add(coded, self._integer(self._offset(limb, first_of)) if first_of else part, out=part)
         return True
@@ -143,12 +143,12 @@ class Encoder:
         constants: int,
         anew: bool,
     ) -> bool:
-        """`add`, having taken away so many `constants`; `anew`: what was in the accumulator is overwritten."""
+        """`add`, subtracting `constants` times the constant; `anew`: the accumulator is overwritten."""
         offsets = [self._offset(limb, constants) for limb in range(self.form.limbs)]
         narrow = self.form.bits == 32
         if loops.compiled is not None:
             if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
-                if outside(values, bound):  # before it is rounded
+                if outside(values, bound):  # before they are rounded
                     return False
                 values = values.astype(self._real)
             within: bool = loops.compiled.add_encoded(
@@ -159,18 +159,18 @@ class Encoder:
         sums = accumulator.reshape(self.form.limbs, -1)
         size = sums.shape[1]
         for start in range(0, len(values), self._together):
-            some = values[start : start + self._together]
-            if outside(some, bound):
+            rows = values[start : start + self._together]
+            if outside(rows, bound):
                 return False
             for left in range(0, size, _TOGETHER):
                 at = slice(left, left + _TOGETHER)
-                self._add(some[:, at], sums[:, at], [0] * len(offsets) if start else offsets, anew and not start)
+                self._add(rows[:, at], sums[:, at], [0] * len(offsets) if start else offsets, anew and not start)
         return True
 
     def _add(
         self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], offsets: list[int], anew: bool
     ) -> None:
-        """Add the rows of `values` [n, m], few enough for one call, to `sums` [limbs, m]."""
+        """Add the rows of `values` [n, m], which must fit the buffers, to `sums` [limbs, m]."""
         shifted = self._shifted[: len(values), : values.shape[1]]
         for limb, constant in enumerate(self._constants):
             if values.dtype == shifted.dtype:
@@ -191,19 +191,19 @@ class Encoder:
                 values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact
 
     def _offset(self, limb: int, adds: int) -> int:
-        """What takes `adds` constants out of a sum mod 2^bits, as a signed number."""
+        """The signed integer that removes `adds` constants from a sum mod 2^bits."""
         half = 2 ** (self.form.bits - 1)
         return int((-adds * self._bits[limb] + half) % (2 * half) - half)
 
 
 def decode(accumulator: NDArray[np.signedinteger], form: Grid, dtype: str) -> NDArray[np.floating]:
-    """The sum [size] that `accumulator` [limbs * size] stands for, rounded to `dtype`."""
+    """The sum [size] that `accumulator` [limbs * size] represents, rounded to `dtype`."""
     size = len(accumulator) // form.limbs
     if form.limbs == 1 and loops.compiled is not None and dtype in ("float32", "float64"):
-        found = np.empty(size, dtype)
+        total = np.empty(size, dtype)
         accumulator = np.ascontiguousarray(accumulator)
-        loops.compiled.decode(accumulator, accumulator.itemsize == 4, form.scale, dtype == "float32", found)
-        return found
+        loops.compiled.decode(accumulator, accumulator.itemsize == 4, form.scale, dtype == "float32", total)
+        return total
     if form.limbs == 1:
         total = accumulator.astype(dtype)
         total *= total.dtype.type(form.scale)

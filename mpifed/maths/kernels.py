@@ -1,10 +1,10 @@
-"""Kernels: elementwise functions that are one pass over the memory on a device, each with what NumPy does in its place.
+"""Kernels: elementwise functions in one pass over device memory, each with its counterpart in NumPy.
 
-A kernel is a line or two of C++ between declared inputs and outputs, and CuPy makes it a loop over the output. The
-sources keep to what any C++ compiler takes, without CUDA's own words, so that they can be tried on the host as well.
-They are compiled without contracting a * b + c to one rounding: sums and products round as NumPy's do, and results
-differ from the CPU's where exp, tanh and log of the two libraries do, by a unit in the last place. No kernel adds
-floating-point numbers atomically: the bits of one kind of device are always the same.
+A kernel is a few lines of C++ between declared inputs and outputs; CuPy makes them a loop over the output. The sources
+are plain C++ without CUDA's extensions, so that they can be tested on the host as well. They are compiled without
+fused multiply-add: sums and products round as NumPy's do, and results differ from the CPU's only where exp, tanh and
+log of the two libraries do, by a unit in the last place. No kernel adds floating-point numbers atomically, so that
+results are reproducible bit for bit on one kind of device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPTIONS = ("--fmad=false",)
 
 
 class Source(NamedTuple):
-    """One kernel, in CuPy's terms: `raw` arguments are read by index, all others at the place `i` of the output."""
+    """An elementwise kernel of CuPy: `raw` arguments are indexed by its body, all others by the output's index `i`."""
 
     name: str
     inputs: str
@@ -30,14 +30,14 @@ class Source(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A sum or maximum of a function along axes, in CuPy's terms."""
+    """A reduction kernel of CuPy: the sum or maximum of a function along axes."""
 
     name: str
     inputs: str
     outputs: str
-    each: str  # of one element
-    both: str  # of two partial results, a and b
-    first: str  # the result of nothing
+    each: str  # expression that maps an element
+    both: str  # expression that combines two partial results, a and b
+    first: str  # identity: the result for no elements
 
 
 @cache
@@ -58,7 +58,7 @@ def launch(source: Source, like: Array, *arguments: Any, size: int | None = None
     Parameters
     ----------
     arguments : the inputs, and also the outputs where any of these is raw
-    size : of the loop, where no argument tells
+    size : of the loop, where all arguments are raw
     """
     kernel = _compiled(namespace(like), source)
     return kernel(*arguments) if size is None else kernel(*arguments, size=size)
@@ -69,7 +69,7 @@ def reduce(source: Reduction, values: Array, axis: int = -1) -> Array:
     return _compiled(namespace(values), source)(values, axis=axis)
 
 
-# --- the swish and its slope ----------------------------------------------------------------------------------------
+# --- the swish and its derivative -----------------------------------------------------------------------------------
 
 SIGMOID = Source("sigmoid", "T z", "T gate", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5;")
 SWISH = Source(
@@ -92,7 +92,7 @@ def sigmoid(z: Array) -> Array:
 
 
 def swish(z: Array) -> tuple[Array, Array]:
-    """(g, S) of z: the sigmoid g and the swish S = z g."""
+    """(g, S): the sigmoid g of z, and the swish S = z g."""
     if namespace(z) is not np:
         gate, active = launch(SWISH, z, z)
         return gate, active
@@ -102,9 +102,9 @@ def swish(z: Array) -> tuple[Array, Array]:
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
-    """The derivative by z of what has the derivative `back` by the swish: S' = g (1 + z - S).
+    """The derivative with respect to z, given the derivative `back` with respect to the swish: S' = g (1 + z - S).
 
-    In memory `active` and `back` are used up: new arrays would leave the cache.
+    On the CPU `active` and `back` are overwritten: new arrays would not stay in the cache.
     """
     if namespace(z) is not np:
         return launch(SWISH_SLOPE, z, z, gate, active, back)
@@ -126,16 +126,16 @@ CROSS_ENTROPY_SLOPE = Source(
     "cross_entropy_slope", "raw T z, raw int64 y, raw W weights, int64 outputs", "T loss, raw T slope",
     _NORMALIZED + """
     for (long long k = 0; k < outputs; ++k) {
-        T found = exp(z[first + k] - top) / total;
-        if (k == y[i]) found -= (T)1;
-        slope[first + k] = found * (T)weights[i];
+        T residual = exp(z[first + k] - top) / total;
+        if (k == y[i]) residual -= (T)1;
+        slope[first + k] = residual * (T)weights[i];
     }
     """,
 )  # fmt: skip
 
 
 def device_cross_entropy(logits: Array, y: Array) -> Array:
-    """[..., s] the loss of each sample, of logits [..., s, L] on a device."""
+    """[..., s] the cross-entropy of each sample, from logits [..., s, L] on a device."""
     xp = namespace(logits)
     logits, loss = xp.ascontiguousarray(logits), xp.empty(y.shape, logits.dtype)
     launch(CROSS_ENTROPY, logits, logits, xp.ascontiguousarray(y), logits.shape[-1], loss)
@@ -143,7 +143,7 @@ def device_cross_entropy(logits: Array, y: Array) -> Array:
 
 
 def device_cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-    """(loss [..., s], derivative of the weighted loss by the logits [..., s, L]), on a device."""
+    """(loss [..., s], derivative of the weighted loss with respect to the logits [..., s, L]), on a device."""
     xp = namespace(logits)
     logits, loss = xp.ascontiguousarray(logits), xp.empty(y.shape, logits.dtype)
     slope, weights = xp.empty_like(logits), xp.ascontiguousarray(weights)
@@ -176,21 +176,21 @@ NOISY = Source(
 def device_noisy(
     values: Array, noise: Array, factor: float, most: float, truncate: bool, scale: float, out: Array
 ) -> None:
-    """Put (values * factor, within +-most, as integers, + noise) * scale into `out`, as `loops.noisy` in memory."""
+    """Write (round(clip(values * factor, -most, most)) + noise) * scale to `out`, as `loops.noisy` does on the CPU."""
     launch(NOISY, values, values, noise, factor, most, int(truncate), scale, out)
 
 
 def clip_factors(squares: Array, most: float) -> Array:
-    """What brings vectors of squared norms `squares` to a norm of at most `most`; 1 exactly if they are within."""
+    """Factors that scale vectors of squared norms `squares` to norms of at most `most`; exactly 1 for shorter ones."""
     if namespace(squares) is not np:
         return launch(CLIP, squares, squares, most)
     with np.errstate(divide="ignore"):
-        found: Array = np.minimum(1.0, most / np.sqrt(squares))
-    return found
+        factors: Array = np.minimum(1.0, most / np.sqrt(squares))
+    return factors
 
 
 def with_noise(values: Array, noise: Array, spread: Array) -> Array:
-    """values [n, ...] + spread [n] * noise [n, ...]: `noise` in memory, which may be overwritten."""
+    """values [n, ...] + spread [n] * noise [n, ...]; `noise` is on the CPU, and may be overwritten."""
     wide = spread.astype(noise.dtype).reshape(-1, *[1] * (noise.ndim - 1))
     if namespace(values) is not np:
         return launch(NOISE, values, values, beside(values, noise), beside(values, wide))
@@ -219,5 +219,5 @@ GATHER = Source("gather", "raw uint64 first, raw int64 at, int64 rows, int64 wid
 
 
 def gathered(first: Array, at: Array, width: int, out: Array) -> None:
-    """Put the rows `at` [n, s] of n arrays [s_i, width], which begin at the addresses `first` [n], into `out`."""
+    """Write the rows `at` [n, s] of n arrays [s_i, width] to `out`; `first` [n] are the arrays' device addresses."""
     launch(GATHER, out, first, at, at.shape[1], width, out)

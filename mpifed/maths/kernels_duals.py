@@ -1,6 +1,6 @@
-"""Kernels of dual steps: HyFDCA's closed forms, and Newton's method for the logistic loss, one pass each.
+"""Kernels of dual steps: HyFDCA's closed forms, and Newton's method for the logistic loss, in one pass each.
 
-What they compute, and why, stands at the classes of `mpifed.maths.duals`, which use them for arrays on a device.
+The classes of `mpifed.maths.duals`, which use them for arrays on a device, document the formulas.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from mpifed.maths.kernels import Source, launch
 _INPUTS = "T alpha, T score, T y, T curvature"
 
 HINGE = Source("hinge_step", _INPUTS + ", T least", "T step", """
-    T found = (y + y - (T)1 - score) / (curvature > least ? curvature : least) + alpha;
-    found = found > y ? y : found;
+    T updated = (y + y - (T)1 - score) / (curvature > least ? curvature : least) + alpha;
+    updated = updated > y ? y : updated;
     const T low = y - (T)1;
-    found = found < low ? low : found;
-    step = found - alpha;
+    updated = updated < low ? low : updated;
+    step = updated - alpha;
 """)  # fmt: skip
 
 SQUARED_HINGE = Source("squared_hinge_step", _INPUTS, "T step", """
     const T t = y + y - (T)1;
-    T found = alpha * (T)-0.5 + t - score;
-    found = (found / (curvature + (T)0.5) + alpha) * t;
-    found = found < (T)0 ? (T)0 : found;
-    step = found * t - alpha;
+    T updated = alpha * (T)-0.5 + t - score;
+    updated = (updated / (curvature + (T)0.5) + alpha) * t;
+    updated = updated < (T)0 ? (T)0 : updated;
+    step = updated * t - alpha;
 """)  # fmt: skip
 
 LOGISTIC = Source("logistic_step", _INPUTS + ", T least", "T step", """
@@ -56,9 +56,9 @@ LEAST_SQUARES = Source(
 def device_step(
     source: Source, alpha: Array, scores: Array, y: Array, curvature: Array | float, *least: float
 ) -> Array:
-    """[..., s] the steps of a dual; arguments as those of `mpifed.maths.duals.Dual.step`, alpha on a device.
+    """[..., s] dual steps; arguments as in `mpifed.maths.duals.Dual.step`, with alpha on a device.
 
-    `least` is the smallest curvature that counts, where the kernel asks for it.
+    `least` is the lower bound of the curvature, for kernels that need it.
     """
     dtype = alpha.dtype
 

@@ -1,7 +1,7 @@
 """Kernels of sums over clients: values rounded to a grid and added as integers, or added as floats, on a device.
 
 `mpifed.maths.fixedpoint` does the same on the CPU, by adding a large constant instead of rounding; the integers are
-the same. Every sum is over the clients one after the other, at each place of the message by itself.
+the same. Each element of the message is summed separately, over the clients in their order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEAK = Reduction(
     "peak", "T x", "float64 y", "x == x ? fabs((double)x) : 1.0 / 0.0", "a > b ? a : b", "0"
 )  # fmt: skip
 
-# of the clients in their order the first whose largest value is outside the bound, and that value
+# the first client whose largest value exceeds the bound, and that value
 WORST = Source("worst", "raw float64 peaks, raw int64 who, int64 clients, float64 bound", "raw float64 worst", """
     for (long long row = 0; row < clients; ++row)
         if (worst[0] == 0 && !(peaks[row] <= bound)) {
@@ -55,24 +55,24 @@ def add_encoded(values: Array, form: Grid, totals: list[Array]) -> None:
 
 
 def add_floats(values: Array, total: Array) -> None:
-    """Add the rows of `values` [n, m] to `total` [m], one after the other; on a device."""
+    """Add the rows of `values` [n, m] to `total` [m] in their order; on a device."""
     launch(ADD, values, values, *values.shape, total)
 
 
 def note_worst(values: Array, clients: Array, bound: float, worst: Array) -> None:
-    """Put (1 + client, its largest value) into `worst` [2] for the first client outside the bound, unless one is there.
+    """Store (1 + client, its largest value) in `worst` [2] for the first client that exceeds the bound, unless set.
 
     Parameters
     ----------
     values : [n, m] of `clients` [n], both on the device
-    worst : [2] float64; zeros as long as all are within; a value that is no number counts as infinite
+    worst : [2] float64; zeros as long as no value exceeds the bound; NaN counts as infinite
     """
     peaks = reduce(PEAK, values, axis=1)
     launch(WORST, values, peaks, clients, len(values), bound, worst, size=1)
 
 
 def encoded(values: Array, form: Grid) -> Array:
-    """[limbs, m] the integers of `values` [m] on the grid; on a device."""
-    found = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
-    add_encoded(values.reshape(1, -1), form, list(found))
-    return found
+    """[limbs, m] integers that encode `values` [m] on the grid; on a device."""
+    totals = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
+    add_encoded(values.reshape(1, -1), form, list(totals))
+    return totals

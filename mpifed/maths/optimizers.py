@@ -1,4 +1,4 @@
-"""`[client_optimizer]` and `[server_optimizer]`: steps along gradients, and along the clients' mean change.
+"""`[client_optimizer]` and `[server_optimizer]`: steps along gradients and mean changes of the clients' models.
 
 Momentum and Nesterov's form are those of `torch.optim.SGD`: v = momentum v + g, and the step is along v, or along
 g + momentum v. Weight decay adds weight_decay w to a client's gradient, of every parameter.
@@ -19,9 +19,9 @@ Momentum = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), with momentum if wanted.
+    """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.
 
-    In a client every round begins without momentum. `learning_rate` is a number, or a schedule over the rounds.
+    Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
     """
 
     learning_rate: LearningRate
@@ -38,11 +38,11 @@ class SGD:
         return rate_at(self.learning_rate, t)
 
     def wrong(self, table: str) -> list[str]:
-        """What does not fit together, one message each."""
+        """Messages on settings that contradict each other."""
         return wrong_nesterov(table, self.nesterov, self.momentum)
 
     def wrong_momentum(self, table: str, why: str) -> list[str]:
-        """The message of a method that takes no momentum, where there is any."""
+        """The message of a method without momentum, if the job sets it."""
         return refused_momentum(table, self.momentum, why)
 
 
@@ -65,21 +65,21 @@ class ServerSGD:
         return rate_at(self.learning_rate, t)
 
     def wrong(self, table: str) -> list[str]:
-        """What does not fit together, one message each."""
+        """Messages on settings that contradict each other."""
         return wrong_nesterov(table, self.nesterov, self.momentum)
 
     def wrong_momentum(self, table: str, why: str) -> list[str]:
-        """The message of a method that takes no momentum, where there is any."""
+        """The message of a method without momentum, if the job sets it."""
         return refused_momentum(table, self.momentum, why)
 
 
 def refused_momentum(table: str, momentum: float, why: str) -> list[str]:
-    """What a method that takes no momentum says of it."""
+    """The message of a method without momentum, if the job sets it."""
     return [f"[{table}] momentum = {momentum:g}: {why}; leave it out"] if momentum else []
 
 
 def wrong_nesterov(table: str, nesterov: bool, momentum: float) -> list[str]:
-    """What is said of Nesterov's form of no momentum."""
+    """The message on Nesterov's form without momentum."""
     return [f"[{table}] nesterov = true: needs momentum > 0"] if nesterov and not momentum else []
 
 

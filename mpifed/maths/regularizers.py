@@ -1,4 +1,4 @@
-"""Regularizers h: what is added to the objective without being smooth, known by its prox.
+"""Regularizers h: nonsmooth functions added to the objective, given by their proximal operators.
 
 The prox of h with step c is argmin over x of h(x) + ||x - u||^2 / (2 c). Papers that write prox_{rho h}(u) =
 argmin h(x) + rho/2 ||x - u||^2, as FedPDM does in (13), mean the step c = 1 / rho: the soft threshold of gamma ||x||_1
@@ -22,26 +22,26 @@ from mpifed.maths.ranges import Weight
 
 
 class Regularizer(ABC):
-    """h of a model: a frozen dataclass whose fields are the keys of `[regularizer]`, with `value` and `prox`."""
+    """A function h of the model: a frozen dataclass with `value` and `prox`; its fields are keys of `[regularizer]`."""
 
     @abstractmethod
     def value(self, model: Parameters) -> float:
-        """h, in float64; infinite where it forbids the model."""
+        """h(model) in float64; infinite where the model is not allowed."""
 
     @abstractmethod
     def prox(self, model: Parameters, step: float) -> Parameters:
         """The minimizer over x of h(x) + ||x - model||^2 / (2 step), in the dtype of the model."""
 
     def check(self) -> list[str]:
-        """Which of its settings are wrong together, one message each, with the name of the table."""
+        """Messages on settings that contradict each other, with the name of the table."""
         return []
 
 
 @dataclass(frozen=True)
 class L1(Regularizer):
-    """weight * sum of |x|, which makes parameters zero.
+    """weight * sum of |x|, which sets parameters to zero.
 
-    Intercepts are left free unless `biases = true`. Matrices of the head, as a network's second layer, count.
+    Intercepts are not included unless `biases = true`. Matrices of the head, as a network's second layer, are.
     """
 
     weight: Weight
@@ -50,11 +50,10 @@ class L1(Regularizer):
     """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
-        """weight * sum of |x|."""
         return self.weight * sum(float(np.abs(leaf.astype("f8")).sum()) for leaf in _parts(model, self.biases))
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """The soft threshold weight * step."""
+        """Soft thresholding by weight * step."""
         return _change(lambda u: _soft(u, self.weight * step), model, self.biases)
 
 
@@ -62,8 +61,8 @@ class L1(Regularizer):
 class ElasticNet(Regularizer):
     """weight * sum of |x| + square_weight * sum of x^2; biases as in `L1`.
 
-    The squares are those of the objective's `penalty`, and may as well stand there: here they enter by the prox, and
-    are no part of the gradients.
+    The squares are those of the model's `l2`, which may be used instead: here they enter by the prox, and are not part
+    of the gradients.
     """
 
     weight: Weight
@@ -74,33 +73,31 @@ class ElasticNet(Regularizer):
     """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
-        """weight * sum of |x| + square_weight * sum of x^2."""
         squares = sum(float(np.sum(leaf.astype("f8") ** 2)) for leaf in _parts(model, self.biases))
         return L1(self.weight, self.biases).value(model) + self.square_weight * squares
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """The soft threshold weight * step, divided by 1 + 2 square_weight * step."""
+        """Soft thresholding by weight * step, divided by 1 + 2 square_weight * step."""
         shrink = 1 + 2 * self.square_weight * step
         return _change(lambda u: _soft(u, self.weight * step) / u.dtype.type(shrink), model, self.biases)
 
 
 @dataclass(frozen=True)
 class GroupL1(Regularizer):
-    """weight * sqrt(h) * sum over features of the norm of their h weights: a feature is used, or left out altogether.
+    """weight * sqrt(h) * sum over features of the norm of their h weights, which selects features.
 
-    A group is a row of the model's `first`, what one feature adds to all h scores. The head belongs to no feature and
-    is left free.
+    A group is a row of the model's `first`: a feature's weights in all h scores. The head belongs to no feature and is
+    not included.
     """
 
     weight: Weight
     """Factor of sqrt(h) * the sum of the norms."""
 
     def value(self, model: Parameters) -> float:
-        """weight * sqrt(h) * sum of norms."""
         return self._factor(model) * float(np.sqrt(square_norms(model.first)).sum())
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """Rows are shortened by weight * sqrt(h) * step; those that are no longer than that become zero."""
+        """Rows shortened by weight * sqrt(h) * step; shorter rows become zero."""
         threshold, norm = self._factor(model) * step, np.sqrt(square_norms(model.first))
         shorter = 1 - np.divide(threshold, norm, out=np.ones_like(norm), where=norm > threshold)
         return model._replace(first=model.first * shorter[..., None].astype(model.first.dtype))
@@ -119,22 +116,20 @@ class Box(Regularizer):
     """Upper bound of each parameter."""
 
     def value(self, model: Parameters) -> float:
-        """0, or infinite."""
         inside = all(np.array_equal(leaf, self._nearest(leaf)) for leaf in _parts(model))
         return 0.0 if inside else np.inf
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """The nearest model in the box, whatever the step."""
+        """The nearest model in the box, for any step."""
         return _change(self._nearest, model)
 
     def _nearest(self, u: Array) -> Array:
         return u.clip(u.dtype.type(self.low), u.dtype.type(self.high))
 
     def check(self) -> list[str]:
-        """There must be a box."""
         came = f"[regularizer] low = {self.low:g}, high = {self.high:g}"
         if not self.low < self.high:
-            return [f"{came}: leaves no room for a parameter; low must be below high"]
+            return [f"{came}: no parameter can meet both; low must be below high"]
         if self.low == -np.inf and self.high == np.inf:
             return [f"{came}: limits nothing; give low, high or both"]
         return []
@@ -142,45 +137,44 @@ class Box(Regularizer):
 
 @dataclass(frozen=True)
 class L0Ball(Regularizer):
-    """At most `nonzeros` parameters of the whole model, head and biases among them, are not zero; else h is infinite.
+    """0 if at most `nonzeros` parameters of the whole model, head and biases included, are nonzero; else infinite.
 
-    The set is not convex: the prox is the nearest model in it, and one of the nearest where absolute values tie.
+    The set is not convex: the prox is a nearest model in it, not unique where absolute values tie.
     """
 
     nonzeros: Annotated[int, Gt(0), Le(10**15)]
     """Parameters that may be other than zero."""
 
     def value(self, model: Parameters) -> float:
-        """0, or infinite."""
         return 0.0 if sum(int(np.count_nonzero(leaf)) for leaf in _parts(model)) <= self.nonzeros else np.inf
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """The largest parameters in absolute value stay, of equal ones the first; whatever the step."""
+        """Keeps the parameters of largest absolute value, the first of equal ones, for any step."""
         flat = np.concatenate([leaf.reshape(-1) for leaf in _parts(model)])
         size = np.abs(flat)
         if self.nonzeros < len(size):
-            least = np.partition(size, -self.nonzeros)[-self.nonzeros]
-            ties = np.flatnonzero(size == least)
-            flat[size < least] = 0
-            flat[ties[self.nonzeros - int(np.sum(size > least)) :]] = 0
-        found: Parameters = unflat(flat, model)
-        return found
+            smallest = np.partition(size, -self.nonzeros)[-self.nonzeros]
+            ties = np.flatnonzero(size == smallest)
+            flat[size < smallest] = 0
+            flat[ties[self.nonzeros - int(np.sum(size > smallest)) :]] = 0
+        projected: Parameters = unflat(flat, model)
+        return projected
 
 
 def _soft(u: Array, threshold: float) -> Array:
-    """The soft threshold: u moved towards zero, and not beyond."""
+    """Soft thresholding: u moved towards zero by `threshold`, and not beyond."""
     limit = u.dtype.type(threshold)
     return u - u.clip(-limit, limit)
 
 
 def _parts(model: Parameters, biases: bool = True) -> Iterator[Array]:
-    """The leaves that h is of."""
+    """The leaves that h depends on."""
     yield model.first
     yield from (leaf for leaf in bare_leaves(model.head) if biases or leaf.ndim > 1)
 
 
 def _change(function: Callable[[Array], Array], model: Parameters, biases: bool = True) -> Parameters:
-    """The model with those leaves changed."""
+    """The model with `function` applied to these leaves."""
     first = function(model.first)
     return Parameters(first, map_leaves(lambda leaf: function(leaf) if biases or leaf.ndim > 1 else leaf, model.head))
 

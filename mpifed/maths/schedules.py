@@ -1,4 +1,4 @@
-"""Step sizes and learning rates that change with the round t = 1, 2, ..."""
+"""Schedules of step sizes and learning rates over the rounds t = 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class PowerDecay:
     """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
-        """The learning rate of round t."""
         return float(self.initial / (self.offset + float(t) ** self.exponent))
 
 
@@ -58,7 +57,6 @@ class StepDecay:
     """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
-        """The learning rate of round t."""
         return float(self.initial * self.factor ** ((t - 1) // self.every))
 
 
@@ -77,13 +75,13 @@ class CosineDecay:
     """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
-        """The learning rate of round t; after the last of them, that of the last."""
+        """The learning rate of round t; constant from round `rounds` on."""
         done = min(t - 1, self.rounds - 1) / self.rounds
         return float(self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
 LearningRate: TypeAlias = Size | PowerDecay | StepDecay | CosineDecay
-# by the value of `schedule` that tells them apart in a job
+# by the value of `schedule` in a job
 SCHEDULES: dict[str, type] = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
 
 
@@ -93,10 +91,10 @@ def rate_at(rate: float | PowerDecay | StepDecay | CosineDecay, t: int) -> float
 
 
 def unmet(rho: StepSize, gamma: StepSize) -> list[str]:
-    """Which conditions of SSCA's convergence theorems these step sizes do not fulfil: (4), (6), the tracking lemma's.
+    """The conditions of SSCA's convergence theorems that these step sizes violate: (4), (6), the tracking lemma's.
 
-    # differs from the paper: (6) is printed with gamma = 0 for gamma > 0; and the lemma on which the proofs rest
-    (Ruszczynski 1980) needs sum rho^2 < infinity too.
+    # differs from the paper: (6) is printed with gamma = 0 for gamma > 0; and the lemma behind the proofs (Ruszczynski
+    1980) needs sum rho^2 < infinity too.
     """
     a, b = rho.decay, gamma.decay
     conditions = {

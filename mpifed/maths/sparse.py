@@ -1,7 +1,8 @@
 """Sparse rows on a device.
 
-They are kept and gathered by cupyx. Products are kernels of our own, one thread for each number of the result: those of
-cuSPARSE may add atomically, and so give other bits every time; X'd takes X transposed, once, by a stable sort.
+cupyx stores and indexes them. Products are kernels of our own, with a thread for each element of the result: those of
+cuSPARSE may add atomically, so that their bits differ from run to run. X'd is computed with X transposed, which is done
+once, by a stable sort.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from mpifed.maths.kernels import Source, launch
 PRODUCT = Source(
     "sparse_product", "raw D values, raw int32 indices, raw int32 indptr, raw T weights, int64 width", "T out", """
     const long long row = i / width, column = i % width;
-    T found = 0;
+    T sum = 0;
     for (long long k = indptr[row]; k < indptr[row + 1]; ++k)
-        found += (T)values[k] * weights[indices[k] * width + column];
-    out = found;
+        sum += (T)values[k] * weights[indices[k] * width + column];
+    out = sum;
     """,
 )  # fmt: skip
 
 SQUARES = Source("sparse_squares", "raw D values, raw int32 indptr", "float64 out", """
-    double found = 0;
-    for (long long k = indptr[i]; k < indptr[i + 1]; ++k) found += (double)values[k] * (double)values[k];
-    out = found;
+    double sum = 0;
+    for (long long k = indptr[i]; k < indptr[i + 1]; ++k) sum += (double)values[k] * (double)values[k];
+    out = sum;
 """)  # fmt: skip
 
 
 class DeviceRows:
-    """Rows [s, p] as a CSR matrix on a device, with what is asked of a matrix here."""
+    """A CSR matrix [s, p] on a device, with the operations that mpifed needs."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
@@ -41,32 +42,32 @@ class DeviceRows:
 
     @classmethod
     def of(cls, host: Any, xp: Any) -> DeviceRows:
-        """A SciPy CSR matrix, on the device of CuPy `xp`."""
+        """A copy of a SciPy CSR matrix on the device, by CuPy `xp`."""
         parts = xp.asarray(host.data), xp.asarray(host.indices, dtype="i4"), xp.asarray(host.indptr, dtype="i4")
         return cls(_csr(parts, host.shape))
 
     @property
     def nbytes(self) -> int:
-        """On the device."""
+        """Bytes that it takes on the device."""
         return int(self.data.nbytes + self.indices.nbytes + self.indptr.nbytes)
 
     def __getitem__(self, at: slice | Array) -> DeviceRows:
-        """Some rows, by a slice or their numbers."""
+        """The rows of a slice, or of an array of indices."""
         return DeviceRows(self._matrix[at if isinstance(at, slice) else beside(self.data, at)])
 
     def __matmul__(self, weights: Array) -> Array:
-        """[s] or [s, h], from [p] or [p, h]; in the dtype of the weights, if that is not the smaller one."""
+        """[s] or [s, h], from [p] or [p, h], in the wider dtype of matrix and weights."""
         xp = namespace(self.data)
         dtype = xp.promote_types(self.dtype, weights.dtype)
         weights = xp.ascontiguousarray(weights, dtype=dtype)
-        found = xp.empty((self.shape[0], *weights.shape[1:]), dtype)
-        width = found.size // max(1, self.shape[0])
-        launch(PRODUCT, self.data, self.data, self.indices, self.indptr, weights, max(1, width), found)
-        return found
+        result = xp.empty((self.shape[0], *weights.shape[1:]), dtype)
+        width = result.size // max(1, self.shape[0])
+        launch(PRODUCT, self.data, self.data, self.indices, self.indptr, weights, max(1, width), result)
+        return result
 
     @cached_property
     def T(self) -> DeviceRows:
-        """Transposed: the columns as rows, what stands in each in the order of the rows."""
+        """[p, s] the transpose; the entries of each of its rows in the order of the original rows."""
         xp = namespace(self.data)
         order = xp.argsort(self.indices, kind="stable")
         rows = xp.searchsorted(self.indptr, xp.arange(len(self.indices), dtype="i4"), side="right") - 1
@@ -75,18 +76,18 @@ class DeviceRows:
         return DeviceRows(_csr(parts, self.shape[::-1]))
 
     def squares(self) -> Array:
-        """[s] squared norms, in float64."""
+        """[s] squared norms of the rows, in float64."""
         xp = namespace(self.data)
-        found = xp.empty(self.shape[0])
-        launch(SQUARES, self.data, self.data, self.indptr, found)
-        return found
+        norms = xp.empty(self.shape[0])
+        launch(SQUARES, self.data, self.data, self.indptr, norms)
+        return norms
 
     @staticmethod
     def stacked(parts: Sequence[DeviceRows]) -> DeviceRows:
-        """All the rows of several matrices."""
+        """The rows of several matrices, one below the other."""
         from cupyx.scipy.sparse import vstack
 
-        return DeviceRows(vstack([one._matrix for one in parts], format="csr"))
+        return DeviceRows(vstack([part._matrix for part in parts], format="csr"))
 
 
 def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
@@ -95,15 +96,15 @@ def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
     return csr_matrix(parts, shape=shape)
 
 
-def emptied(rows: Any, there: Array) -> Any:
-    """CSR rows [s, p], of either kind, with zeros in place of those that are not `there` [s]."""
+def emptied(rows: Any, filled: Array) -> Any:
+    """CSR rows [s, p], SciPy's or `DeviceRows`, with zeros in the rows where `there` [s] is false."""
     xp = namespace(rows.data)
     row = xp.searchsorted(rows.indptr, xp.arange(len(rows.indices), dtype="i4"), side="right") - 1
-    return _rebuilt(rows, (xp.where(there[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
+    return _rebuilt(rows, (xp.where(filled[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
 
 
 def renumbered(rows: Any, place: Array, features: int) -> Any:
-    """CSR rows [s, p], of either kind, whose column j becomes `place[j]` of `features`."""
+    """CSR rows [s, p], SciPy's or `DeviceRows`, whose column j becomes column `place[j]` of `features`."""
     parts = rows.data, place[rows.indices], rows.indptr
     return _rebuilt(rows, parts, (len(rows.indptr) - 1, features))
 

@@ -2,8 +2,8 @@
 
 The surrogate of function k is A_k + <l_k, w> + curvature_k ||w||^2, tracked by F_t = (1 - rho_t) F_{t-1} + rho_t * (new
 quadratic around w_t), whose curvature is tau: (7), (11), (15), (22) of the long paper. K functions are tracked
-together, along the leading axis of every leaf. Their recursion needs A, l and the sum of the weights alone, whatever
-the number of samples.
+together, along the leading axis of every leaf. The recursion needs only A, l and the sum of the weights, whatever the
+number of samples.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from mpifed.core.record import Array, Record, bare_leaves, flat, in_memory, map_
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
-_TOGETHER = 2**14  # columns of the Gram matrix's factor that are widened at once
+_TOGETHER = 2**14  # columns converted to float64 at a time
 
 
 @in_memory("constant", "weight")
 class Surrogate(NamedTuple):
-    """K convex quadratics."""
+    """K convex quadratics, the tracked surrogates."""
 
     constant: Array  # [K] float64: A
     linear: Record  # leaves [K, ...] of the model's shapes: l
-    weight: Array  # [] float64: Q_t = 1 - prod(1 - rho_s), how much of the quadratics is there
+    weight: Array  # [] float64: Q_t = 1 - prod(1 - rho_s), the sum of the weights of the quadratics
 
 
 def start_surrogate(model: Record, functions: int) -> Surrogate:
-    """K zero functions."""
+    """Surrogates of K functions before the first round: zero functions."""
     linear = map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), leaf.dtype), model)
     return Surrogate(np.zeros(functions), linear, np.float64(0))
 
@@ -53,10 +53,10 @@ def track(
     Parameters
     ----------
     gradient : leaves [K, ...]; estimates of `weight` times the gradients of the data terms at `at`
-    level : [K] estimates of `weight` times F_k - limit_k there; () when nobody asks for the constants
-    at : the model w_t at which they were taken
+    level : [K] estimates of `weight` times F_k - limit_k there; () where the constants are not needed
+    at : the model w_t
     penalties : [K] factors of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (28)
-    penalized : of the structure of `at`, whether ||w||^2 counts a leaf, as not of intercepts; None: it counts all
+    penalized : of the structure of `at`, whether ||w||^2 includes a leaf (it omits intercepts); None: all leaves
     """
 
     def tracked(linear: Array, slope: Array, w: Array, counts: bool) -> Array:
@@ -77,41 +77,41 @@ def track(
 
 
 def start_again(surrogate: Surrogate) -> Surrogate:
-    """Zero functions in its place."""
+    """Zero functions of the same shapes and dtypes."""
     return Surrogate(*(map_leaves(np.zeros_like, part) for part in surrogate))
 
 
 def curvature_of(surrogate: Surrogate, tau: float, start: Start) -> float:
-    """Of each quadratic after a round; see `forms`."""
+    """The curvature of each surrogate after a round; see `forms`."""
     return tau if start == "paper" else tau * float(surrogate.weight)
 
 
 class Forms(NamedTuple):
     """The quadratics of a convex problem, F-bar_0 first: constant + <l, w> + curvature ||w||^2."""
 
-    constants: Floats  # [M]; that of F-bar_0 is left out
+    constants: Floats  # [M] of F-bar_1 to F-bar_M
     curvatures: Floats  # [M + 1]
-    rows: tuple[int | None, ...]  # [M + 1] which of the K tracked functions it is; None: ||w||^2 itself
+    rows: tuple[int | None, ...]  # [M + 1] the index among the K tracked functions; None: ||w||^2 itself
 
 
 def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], tau: float, start: Start) -> Forms:
-    """What the surrogates of all functions are after a round.
+    """The surrogates of all functions after a round.
 
-    `exact` starts from zero functions, as the recursion says: the curvature is then tau * Q_t, and of the limit Q_t
-    times is there. # differs from the paper: `paper` takes both whole from the first round on, as (8), (12) and
-    (38) are printed.
+    `exact` starts from zero functions, as the recursion says: the curvature is then tau * Q_t, and the limit is
+    weighted by Q_t. # differs from the paper: `paper` takes tau and the limit in full from the first round on, as
+    (8), (12) and (38) are printed.
 
     Parameters
     ----------
-    aims : [M + 1] what each constraint is compared with; the first, of the objective, is not read
+    aims : [M + 1] limit of each constraint; the first entry, of the objective, is not used
     tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
     """
     curvature = curvature_of(surrogate, tau, start)
-    rest = 1 - float(surrogate.weight) if start == "paper" else 0.0
+    missing_weight = 1 - float(surrogate.weight) if start == "paper" else 0.0
     position = np.cumsum(tracked) - 1
     rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
     constants = [
-        -aim if row is None else float(surrogate.constant[row]) - aim * rest
+        -aim if row is None else float(surrogate.constant[row]) - aim * missing_weight
         for aim, row in zip(aims[1:], rows[1:], strict=True)
     ]
     curvatures = [1.0 if row is None else curvature for row in rows]
@@ -119,25 +119,25 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 
 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
-    """[M + 1, M + 1] inner products of the linear parts, in float64: all that a convex problem needs of the d axes."""
-    found = np.zeros((len(surrogate.constant),) * 2)
+    """[M + 1, M + 1] inner products of the linear parts, in float64: all that the problem needs of them."""
+    products = np.zeros((len(surrogate.constant),) * 2)
     for leaf in bare_leaves(surrogate.linear):
         flat = leaf.reshape(len(leaf), -1)
         for start in range(0, flat.shape[1], _TOGETHER):
-            some = flat[:, start : start + _TOGETHER].astype(np.float64)
-            found += on_host(some @ some.T)
-    whole = np.zeros((len(rows),) * 2)
-    there = [k for k, row in enumerate(rows) if row is not None]
-    whole[np.ix_(there, there)] = found
-    return whole
+            columns = flat[:, start : start + _TOGETHER].astype(np.float64)
+            products += on_host(columns @ columns.T)
+    gram_matrix = np.zeros((len(rows),) * 2)
+    tracked = [k for k, row in enumerate(rows) if row is not None]
+    gram_matrix[np.ix_(tracked, tracked)] = products
+    return gram_matrix
 
 
 def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Record) -> Record:
     """(1 - gamma) w_t + gamma w-bar, by (5), for w-bar = - sum_k factors[k] l_k."""
 
     def moved(w: Array, linear: Array) -> Array:
-        some = [(-gamma * factor, row) for factor, row in zip(factors, linear, strict=True) if factor]
-        return combination([1 - gamma, *(factor for factor, _ in some)], [w, *(row for _, row in some)])
+        terms = [(-gamma * factor, row) for factor, row in zip(factors, linear, strict=True) if factor]
+        return combination([1 - gamma, *(factor for factor, _ in terms)], [w, *(row for _, row in terms)])
 
     return map_leaves(moved, at, surrogate.linear)
 
@@ -150,8 +150,8 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Record) -> Record:
 def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
     """[K] the values of the surrogates at `at`."""
     w = flat(at)
-    found: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
-    return found
+    levels: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
+    return levels
 
 
 def _products(record: Record, w: Floats) -> Floats:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
-from mpifed.core.text import shown
+from mpifed.core.text import counted, shown
 from mpifed.run.columns import column_of, of_kind
 from mpifed.run.history import SUMMARY, summary
 from mpifed.run.json_file import content
@@ -37,6 +37,7 @@ FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
 JOB = "job.toml"
 _UNCOMPARED = ("name", "record.transcript", "record.checkpoint_every")  # of a job, what changes no number of its run
+OF_OBJECTIVE = ("objective", "lower_bound", "duality_gap")  # columns in units of what is minimized
 Folders: TypeAlias = Path | Sequence[Path]
 
 
@@ -49,11 +50,19 @@ class Ran(NamedTuple):
     code: int | None  # its exit code; None also where nothing of it is left
     summary: dict[str, Any] | None  # None where the run has not come so far as to write one
     limits: tuple[float, ...]  # of its job's constraints
+    folder: Path
+    seed: int | None  # of its job; None where it has not begun
+    minimized: str  # what its job minimizes, as [minimize] says it; empty where it has not begun
 
     @property
     def finished(self) -> bool:
         """Whether its numbers are those of a whole run."""
         return self.code in FINISHED
+
+    @property
+    def model(self) -> str:
+        """The SHA-256 of its model; empty where it has none."""
+        return (self.summary or {}).get("model_sha256") or ""
 
     def numbers(self) -> dict[str, float]:
         """What can be averaged: the summary's numbers, `constraint_1` ..., those that are there."""
@@ -184,12 +193,12 @@ def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
 def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
     found = summary(run_dir) if (run_dir / "run.json").exists() else None
     code = found["exit"] if found else None
-    return Ran(run_dir.name, settings, run_dir.exists(), code, found, limits(run_dir))
-
-
-def limits(run_dir: Path) -> tuple[float, ...]:
-    """What a run's constraints must not exceed; none where its job has none, or has not begun."""
-    return tuple(one["limit"] for one in job_of(run_dir).get("constraint", []))
+    job = job_of(run_dir)
+    limits = tuple(one["limit"] for one in job.get("constraint", []))
+    minimized = toml_text(job.get("minimize", {"name": "loss"})) if (run_dir / JOB).exists() else ""
+    return Ran(
+        run_dir.name, settings, run_dir.exists(), code, found, limits, run_dir, job.get("seed"), minimized
+    )  # fmt: skip
 
 
 def job_of(run_dir: Path) -> dict[str, Any]:
@@ -258,6 +267,24 @@ def named(where: Folders) -> str:
     return str(where) if isinstance(where, Path) else ", ".join(map(str, where))
 
 
+def has_a_grid(where: Folders) -> bool:
+    """Whether the settings are those of a sweep, which somebody has chosen along axes."""
+    folders = [where] if isinstance(where, Path) else list(where)
+    return len(folders) == 1 and is_sweep(folders[0])
+
+
+def check_objectives(where: Folders, settings: Iterable[Setting], columns: Iterable[str]) -> None:
+    """UsageError where a column is of what is minimized, and the runs minimize different things."""
+    compared = [name for name in columns if name in OF_OBJECTIVE]
+    minimizing = {point.minimized: point.name for one in settings for point in one.points if point.minimized}
+    if compared and len(minimizing) > 1:
+        listed = "; ".join(f"{name} has [minimize] = {minimized}" for minimized, name in minimizing.items())
+        raise UsageError(
+            f"{named(where)}: objectives differ ({listed}), so that {compared[0]} ranks nothing; choose by another "
+            "column, as --by test_accuracy"
+        )
+
+
 def columns_of(settings: Iterable[Setting]) -> list[str]:
     """What can be compared: every column that a finished point has."""
     return list(dict.fromkeys(name for setting in settings for name in setting.means()))
@@ -274,7 +301,7 @@ class Choice(NamedTuple):
     best: Setting
     by: str  # the column, or columns, that it is the best by
     maximized: bool
-    edges: list[str]  # a sentence for each axis at whose edge it lies
+    edges: list[str]  # a sentence for each axis of a sweep at whose edge it lies
     failed: list[Ran]  # points that failed numerically: infinitely bad
 
 
@@ -300,6 +327,7 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
     lacking = [name for name in columns or ["objective"] if name not in there]
     if lacking:
         raise UsageError(f"{named(where)}: no column {lacking[0]}; there are {', '.join(there)}")
+    check_objectives(where, settings, columns)
     if maximize is None:
         maximize = to_be_maximized(columns[-1])
     signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
@@ -307,9 +335,10 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
     best = min(range(len(settings)), key=ranks.__getitem__)
     if math.inf in ranks[best]:
         raise UsageError(
-            f"{named(where)}: no setting has a finite {columns[-1]}; {len(failed)} point(s) failed numerically"
+            f"{named(where)}: no setting has a finite {columns[-1]}; {counted(len(failed), 'point')} failed numerically"
         )
-    edges = list(at_edges(settings[best].settings, [setting.settings for setting in settings]))
+    every = [setting.settings for setting in settings]
+    edges = list(at_edges(settings[best].settings, every)) if has_a_grid(where) else []
     return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
 
 
@@ -349,8 +378,13 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
 
 
 def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last."""
+    """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last.
+
+    What a run records is no axis of its result.
+    """
     for key, value in best.items():
+        if key.startswith("record."):
+            continue
         values = [settings.get(key) for settings in every]
         if _number(value):
             ends = [end] if (end := _end(value, values)) else []

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.federation import Federation, Kept
+from mpifed.comm.aggregator import Aggregator, LastAnswers
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import host_record
@@ -56,14 +56,14 @@ class Progress(NamedTuple):
     first: Mapping[str, Any] | None = None  # what certificates need to know of the first iterate; on rank 0
     rows: int = 0  # of the history, up to this round; on rank 0
 
-    def after(self, seconds: float, federation: Federation, rounds: int = 0, attempt: int = 0) -> Progress:
+    def after(self, seconds: float, aggregator: Aggregator, rounds: int = 0, attempt: int = 0) -> Progress:
         """After so much time and so many rounds more, or so many attempts at the next one."""
         return self._replace(
             round=self.round + rounds,
             attempt=attempt,
             elapsed_s=self.elapsed_s + seconds,
-            up_bytes=federation.up_bytes,
-            down_bytes=federation.down_bytes,
+            up_bytes=aggregator.up_bytes,
+            down_bytes=aggregator.down_bytes,
         )
 
 
@@ -81,7 +81,9 @@ class Checkpoints:
         hosting = transport.gather(self._blocks.clients[:1].tolist())
         self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
-    def save(self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, kept: Kept) -> None:
+    def save(
+        self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, kept: LastAnswers
+    ) -> None:
         """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
         Where a whole one of this round stands already, it stays: it holds the same bits. What clients keep is written
@@ -134,7 +136,7 @@ class Checkpoints:
         clients.is_saved(self._segments)
         self._checksums, self._own, self._last = checksums, True, progress.round
 
-    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, Kept]:
+    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, LastAnswers]:
         """(progress, run, server, last answers) of the newest whole checkpoint, whose states `clients` have then.
         Collective.
 
@@ -152,7 +154,7 @@ class Checkpoints:
         choice = together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
         folder, manifest, self.damaged = transport.share(choice)
 
-        def read() -> tuple[Record, Kept]:
+        def read() -> tuple[Record, LastAnswers]:
             found = None if server is None else _read(folder / "server.h5", server)
             self._segments = Segments(folder, self._blocks.first)
             mine = self._blocks.first
@@ -187,16 +189,16 @@ class Checkpoints:
         again = self._segments.within(set(sizes) - set(stay))
         return stay, np.union1d(new, again).tolist()
 
-    def _arrays(self, i: int, clients: ClientStates, kept: Kept) -> Arrays:
+    def _arrays(self, i: int, clients: ClientStates, kept: LastAnswers) -> Arrays:
         """What is written of block `i`."""
         found = segments.named(segments.STATE, host_record(clients.peek(i)))
         for j, client in enumerate(self._clients_of(i)):
             found |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
         return found
 
-    def _kept(self) -> Kept:
+    def _kept(self) -> LastAnswers:
         """The last answers of the clients of this rank, where any count."""
-        found: Kept = {}
+        found: LastAnswers = {}
         for i in self._segments.written().tolist():
             if not self._segments.has(i, segments.LAST):
                 continue
@@ -266,6 +268,8 @@ def _write(path: Path, server: Record) -> str:
     with write_hdf5(path) as file:
         for name, leaf in segments.named(_SERVER, server).items():
             file[name] = leaf
+            if isinstance(leaf, np.generic):  # NumPy's functions of scalars may round otherwise than those of arrays
+                file[name].attrs[segments.SCALAR] = True
     segments.sync(path)
     return sha256(path)
 

@@ -25,11 +25,12 @@ class Column(NamedTuple):
 
     def means(self, name: str) -> bool:
         """Whether `name` is the column, or one of those numbered."""
-        return name == self.name or (self.name.endswith("_") and name.removeprefix(self.name).isdecimal())
+        numbered = self.name.endswith("_") and name.startswith(self.name)
+        return name == self.name or (numbered and name.removeprefix(self.name).isdecimal())
 
 
 TABLE = (
-    Column("round", "round", "how many rounds have been played", "history horizontal"),
+    Column("round", "round", "how many rounds have been run", "history horizontal"),
     Column("rounds", "rounds", places="summary show compare"),
     Column("exit", "exit code", places="summary"),
     Column("relative", "objective above the optimum, relative", places="vertical"),
@@ -41,14 +42,15 @@ TABLE = (
     Column(
         "objective", "objective",
         "what is minimized: the loss or `[minimize]`, with `l2`, penalties and the regularizer",
-        "history summary show compare", "less", criterion="loss",
+        "history summary show compare vertical", "less", criterion="loss",
     ),
     Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0", "history progress", "less"),
     Column("excess", "largest excess over a limit", places="vertical", better="less"),
     Column("constraint_values", "constraints", places="summary"),
     Column("constraint_", "constraint", "value F_m of each `[[constraint]]`", "history compare", "less"),
     Column(
-        "kkt_residual", "KKT residual", "the largest of the next three; [certificates](../explanation/certificates.md)",
+        "kkt_residual", "KKT residual", "the largest of `stationarity`, `feasibility` and `complementarity`; "
+        "see [certificates](../explanation/certificates.md)",
         "history summary compare vertical progress", "less",
     ),
     Column("stationarity", "stationarity", "relative gradient of the Lagrangian", "history summary", "less"),

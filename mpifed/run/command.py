@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.io_errors import say
+from mpifed.core.text import counted
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
+from mpifed.run.job_file import check_data
 from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
 from mpifed.run.loop import run
@@ -46,7 +49,9 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         table = read_table(path, changes)
         found = points(table, str(path))
         if point is not None and point >= len(found):
-            raise UsageError(f"--point {point}: {path} has {len(found)} point(s), counted from 0")
+            raise UsageError(f"--point {point}: {path} has {counted(len(found), 'point')}, counted from 0")
+        if "sweep" not in table:  # else each point says it, and can be tried again
+            check_data(path, Path(found[0].job.data.path))
         return found, "sweep" in table
 
     found, sweeps = guarded(transport, None, lambda: together(transport, read))
@@ -65,7 +70,7 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
     codes, shelf = [], Shelf()
     _on_server(transport, partial(_begin, folder, found))
     if transport.rank == 0 and any(one.job.privacy is not None for one in found):
-        print(f"mpifed: warning: {SWEPT}", file=sys.stderr, flush=True)
+        say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
         run_dir = folder / point.name
         code, begun = _on_server(transport, partial(_before, point, run_dir))
@@ -96,7 +101,7 @@ def _finished(job: Job, folder: Path) -> int | None:
     """The exit code of a run that has ended with this very job, which is said; None of any other."""
     code = ended_before(job, folder)
     if code is not None:
-        print(f"mpifed: {folder}: finished already; nothing was changed", run_text(folder), sep="\n", flush=True)
+        say(f"mpifed: {folder}: finished already; nothing was changed", run_text(folder))
     return code
 
 
@@ -121,14 +126,14 @@ def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
     except (DataError, OSError):  # what cannot be read is said when the run is opened
         return None, begun
     if code == NumericalError.exit_code:
-        print(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew", flush=True)
+        say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
     return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
 
 
 def _end(folder: Path, found: list[Point], tell: bool) -> None:
     write_sweep(folder, found)
     if tell:
-        print(compare_text(folder, sys.stdout.isatty()), flush=True)
+        say(compare_text(folder, sys.stdout.isatty()))
 
 
 def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:
@@ -140,7 +145,7 @@ def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shel
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:
-            print(run_text(folder), flush=True)
+            say(run_text(folder))
         raise
     if transport.rank == 0:
-        print(run_text(folder), flush=True)
+        say(run_text(folder))

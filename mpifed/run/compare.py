@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpifed.run.best import (
     FAILED,
@@ -24,13 +22,13 @@ from mpifed.run.best import (
     toml_text,
 )
 from mpifed.run.columns import Column, shown
+from mpifed.run.compare_table import Shown, drawn, setting_columns
 from mpifed.run.gra import Recommendation, recommend
+from mpifed.run.history import read_run
+from mpifed.run.json_file import RUN
 from mpifed.run.show import line_of, meaning, value_of
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_WIDEST = 100_000  # characters: wider than any table
+_DIGITS = 12  # of a SHA-256: enough to tell models apart
 
 
 def compare_summary(where: Folders) -> list[dict[str, Any]]:
@@ -49,49 +47,59 @@ def compare_text(where: Folders, terminal: bool = False) -> str:
 
 def _sweep_text(points: Sequence[Ran], terminal: bool) -> str:
     """A line for each setting, and below the table every point that no mean holds."""
-    settings, screen = settings_of(points), shutil.get_terminal_size().columns
-    drawn, width = _drawn(_table(settings, terminal, " "))
-    if terminal and width > screen:
-        drawn, _ = _drawn(_table(settings, terminal, "\n"))
-    return "\n".join([drawn, *_notes(points)])
+    settings = settings_of(points)
+    return "\n".join([drawn(list(_columns(settings)), terminal), *_repeated(settings), *_notes(points)])
 
 
-def _drawn(table: Table) -> tuple[str, int]:
-    """A table as text, and how wide it is; no line is folded, and no number cut."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=_WIDEST, force_terminal=table.box is not None, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    lines = captured.get().splitlines()
-    return "\n".join(line.rstrip() for line in lines), console.measure(table).maximum
-
-
-def _table(settings: Sequence[Setting], terminal: bool, between: str) -> Table:
-    """A row for each setting, plain or with a line below its head; `between` stands within its longer cells."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
+def _columns(settings: Sequence[Setting]) -> Iterator[Shown]:
+    """The names of the runs, what sets them apart, and the means of their numbers."""
     means = [_shown(one) for one in settings]
-    there = [name for column in shown("compare") for name in _named(column, means)]
-    first = settings[0].settings
-    varying = [key for key, value in first.items() if any(one.settings[key] != value for one in settings)]
-    bounded = any(point.limits for one in settings for point in one.points)
-    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
-    for name in varying:
-        table.add_column(Text(name))
-    for name in ("seeds", *there, *["limits met"] * bounded):
-        table.add_column(Text(name), justify="right")
-    table.add_column("points")
-    for one, columns in zip(settings, means, strict=True):
-        cells = [_setting_text(one.settings[key]) for key in varying]
-        cells += [_of(len(one.counted), len(one.points))]
-        cells += [_mean(name, columns.get(name), len(one.counted)) for name in there]
-        cells += [_limits_met(one)] * bounded
-        cells += [_names(one.points)]
-        table.add_row(*(Text(re.sub(r"(?<!to) (?=\+-|to |point-|\()", between, cell)) for cell in cells))
-    return table
+    yield Shown("points", [_names(one.points) for one in settings], "names")
+    yield from setting_columns(settings)
+    counts = [_of(len(one.counted), len(one.points)) for one in settings]
+    yield Shown("runs" if any(map(_alike, settings)) else "seeds", counts, "count")
+    for column in shown("compare"):
+        for name in _named(column, means):
+            cells = [_mean(name, mean.get(name), len(one.counted)) for one, mean in zip(settings, means, strict=True)]
+            yield Shown(name, cells, "number")
+    if any(point.limits for one in settings for point in one.points):
+        yield Shown("limits met", [_limits_met(one) for one in settings], "count")
+    models = [point.model for one in settings for point in one.counted if point.model]
+    if any(map(_alike, settings)) or len(set(models)) < len(models):
+        yield Shown("model", [_models(one) for one in settings], "count")
+
+
+def _alike(setting: Setting) -> list[list[Ran]]:
+    """The runs of one job that have the same seed, two or more of each."""
+    by_seed: dict[int | None, list[Ran]] = {}
+    for point in setting.points:
+        if point.seed is not None:
+            by_seed.setdefault(point.seed, []).append(point)
+    return [runs for runs in by_seed.values() if len(runs) > 1]
+
+
+def _models(setting: Setting) -> str:
+    """The beginnings of the SHA-256 of its models."""
+    digests = dict.fromkeys(point.model[:_DIGITS] for point in setting.counted if point.model)
+    return ", ".join(digests) if len(digests) <= 2 else f"{len(digests)} different"
+
+
+def _repeated(settings: Sequence[Setting]) -> Iterator[str]:
+    """What differs between runs of one job and seed."""
+    for runs in (runs for one in settings for runs in _alike(one)):
+        made = [_made(run) for run in runs]
+        differing = [key for key in made[0] if any(one[key] != made[0][key] for one in made)]
+        yield f"Of one job and seed; {'they differ in:' if differing else 'made in the same way:'}"
+        for run, one in zip(runs, made, strict=True):
+            yield f"  {run.name}" + "".join(f", {key} {one[key]}" for key in differing)
+
+
+def _made(run: Ran) -> dict[str, Any]:
+    """On what a run was played, which changes no bit of it."""
+    about = read_run(run.folder) if (run.folder / RUN).exists() else {}
+    versions = about.get("versions") or {}
+    found = {key: about.get(key) for key in ("ranks", "device", "host", "commit")}
+    return found | {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
 
 
 def _shown(setting: Setting) -> dict[str, Mean]:
@@ -122,8 +130,9 @@ def _mean(name: str, mean: Mean | None, whole: int) -> str:
 
 
 def _limits_met(setting: Setting) -> str:
-    met = [point.meets_limits() for point in setting.counted]
-    return _of(met.count(True), len(met)) if met else ""
+    """Of its runs that have limits; nothing where none has."""
+    met = [point.meets_limits() for point in setting.counted if point.limits]
+    return f"{met.count(True)} of {len(met)}" if met else ""
 
 
 def _notes(points: Sequence[Ran]) -> Iterator[str]:
@@ -132,7 +141,7 @@ def _notes(points: Sequence[Ran]) -> Iterator[str]:
     for point in points:
         if point.code != 0:
             kinds.setdefault((point.finished, _end_of(point)), []).append(point)
-    for title, counted in (("In the means, although", True), ("Not in the means:", False)):
+    for title, counted in (("Included in the means:", True), ("Not in the means:", False)):
         notes = [f"  {text}: {_names(some)}" for (inside, text), some in kinds.items() if inside == counted]
         yield from [title, *notes] if notes else []
 
@@ -141,11 +150,6 @@ def _end_of(point: Ran) -> str:
     if point.summary is None:
         return "ended before the first round" if point.begun else "not run"
     return meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
-
-
-def _setting_text(value: Any) -> str:
-    """As a job has it; nothing for a key that this run's job has not and another's has."""
-    return "" if value is None else toml_text(value)
 
 
 def _names(points: Sequence[Ran]) -> str:
@@ -209,8 +213,7 @@ def _gra_lines(found: Recommendation) -> Iterator[str]:
         yield line_of(name, f"{_mean(name, means[name], len(best.counted))} ({best_by})")
     if found.ties:
         yield f"{found.ties} more of the front have its grade: add a criterion, or choose among them"
-    drawn, _ = _drawn(_front(found))
-    yield drawn
+    yield drawn(list(_front(found)))
     if found.beaten:
         yield f"Beaten by one of these: {_names([point for setting in found.beaten for point in setting.counted])}"
     for why in dict.fromkeys(why for _, why in found.left_out):
@@ -218,18 +221,10 @@ def _gra_lines(found: Recommendation) -> Iterator[str]:
     yield from found.edges
 
 
-def _front(found: Recommendation) -> Table:
+def _front(found: Recommendation) -> Iterator[Shown]:
     """A row for each setting on the front, by grade."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table, settings = Table(box=None, pad_edge=False), [one.setting.settings for one in found.front]
-    keys = [key for key, value in settings[0].items() if any(one[key] != value for one in settings)]
-    for name in (*keys, *found.criteria, "grade"):
-        table.add_column(Text(name), justify="left" if name in keys else "right")
-    table.add_column("points")
-    for one in found.front:
-        cells = [_setting_text(one.setting.settings[key]) for key in keys]
-        cells += [value_of(name, value) for name, value in one.values.items()]
-        table.add_row(*map(Text, cells), f"{one.grade:.4f}", _names(one.setting.counted))
-    return table
+    yield Shown("points", [_names(one.setting.counted) for one in found.front], "names")
+    yield from setting_columns([one.setting for one in found.front])
+    for name in found.criteria:
+        yield Shown(name, [value_of(name, one.values[name]) for one in found.front], "number")
+    yield Shown("grade", [f"{one.grade:.4f}" for one in found.front], "number")

@@ -18,13 +18,12 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.text import wrong_name
 from mpifed.maths.objectives import Objective
-from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
@@ -33,6 +32,7 @@ from mpifed.run.job_file import put_key as put_key
 from mpifed.run.job_file import read_table as read_table
 from mpifed.run.job_file import set_value as set_value
 from mpifed.run.job_file import told, wrong_values
+from mpifed.run.methods import wrong_beside, wrong_limits, wrong_optimizers
 from mpifed.run.parts import (
     ALGORITHM,
     MINIMIZE,
@@ -132,8 +132,11 @@ class Job(Table):
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
                 wrong += _wrong_constraint(number, part, imports)
-        if not wrong and (imports or own_module(job.algorithm["name"]) is None):
-            wrong = _wrong_optimizers(job) + wrong_intercepts(job.model, job.algorithm)
+        if wrong:
+            wrong += wrong_beside(table)
+        elif imports or own_module(job.algorithm["name"]) is None:
+            wrong = wrong_optimizers(table) + wrong_intercepts(job.model, job.algorithm)
+            wrong += wrong_limits(table) if wrong else []
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
             wrong = wrong_together(job)
         if wrong:
@@ -238,24 +241,12 @@ class Job(Table):
         """
         given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
         algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
+        if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
+            raise UsageError("\n".join(f'[algorithm] name = "{name}": {one}' for one in wrong))
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         return algorithm
-
-
-def _wrong_optimizers(job: Job) -> list[str]:
-    """What is wrong with [client_optimizer] and [server_optimizer], which an algorithm takes or does not."""
-    wrong, taken, algorithm = list[str](), optimizers(job.algorithm), job.algorithm["name"]
-    for name in OPTIMIZERS:
-        given: dict[str, Any] | None = getattr(job, name)
-        if name in taken:
-            wrong += wrong_with(taken[name], given or {})
-        elif given:
-            wrong.append(
-                f'[{name}]: [algorithm] name = "{algorithm}" takes none; leave the table out, as by --set {name}={{}}'
-            )
-    return wrong
 
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:

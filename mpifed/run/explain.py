@@ -1,4 +1,4 @@
-"""`mpifed explain NAME`: what a table, key, method or model means; the reference of jobs is made of it."""
+"""What a table, key, method or model means, from the classes that read a job; for `mpifed explain` and documents."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from pydantic import BaseModel
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.errors import ENDS, UsageError
-from mpifed.core.text import shown
+from mpifed.core.contract import own_class
+from mpifed.core.errors import ENDS
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import SGD, ServerSGD
+from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
-from mpifed.maths.terms import TERMS
-from mpifed.run.columns import column_of
+from mpifed.maths.terms import TERMS, Term
 from mpifed.run.columns import shown as shown_columns
 from mpifed.run.config import Job
-from mpifed.run.parts import key_of
-from mpifed.run.renamed import RENAMED, VALUES, nearest
+from mpifed.run.parts import ALGORITHM, MODEL, REGULARIZER, key_of
+from mpifed.run.sweep import METHODS
 from mpifed.run.tables import LimitKeys
 
 _MANY = 10**6  # an upper bound from here on is no news to a reader
+
+
+_SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
+
+Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]."""
 
 
 class Key(NamedTuple):
@@ -37,6 +41,12 @@ class Key(NamedTuple):
     type: str
     default: str  # empty where it must be given
     meaning: str
+
+
+_SWEEP_KEYS = (
+    Key("seeds", "an integer > 0", "1", "How many seeds each combination is run with: `seed`, `seed` + 1 and so on."),
+    Key(METHODS, "a list of tables", "absent", "Whole tables that go together, as algorithm and client_optimizer."),
+)
 
 
 class Entry(NamedTuple):
@@ -56,6 +66,7 @@ def entries() -> list[Entry]:
         Entry("table", "client_optimizer", _text(SGD), _keys(SGD)),
         Entry("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
         Entry("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        Entry("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
     kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
@@ -69,62 +80,23 @@ def entries() -> list[Entry]:
     return found
 
 
-def explained(name: str) -> str:
-    """What `name` means: an entry, `table.key`, or a key wherever it stands.
-
-    Raises
-    ------
-    UsageError
-        when nothing has that name.
-    """
-    every, table, _, key = entries(), *name.strip("[] ").rpartition(".")
-    wanted = key.strip("[] ")
-    of_history = column_of(wanted).name  # of numbered ones the beginning
-    whole = [one for one in every if not table and one.name == (of_history if one.kind == "column" else wanted)]
-    holders = [entry for entry in every if any(one.name == wanted for one in entry.keys) and table in ("", entry.name)]
-    old = [entry.now for entry in RENAMED if wanted in (entry.table if entry.key is None else entry.key,)]
-    old += [new for (_, _, value), new in VALUES.items() if value == wanted]
-    if not whole and not holders:
-        if old:
-            return "\n".join(f"{wanted}: is now {now}" for now in dict.fromkeys(old))
-        known = [entry.name for entry in every] + [one.name for entry in every for one in entry.keys]
-        raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, known)}")
-    parts = ["\n".join(_entry_lines(entry)) for entry in whole]
-    keys: dict[str, list[str]] = {}  # the tables that have a key, by what is said of it
-    for entry in holders:
-        keys.setdefault(next(_key_line(one) for one in entry.keys if one.name == wanted), []).append(_table_of(entry))
-    parts += [f"{', '.join(f'[{table}]' for table in tables)}\n  {line}" for line, tables in keys.items()]
-    return "\n\n".join(parts)
-
-
 def reference() -> list[tuple[str, str]]:
     """(title, Markdown) of each entry of a job, in its order."""
     jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
 
 
+def own_entry(name: str) -> Entry:
+    """Of the class "module:Class", which is imported."""
+    part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
+    kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
+    own_class(name, place[kind].base if kind in place else Term, name)
+    taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
+    text = _text(part) if not (part.__doc__ or "").startswith(f"{part.__name__}(") else "It has no docstring."
+    return Entry(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
+
+
 # --- how it is told ---------------------------------------------------------------------------------------------------
-
-
-def _table_of(entry: Entry) -> str:
-    table = {"algorithm": "algorithm", "model": "model", "term": "constraint", "regularizer": "regularizer"}.get(
-        entry.kind
-    )
-    return entry.name if table is None else f"{table}: {entry.name}"
-
-
-def _entry_lines(entry: Entry) -> Iterator[str]:
-    yield f"{entry.name} ({entry.kind})"
-    yield ""
-    yield entry.text
-    if entry.keys:
-        yield ""
-        yield from (f"  {_key_line(key)}" for key in entry.keys)
-
-
-def _key_line(key: Key) -> str:
-    default = f", by default {key.default}" if key.default else ""
-    return f"{key.name}: {key.type}{default}" + (f". {key.meaning}" if key.meaning else "")
 
 
 def _markdown(entry: Entry) -> Iterator[str]:

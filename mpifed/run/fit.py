@@ -15,6 +15,7 @@ from mpifed.comm.encryption import schemes
 from mpifed.core.algorithm import Algorithm
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
+from mpifed.run.methods import unconstrained
 from mpifed.run.network import wrong_network
 from mpifed.run.participation import is_secret
 from mpifed.run.parts import with_intercepts
@@ -125,9 +126,7 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     if private:
         wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
     if constrains(problem) and not algorithm.constrained:
-        wrong.append(
-            f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take ssca'
-        )
+        wrong.append(unconstrained(name))
     if not algorithm.regularized:
         wrong += squares_alone(problem)
     per_round = job.participation.clients_per_round

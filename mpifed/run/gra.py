@@ -23,7 +23,9 @@ from mpifed.run.best import (
     Ran,
     Setting,
     at_edges,
+    check_objectives,
     columns_of,
+    has_a_grid,
     named,
     read_settings,
     swept,
@@ -102,6 +104,7 @@ class Recommendation(NamedTuple):
     front: list[Graded]  # the recommended one first, then by grade
     beaten: list[Setting]  # by one on the front, in every criterion
     left_out: list[tuple[Ran, str]]  # points of settings that could not be compared, and why
+    grid: bool  # whether they are a sweep's
 
     @property
     def best(self) -> Setting:
@@ -115,7 +118,9 @@ class Recommendation(NamedTuple):
 
     @property
     def edges(self) -> list[str]:
-        """A sentence for each axis at whose edge it lies."""
+        """A sentence for each axis of a sweep at whose edge it lies."""
+        if not self.grid:
+            return []
         compared = [self.best.settings, *(one.setting.settings for one in self.front[1:])]
         return list(at_edges(self.best.settings, compared + [one.settings for one in self.beaten]))
 
@@ -168,6 +173,7 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
     unknown = [name for name in criteria if name not in there]
     if unknown or not criteria:
         raise UsageError(f"{named(where)}: no column {', '.join(unknown) or 'objective'}; there are {', '.join(there)}")
+    check_objectives(where, settings, criteria)
     reasons = [_why_not(setting, criteria) for setting in settings]
     compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
     left_out = [(point, why) for one, why in zip(settings, reasons, strict=True) if why for point in one.points]
@@ -193,6 +199,7 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
         sorted(front, key=_rounded, reverse=True),  # stable: of equal grades the first in the order of the sweep
         [setting for setting, inside in zip(compared, unbeaten, strict=True) if not inside],
         left_out,
+        has_a_grid(where),
     )
 
 

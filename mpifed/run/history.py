@@ -35,6 +35,7 @@ from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
 SUMMARY = tuple(column.name for column in columns.shown("summary"))
 
+_OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # what both a row and run.json have of a round
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 
 
@@ -222,10 +223,12 @@ def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
     hash and the count of nonzero entries come from model.h5.
     """
-    run, found = Path(run_dir), dict.fromkeys(SUMMARY)
+    run, found = Path(run_dir), dict.fromkeys(["round", *SUMMARY])
     if (run / HISTORY).exists():
         found |= History(run, FIRST).last()
     told = read_run(run)  # null where the last model, over all rows, has no such number
+    if told.get("exit") is None and found["round"] is not None:  # it is as at the start: the last row knows more
+        told = {**told, "rounds": found["round"]} | {name: found[name] for name in _OF_ROW if found[name] is not None}
     found |= {name: value for name, value in told.items() if value is not None or name not in FIRST + LEDGER}
     found = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):

@@ -71,7 +71,7 @@ class Identity(NamedTuple):
         if found and not accept:
             raise UsageError(
                 f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(found)}); go "
-                "back to those of before, or go on with --accept-changed, which run.json then tells"
+                "back to those of before, or go on with --accept-changed, which run.json then says"
             )
         return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in found)])
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import Any
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.text import leads_to, shown, wrong_line
+from mpifed.core.text import counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+_HEADER = 10_000  # bytes of a job that hold its header
 _DEPTH = 16  # tables and lists within each other
 # digits without end, and tables within tables, are no errors of TOML to the reader, but of Python
 _UNREADABLE = (ValueError, RecursionError)
@@ -40,9 +42,25 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
     return table
 
 
+def check_data(path: Path, folder: Path) -> None:
+    """DataError where a job's data folder is not there, with the command that makes it, if the job's header says it."""
+    if folder.exists():
+        return
+    with open_regular(path) as file:
+        header = file.read(_HEADER).decode("utf-8", "replace")
+    made = re.search(r"^# Make the shards: +(mpifed data .*(?:\n# {2,}\S.*)*)", header, flags=re.MULTILINE)
+    command = re.sub(r" *\\?\n# +", " ", made[1]) if made else ""
+    if not command.endswith(f"--out {folder}"):
+        raise DataError(
+            f"{folder}: no such folder; make it with `mpifed data SOURCE ... --out {folder}` (`mpifed data --help` "
+            "lists the sources), or name another by --set data.path=FOLDER"
+        )
+    raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
+
+
 def told(source: str, wrong: list[str]) -> str:
     """All that is wrong with a job, in one message."""
-    return "\n".join([f"{source}: {len(wrong)} thing(s) to mend", *(f"  {line}" for line in wrong)])
+    return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
 
 
 def set_value(table: dict[str, Any], change: str) -> None:

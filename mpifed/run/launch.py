@@ -114,7 +114,7 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
                 code = end(error)
             except BaseException as second:
                 if isinstance(second, Exception):  # as where an error has no text
-                    _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was told")
+                    _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
                 transport.abort(exit_code(error))
             raise SystemExit(code) from error
 

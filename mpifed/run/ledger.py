@@ -99,7 +99,7 @@ class Ledger:
                 )
         if upto < done:
             raise DataError(
-                f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are played; {REMEDY}"
+                f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are done; {REMEDY}"
             )
 
     def _mend(self, lines: list[Line], done: int) -> None:

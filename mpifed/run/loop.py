@@ -14,11 +14,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.certificate import known
-from mpifed.comm.federation import Request
+from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError, NotCertified
 from mpifed.core.exchange import Measure, play
 from mpifed.core.round import SETUP, Round
+from mpifed.core.state_check import check_renewed
 from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
@@ -125,13 +126,13 @@ class _Run:
         recorder = self.transcript if job.record.transcript else None
         self.ready: Ready = prepare(job, transport, shelf, header, recorder, check)
         self.notes = list(self.ready.notes) if check else not_checked(job, self.ready.algorithm.problem)
-        self.ready.federation.request = request
+        self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
-        self.everybody = Round(SETUP, job.seed, np.ones(self.ready.federation.clients, dtype=bool))
+        self.everybody = Round(SETUP, job.seed, np.ones(self.ready.aggregator.clients, dtype=bool))
         self.settings, self.accept_changed = job.table(), accept_changed
         self.identity = together(transport, self._identity)
-        self.checkpoints = Checkpoints(out, transport, self.ready.federation.blocks)
+        self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
         self.header = header  # of the ledger of an earlier part of this run
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
@@ -144,7 +145,7 @@ class _Run:
 
     @property
     def serves(self) -> bool:
-        return self.ready.federation.serves
+        return self.ready.aggregator.serves
 
     @property
     def ledger(self) -> Ledger | None:
@@ -153,17 +154,17 @@ class _Run:
 
     def play(self, resume: bool, max_hours: float | None) -> Result | None:
         """The whole run."""
-        federation = self.ready.federation
+        aggregator = self.ready.aggregator
         if resume:
             self._load()
             self.transcript.part = parts(self.out)
             if self.progress.round >= self.job.record.transcript:
-                federation.record(None)  # what was recorded before stays
+                aggregator.record(None)  # what was recorded before stays
         else:
             self.server, self.clients = play(
-                self.ready.algorithm.setup, self.server, self.clients, self.everybody, federation
+                self.ready.algorithm.setup, self.server, self.clients, self.everybody, aggregator
             )
-            self.progress = Progress(0).after(0.0, federation)
+            self.progress = Progress(0).after(0.0, aggregator)
         self.results = together(self.transport, lambda: self._open_results(resume) if self.serves else None)
         self.row = self.transport.share(self.row)  # every rank must know what is measured already
         gc.collect()
@@ -172,7 +173,7 @@ class _Run:
         self._rounds(max_hours)
         self._recorded()
         cpu_s = time.process_time() - began_cpu
-        if federation.order != INTERRUPTED:
+        if aggregator.order != INTERRUPTED:
             self._measure_the_end()
         self._checkpoint()
         code = self.transport.share(self._code())
@@ -183,7 +184,7 @@ class _Run:
         """What a run has left that ended before with this exit code; nothing is written."""
         self._load()
         together(self.transport, lambda: same_end(self.out, self.progress.round) if self.serves else None)
-        self.ready.federation.record(None)
+        self.ready.aggregator.record(None)
         if self.serves and (self.out / HISTORY).exists():
             self.row = History(self.out, FIRST).last()
         self.row = self.transport.share(self.row)
@@ -208,28 +209,30 @@ class _Run:
         return result
 
     def _rounds(self, max_hours: float | None) -> None:
-        federation, record = self.ready.federation, self.job.record
+        aggregator, record = self.ready.aggregator, self.job.record
         if self.progress.round == 0 and not self.row:
             self._measure_the_start()
         self._look_whether_reached()
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
-                federation.order = TOO_FEW
+                aggregator.order = TOO_FEW
                 return
             index, exchanges = self.progress.round, self.exchanges
-            now = next_round(self.job, federation.clients, exchanges, index, attempt, self.ready.key)
+            now = next_round(self.job, aggregator.clients, exchanges, index, attempt, self.ready.key)
             if self.serves:
-                federation.order = self._order(max_hours, now)
+                aggregator.order = self._order(max_hours, now)
             start = time.perf_counter()
-            self.server, self.clients = play(exchanges, self.server, self.clients, now, federation)
-            if federation.halted:
+            self.server, self.clients = play(exchanges, self.server, self.clients, now, aggregator)
+            if aggregator.halted:
                 return
             again = next_attempt(self.job, now, exchanges, attempt)
             if again is not None:
-                self.progress = self.progress.after(time.perf_counter() - start, federation, attempt=again)
+                self.progress = self.progress.after(time.perf_counter() - start, aggregator, attempt=again)
                 continue
             self._advance(time.perf_counter() - start)
+            if len(self.round_s) == 1:
+                together(self.transport, self._check_states)
             if self.progress.round >= record.transcript:
                 self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
@@ -238,10 +241,19 @@ class _Run:
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
 
+    def _check_states(self) -> None:
+        """Whether checkpoints can hold the states that the first round has given: the server's, and one block's."""
+        clients, name = self.clients.settled(), self.job.algorithm["name"]
+        number = next(iter(clients.changed), None)
+        state = (None, None, 0)
+        if number is not None:
+            state = clients.peek(number), clients.begun(number), self.ready.aggregator.blocks.size(number)
+        check_renewed(name, self.server, self.ready.specs, *state)
+
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The server's word before round `now`, which is in the ledger where it is to be played."""
-        federation, seconds = self.ready.federation, self.job.stop.seconds
-        if federation.request.asked or federation.requested:
+        aggregator, seconds = self.ready.aggregator, self.job.stop.seconds
+        if aggregator.request.asked or aggregator.requested:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
@@ -271,14 +283,14 @@ class _Run:
 
     def _code(self) -> int:
         """On rank 0: the exit code of a run that ends in order."""
-        if self.ready.federation.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
-            return self.ready.federation.order
+        if self.ready.aggregator.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
+            return self.ready.aggregator.order
         return NotCertified.exit_code if self._lacking() else 0
 
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
         self.late, self.reached = {}, False
-        self.progress = self.progress.after(seconds, self.ready.federation, rounds=1)
+        self.progress = self.progress.after(seconds, self.ready.aggregator, rounds=1)
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
@@ -301,8 +313,8 @@ class _Run:
     def _columns(self, measures: Sequence[Measure], certify: bool) -> dict[str, float | None]:
         ready, first = self.ready, self.progress.first if self.progress.round else self.progress.first or {}
         columns, numbers = measure(
-            measures, ready.algorithm, self.server, ready.federation.blocks, self.clients, self.everybody,
-            ready.federation, ready.test, certify, self.job.data.state_gib * 2**30, first,
+            measures, ready.algorithm, self.server, ready.aggregator.blocks, self.clients, self.everybody,
+            ready.aggregator, ready.test, certify, self.job.data.state_gib * 2**30, first,
         )  # fmt: skip
         if not self.progress.round:
             self.progress = self.progress._replace(first=numbers)
@@ -347,13 +359,13 @@ class _Run:
 
     def _recorded(self) -> None:
         """Write down the messages of the first rounds, and take down no more."""
-        if self.ready.federation.channel.recorder is not None:
-            self.ready.federation.record(None)
+        if self.ready.aggregator.channel.recorder is not None:
+            self.ready.aggregator.record(None)
             self.transcript.close()
 
     def _account(self) -> None:
         """Bring the account of the exchanges up to date. Collective."""
-        self.progress = self.progress._replace(exchanges=self.ready.federation.accounts(self.spent))
+        self.progress = self.progress._replace(exchanges=self.ready.aggregator.accounts(self.spent))
 
     def _checkpoint(self) -> None:
         self._account()
@@ -362,13 +374,13 @@ class _Run:
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         self.checkpoints.save(
-            self.progress, self._same(), self.server, self.clients.settled(), self.ready.federation.kept()
+            self.progress, self._same(), self.server, self.clients.settled(), self.ready.aggregator.last_answers()
         )
 
     def _identity(self) -> Identity | None:
         """On rank 0: what must be the same when the run is resumed, beside its job."""
         ready = self.ready
-        return Identity.of(self.job, ready.data, ready.federation.device) if ready.federation.serves else None
+        return Identity.of(self.job, ready.data, ready.aggregator.device) if ready.aggregator.serves else None
 
     def _same(self) -> dict[str, Any]:
         """What a checkpoint says of it."""
@@ -384,16 +396,16 @@ class _Run:
         return self.identity.resumed(self.out, before["identity"], self.progress.round, self.accept_changed)
 
     def _load(self) -> None:
-        federation = self.ready.federation
+        aggregator = self.ready.aggregator
         self.progress, before, self.server, kept = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
         self.identity = together(self.transport, lambda: self._as_before(before))
-        federation.restore(kept)
+        aggregator.restore(kept)
         self.spent = self.progress.exchanges
         if self.serves:
-            federation.up_bytes += self.progress.up_bytes
-            federation.down_bytes += self.progress.down_bytes
+            aggregator.up_bytes += self.progress.up_bytes
+            aggregator.down_bytes += self.progress.down_bytes
 
     def _open_results(self, resumed: bool) -> Results:
         """On rank 0."""
@@ -403,7 +415,7 @@ class _Run:
                 write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
-        results.device = self.ready.federation.device
+        results.device = self.ready.aggregator.device
         results.notes = [*self.notes, *data_warnings(self.job, self.ready.data)]
         if resumed:
             self.row = results.resume(self.progress)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
+from mpifed.core.expected import expected, value_of_list
 from mpifed.core.text import shown
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
@@ -157,17 +158,14 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     """
     schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
     place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
-    where = where_is(place)
+    place, position = value_of_list(place)
+    where = f"{where_is(place)}{position}"
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
         return f"{where}: unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
     if found["type"] == "missing":
         return f"{where}: missing"
-    said = found["msg"].removeprefix("Value error, ")
-    for limit in (found.get("ctx") or {}).values():
-        if isinstance(limit, float):
-            said = re.sub(r"\b[0-9.]+$", f"{limit:g}", said)  # 1e30 in digits is hard to read
-    return f"{where} = {shown(json.dumps(found['input'], default=str))}: {said}"
+    return f"{where} = {shown(json.dumps(found['input'], default=str))}: {expected(found)}"
 
 
 def _class(kind: Kind, table: Mapping[str, Any]) -> type:
@@ -192,9 +190,14 @@ def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
 def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     """What reads the table of a dataclass; of a sweep, once for all points."""
     hints = get_type_hints(part, include_extras=True)
-    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=())
+    config = ConfigDict(
+        extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
+    )
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
     hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
+    for field in fields:
+        if isinstance(field.default, float) and math.isinf(field.default):  # as of a bound that may be left out
+            hints[field.name] = Annotated[hints[field.name], AllowInfNan(True)]
     typed: dict[str, Any] = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model

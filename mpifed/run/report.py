@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Protocol
 
+from mpifed.core.io_errors import say
 from mpifed.run.columns import shown
 
 _REFRESH_S = 0.1
@@ -60,15 +61,15 @@ class Lines(Silent):
 
     def start(self, done: int, rounds: int, title: str) -> None:
         """The title."""
-        print(title, flush=True)
+        say(title)
 
     def row(self, columns: dict[str, Any]) -> None:
         """Round, time and numbers."""
-        print(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}", flush=True)
+        say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
     def warn(self, text: str) -> None:
         """One line on the standard error."""
-        print(f"mpifed: warning: {text}", file=sys.stderr, flush=True)
+        say(f"mpifed: warning: {text}", file=sys.stderr)
 
     def note(self, text: str) -> None:
         """One line on the standard error."""

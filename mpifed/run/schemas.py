@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mpifed.core.errors import DataError
+from mpifed.core.expected import expected
 from mpifed.core.text import shown
 
 MOST = 2**62  # of anything that is counted
@@ -303,7 +304,7 @@ def conforming(schema: type[Content], found: object) -> Content:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
-        came = "missing" if first["type"] == "missing" else f"= {shown_value(first['input'])}: {first['msg']}"
+        came = "missing" if first["type"] == "missing" else f"= {shown_value(first['input'])}: {expected(first)}"
         raise ValueError(f"{shown(key, _SHOWN)} {came}") from error
 
 

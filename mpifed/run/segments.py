@@ -28,6 +28,7 @@ _BATCH_NBYTES = 2**26  # gathered before they are written
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 LAST = "last"
 STATE = "state"
+SCALAR = "scalar"  # attribute of a leaf that was no array of zero axes
 
 
 class Part(NamedTuple):
@@ -62,13 +63,14 @@ def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Rec
         name = next(names)
         if name not in found:
             raise DataError(f"{where}: no {name}, which this job needs; {REMEDY}")
-        there, needed = array_of(found, name) if hasattr(found, "attrs") else found[name], np.asarray(leaf)
+        in_file = hasattr(found, "attrs")
+        there, needed = array_of(found, name) if in_file else found[name], np.asarray(leaf)
         if (there.shape, there.dtype) != (needed.shape, needed.dtype):
             raise DataError(
                 f"{where}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs {needed.shape} and "
                 f"{needed.dtype}; {REMEDY}"
             )
-        return there
+        return there[()] if in_file and SCALAR in found[name].attrs else there
 
     return map_leaves(restored, like)
 

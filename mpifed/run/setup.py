@@ -1,4 +1,4 @@
-"""From a job to a federation that is ready to play: data opened, clients placed, states begun."""
+"""From a job to an aggregator that is ready for the first round: data opened, clients placed, states initialised."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Recorder
-from mpifed.comm.federation import Federation
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.places import OF_ALL_ROWS
 from mpifed.comm.transport import Transport, library, takes_device_arrays
@@ -22,6 +22,7 @@ from mpifed.core.holdings import Cells, Holdings, Members
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
+from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
 from mpifed.run.calibration import settle, settled_before
 from mpifed.run.config import Job
@@ -44,9 +45,10 @@ class Ready(NamedTuple):
 
     algorithm: Algorithm
     data: store.Federation
-    federation: Federation
+    aggregator: Aggregator
     server: Record  # None on ranks but 0
     clients: ClientStates
+    specs: Specs  # of the server's state
     test: Block | None  # on rank 0
     key: int | None = None  # of who takes part and leaves, where nobody may know it; on all ranks, new in each process
     notes: tuple[str, ...] = ()  # what could not be tried of the user's classes; on all ranks
@@ -107,22 +109,23 @@ def prepare(
     blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
     compute = together(transport, lambda: shelf.take("device", lambda: device_of(job, transport)))
     notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
-    federation = together(transport, lambda: _federation(job, algorithm, transport, blocks, compute))
-    together(transport, lambda: federation.make_ready(all_exchanges(algorithm)))
+    aggregator = together(transport, lambda: _aggregator(job, algorithm, transport, blocks, compute))
+    together(transport, lambda: aggregator.make_ready(all_exchanges(algorithm)))
     rounds = first_rounds(job, data.clients, algorithm.exchanges)
-    together(transport, lambda: federation.check_rounds(algorithm.exchanges, rounds))
-    together(transport, lambda: federation.record(recorder))
-    federation.agree_on_keys()
+    together(transport, lambda: aggregator.check_rounds(algorithm.exchanges, rounds))
+    together(transport, lambda: aggregator.record(recorder))
+    aggregator.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
-    server = together(transport, lambda: algorithm.start_server(everybody) if federation.serves else None)
+    server = together(transport, lambda: algorithm.start_server(everybody) if aggregator.serves else None)
     clients = ClientStates(
         len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
-    together(transport, lambda: clients[0] if len(blocks) else None)  # what cannot be begun is said now
-    tests = federation.serves and job.record.evaluate_every > 0
+    first, count = (lambda: clients[0], blocks.size(0)) if len(blocks) else (lambda: None, 0)
+    specs = together(transport, lambda: check_started(job.algorithm["name"], server, first(), count))
+    tests = aggregator.serves and job.record.evaluate_every > 0
     test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
-    key = transport.share(new_key() if federation.serves else None) if secret else None
-    return Ready(algorithm, data, federation, server, clients, test, key, tuple(notes))
+    key = transport.share(new_key() if aggregator.serves else None) if secret else None
+    return Ready(algorithm, data, aggregator, server, clients, specs, test, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:
@@ -145,9 +148,9 @@ def device_of(job: Job, transport: Transport) -> Device:
     return found
 
 
-def _federation(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Federation:
+def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Aggregator:
     problem = algorithm.problem
-    return Federation(
+    return Aggregator(
         transport, blocks, problem.clients, **job.sum_settings(), by_blocks=job.by_blocks, cells=problem.cells,
         protection=job.protection(), device=device,
         summed={one.name: most_summed(job, algorithm, one) for one in all_exchanges(algorithm)},

@@ -45,7 +45,7 @@ def run_text(folder: Path) -> str:
     """The same for a person."""
     found = run_summary(folder)
     labels = columns.labels("show")
-    lines = [line_of("status", f"{meaning(found['exit'])} (exit {found['exit']})")]
+    lines = [line_of("status", _status(found))]
     lines += [line_of(label, _told(key, found[key])) for key, label in labels.items() if found[key] is not None]
     lines += cost_lines(found["exchanges"] or {}, "  ")
     run = read_run(folder)
@@ -67,9 +67,15 @@ def _not_known(run: dict[str, Any]) -> Iterator[str]:
         yield f"{RUN} has {', '.join(map(shown, names))}, of another version of mpifed, which is left out here"
 
 
+def _status(found: dict[str, Any]) -> str:
+    if found["exit"] is not None:
+        return f"{meaning(found['exit'])} (exit {found['exit']})"
+    return f"{meaning(None)} after round {found['rounds'] or 0}; resume it with --resume if it is not running"
+
+
 def meaning(code: int | None) -> str:
     """What an exit code says of a run."""
-    return "still running, or killed" if code is None else end_of(code).said
+    return "killed or still running" if code is None else end_of(code).said
 
 
 def line_of(label: str, text: str) -> str:

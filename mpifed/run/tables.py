@@ -135,7 +135,8 @@ class StopTable(Table):
     seconds: Factor | None = None
     """Of training; measuring is left out."""
     kkt_residual: Factor | None = None
-    """The largest of the next three, at most this, in a certificate made at every measured round."""
+    """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate made at every
+    measured round."""
     stationarity: Factor | None = None
     """Relative length of the gradient of the Lagrangian."""
     feasibility: Real | None = None
@@ -158,7 +159,7 @@ class SimulatedNetworkTable(Table):
     """A time model of a deployment; it changes no bit of the run."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
-    """A network whose figures are known; the next three replace its own."""
+    """A network whose figures are known; `latency_s`, `up_bytes_per_s` and `down_bytes_per_s` replace its own."""
     latency_s: Real | None = None
     """Of a round trip of one client, in seconds."""
     up_bytes_per_s: Factor | None = None

@@ -1,4 +1,4 @@
-"""Which cells, a row and a column each, are held by how many clients."""
+"""How many clients hold each cell, a pair of a row and a column."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from mpifed.shards.partition import Partition
 
 
 class Cover(NamedTuple):
-    """What is wrong with a partition, if anything."""
+    """The cells of a partition that no client, or more than one, holds."""
 
-    missing: int  # cells that nobody holds; counted where none is held twice
-    cell: tuple[int, int] | None  # row and column of one that is held twice, else of one that nobody holds
-    holders: tuple[int, ...]  # the clients that hold it
-    bare: tuple[str, int] | None  # a row or a column, "row" or "column" and its number, none of whose cells is held
+    missing: int  # number of cells that no client holds; counted only if none is held twice
+    cell: tuple[int, int] | None  # (row, column) of a cell that is held twice, else of a missing cell
+    holders: tuple[int, ...]  # the clients that hold that cell
+    bare: tuple[str, int] | None  # ("row" or "column", index) without any held cell
 
 
 def cover(partition: Partition, samples: int, features: int) -> Cover:
-    """Whether each cell has one holder, with no array as large as all cells.
+    """Whether each cell is held by exactly one client, without an array of the size of all cells.
 
-    Where every row is held over no more columns than there are, two clients share a cell only if they share a row and a
-    column: the pairs of one kind are listed, those of the kind that has fewer, and the other is tried on each.
+    If no row is held over more columns than there are, two clients share a cell only if they share a row and a column:
+    the pairs that share a row (or a column, if these are fewer) are listed, and tested for a common column (or row).
 
     Parameters
     ----------
-    partition : who holds what
-    samples, features : rows and columns there are
+    partition : of rows and columns among clients
+    samples, features : total numbers of rows and columns
     """
     widths = _held(partition.rows, partition.holds[:, 0], partition.widths, samples)
     heights = _held(partition.columns, partition.holds[:, 1], partition.counts, features)
@@ -48,7 +48,7 @@ def cover(partition: Partition, samples: int, features: int) -> Cover:
 
 
 def only_held(partition: Partition, first: int, X: Any) -> Any:
-    """The rows X [b, p], dense or CSR, of which the first has number `first`, with zeros where nobody holds a cell."""
+    """The rows X [b, p], dense or CSR, with zeros in cells that no client holds; `first` is the index of X[0]."""
     if not isinstance(X, np.ndarray):
         return _only_held_sparse(partition, first, X)
     out = np.zeros_like(X)
@@ -70,7 +70,7 @@ def _only_held_sparse(partition: Partition, first: int, X: Any) -> Any:
 
 
 def _rectangles(partition: Partition, first: int, size: int) -> Iterator[tuple[Array, Array]]:
-    """(rows, columns) of each client among `size` rows from `first` on, the rows counted from there."""
+    """(rows, columns) of each client among the rows first to first + size - 1; rows are relative to `first`."""
     for client in range(partition.clients):
         rows, columns = partition.of(client)
         start, stop = np.searchsorted(rows, [first, first + size])
@@ -78,10 +78,10 @@ def _rectangles(partition: Partition, first: int, size: int) -> Iterator[tuple[A
             yield rows[start:stop] - first, columns
 
 
-def _held(groups: list[Array], which: Array, of_clients: Array, size: int) -> NDArray[np.int64]:
-    """[size] sums over the clients who hold each number, client n holding group which[n], of of_clients [N]."""
+def _held(groups: list[Array], group_of: Array, of_clients: Array, size: int) -> NDArray[np.int64]:
+    """[size] sums of `of_clients` [N] over the clients that hold each index; client n holds group group_of[n]."""
     total = np.zeros(size, dtype=np.int64)
-    for group, weight in zip(groups, np.bincount(which, of_clients, len(groups)).astype(np.int64), strict=True):
+    for group, weight in zip(groups, np.bincount(group_of, of_clients, len(groups)).astype(np.int64), strict=True):
         total[group] += weight
     return total
 
@@ -89,21 +89,21 @@ def _held(groups: list[Array], which: Array, of_clients: Array, size: int) -> ND
 def _crowded(
     partition: Partition, widths: Array, heights: Array, samples: int, features: int
 ) -> tuple[int, int] | None:
-    """A cell held twice in a row that is held over more columns than there are, or in such a column."""
+    """A cell held twice in a row that clients hold over more columns than there are, or in such a column."""
     if widths.max() > features:
         row = int(widths.argmax())
         return row, int(_columns_of(partition, row, features).argmax())
     if heights.max() > samples:
         column = int(heights.argmax())
-        return int(_columns_of(_turned(partition), column, samples).argmax()), column
+        return int(_columns_of(_transposed(partition), column, samples).argmax()), column
     return None
 
 
 def _columns_of(partition: Partition, row: int, features: int) -> NDArray[np.int64]:
-    """[p] how many clients hold each cell of a row."""
+    """[p] number of clients that hold each cell of a row."""
     among = np.array([_has(group, row) for group in partition.rows])
-    which = partition.holds[among[partition.holds[:, 0]], 1]
-    return _held(partition.columns, which, np.ones(len(which)), features)
+    group_of = partition.holds[among[partition.holds[:, 0]], 1]
+    return _held(partition.columns, group_of, np.ones(len(group_of)), features)
 
 
 def _holders(partition: Partition, row: int, column: int) -> tuple[int, ...]:
@@ -114,32 +114,32 @@ def _holders(partition: Partition, row: int, column: int) -> tuple[int, ...]:
 
 
 def _has(group: Array, number: int) -> bool:
-    """Whether a number is in an ascending group."""
+    """Whether `number` is in `group`, which is ascending."""
     at = int(np.searchsorted(group, number))
     return at < len(group) and bool(group[at] == number)
 
 
 def _shared(partition: Partition, samples: int, features: int) -> tuple[int, int] | None:
-    """A cell that two clients hold."""
+    """A cell that two clients hold; None if there is none."""
     by_row, by_column = partition.holds.T
     if _pairs(partition.rows, by_row, samples) <= _pairs(partition.columns, by_column, features):
         return _shared_of(partition, samples, features)
-    cell = _shared_of(_turned(partition), features, samples)
+    cell = _shared_of(_transposed(partition), features, samples)
     return cell and (cell[1], cell[0])
 
 
-def _turned(partition: Partition) -> Partition:
-    """The same with rows for columns."""
+def _transposed(partition: Partition) -> Partition:
+    """The partition with rows and columns exchanged."""
     return Partition(partition.split, partition.columns, partition.rows, partition.holds[:, ::-1])
 
 
-def _pairs(groups: list[Array], which: Array, size: int) -> int:
-    """About how many pairs of clients share a number below `size`, client n holding group which[n]."""
-    return int((_held(groups, which, np.ones(len(which)), size) ** 2).sum())
+def _pairs(groups: list[Array], group_of: Array, size: int) -> int:
+    """Approximate number of pairs of clients that share an index below `size`; client n holds group group_of[n]."""
+    return int((_held(groups, group_of, np.ones(len(group_of)), size) ** 2).sum())
 
 
 def _shared_of(partition: Partition, samples: int, features: int) -> tuple[int, int] | None:
-    """A cell that two clients hold; made for few clients a row."""
+    """A cell that two clients hold; efficient if each row has few clients."""
     a, b = _meeting(partition.rows, partition.holds[:, 0], samples)
     groups = np.sort(partition.holds[:, 1][np.stack([a, b])], axis=0)
     keys = groups[0] * len(partition.columns) + groups[1]
@@ -150,27 +150,29 @@ def _shared_of(partition: Partition, samples: int, features: int) -> tuple[int, 
     return None
 
 
-def _meeting(groups: list[Array], which: Array, size: int) -> tuple[Array, Array]:
-    """The pairs of clients a < b whose groups, which[n] being that of client n, have a number in common."""
+def _meeting(groups: list[Array], group_of: Array, size: int) -> tuple[Array, Array]:
+    """The pairs of clients a < b whose groups have an index in common; client n holds group group_of[n]."""
     from scipy.sparse import csr_matrix
 
     ends = np.cumsum([0, *map(len, groups)])
     held = csr_matrix((np.ones(ends[-1], np.bool_), np.concatenate(groups), ends), shape=(len(groups), size))
-    of = csr_matrix((np.ones(len(which), np.bool_), which, np.arange(len(which) + 1)), shape=(len(which), len(groups)))
+    of = csr_matrix(
+        (np.ones(len(group_of), np.bool_), group_of, np.arange(len(group_of) + 1)), shape=(len(group_of), len(groups))
+    )
     pairs = (of @ (held @ held.T) @ of.T).tocoo()
     before = pairs.row < pairs.col
     return pairs.row[before], pairs.col[before]
 
 
 def _common(groups: list[Array], keys: list[int], size: int) -> Iterator[tuple[int, int]]:
-    """(key, first common number) for each of the ascending keys g * len(groups) + h whose groups g and h share one."""
+    """(key, first common index) for each of the ascending keys g * len(groups) + h whose groups g and h intersect."""
     inside, marked = np.zeros(size, dtype=np.bool_), groups[0]
     for key in keys:
-        one, other = (groups[number] for number in divmod(key, len(groups)))
-        if one is not marked:
+        first, second = (groups[number] for number in divmod(key, len(groups)))
+        if first is not marked:
             inside[marked] = False
-        inside[one], marked = True, one
-        if other[0] <= one[-1] and one[0] <= other[-1]:
-            found = inside[other]
-            if found.any():
-                yield key, int(other[found.argmax()])
+        inside[first], marked = True, first
+        if second[0] <= first[-1] and first[0] <= second[-1]:
+            shared = inside[second]
+            if shared.any():
+                yield key, int(second[shared.argmax()])

@@ -13,17 +13,18 @@ import click
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.expected import expected
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
     from mpifed.shards.store import Federation
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist")  # scaled by `unit` unless told otherwise: raw pixels ruin the papers' step sizes
+PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """(R, C) from RxC."""
+    """Parse RxC to (R, C)."""
     if value is None:
         return None
     rows, _, columns = value.partition("x")
@@ -33,12 +34,12 @@ def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 
 def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Names of scalings, separated by commas."""
+    """Check a comma-separated list of scalings."""
     for kind in [] if value is None else value.split(","):
         if kind not in SCALES:
             raise UsageError(
-                f"--scale {str(value)[:80]}: {kind[:40]!r} is no scaling; expected one of {', '.join(SCALES)}, "
-                "or several in turn, separated by commas"
+                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling; expected one of {', '.join(SCALES)}, "
+                "or several of them, separated by commas"
             )
     return value
 
@@ -47,45 +48,45 @@ FILE = click.Path(path_type=Path)
 
 
 def _of_all_sources() -> list[click.Parameter]:
-    """The options that say how the data of any source are divided, scaled and stored."""
+    """The options of all sources: how data are divided, scaled and stored."""
     split, missing = click.Choice(["rows", "columns", "grid"]), click.Choice(["error", "zero"])
     return [
-        click.Option(["--split"], type=split, help="What clients divide up; not for tables."),
-        click.Option(["--clients"], type=int, help="Number of clients; with --grid or --map it follows from them."),
+        click.Option(["--split"], type=split, help="What is divided among clients; not for tables."),
+        click.Option(["--clients"], type=int, help="Number of clients; --grid and --map imply it."),
         click.Option(
             ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."
         ),
         click.Option(
             ["--map"], type=FILE,
-            help="Who holds what: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with a table "
-            '[[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Rows are numbered from 0, after test '
-            "rows have been taken out by --test-fraction.",
+            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with "
+            'a table [[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Row indices start from 0 and do '
+            "not count the test rows of --test-fraction.",
         ),
         click.Option(
             ["--missing"], type=missing, default="error", show_default=True,
-            help="--map, tables: what a cell is that nobody holds.",
+            help="--map, tables: how to treat cells that no client holds.",
         ),
         click.Option(
             ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K",
-            help="How the classes of --labels are spread over groups of rows: alike, in Dirichlet(A) proportions, or K "
-            "each.",
+            help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, or "
+            "K classes each.",
         ),
         click.Option(["--skew"], type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A)."),
         click.Option(
             ["--labels"], default="all", show_default=True, metavar="all|even-odd|class:K|below:K",
-            help="What is learnt: every label, odd against even, label K against the rest, or labels below K against "
+            help="The classes: every label, odd against even, label K against the rest, or labels below K against "
             "the rest.",
         ),
         click.Option(
             ["--scale"], callback=_scales, metavar="|".join(SCALES),
             help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and "
-            "variance 1. unit-rows: each row to norm 1. Several in turn: minmax,unit-rows.  [default: unit for digits "
-            "and mnist, else none]",
+            "variance 1. unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows.  [default: unit "
+            "for digits and mnist, else none]",
         ),
-        click.Option(["--test-fraction"], type=float, metavar="F", help="Hold this share of the rows out for testing."),
-        click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients a file."),
+        click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
+        click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients per file."),
         click.Option(
-            ["--seed"], type=int, default=0, show_default=True, help="Of partition, test rows and synthetic data."
+            ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
         click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
         click.Option(["--force"], is_flag=True, help="Replace the data in --out."),
@@ -93,30 +94,30 @@ def _of_all_sources() -> list[click.Parameter]:
 
 
 class _Sources(click.Group):
-    """A command for each source, made of the fields of its class; names as my_module:MyClass are the user's own."""
+    """A command for each source, with options from the fields of its class; my_module:MyClass is a user's class."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The sources of the package."""
+        """The names of mpifed's sources."""
         from mpifed.shards.sources import SOURCES
 
         return list(SOURCES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """That of a source; UsageError where there is none of that name."""
+        """The command of a source; UsageError if there is no source of that name."""
         from mpifed.shards.sources import SOURCES, Source
 
         if cmd_name in SOURCES:
             return _command(cmd_name, SOURCES[cmd_name])
         if own_module(cmd_name) is None:
             raise UsageError(
-                f"{cmd_name[:80]!r}: is no source; give one of {', '.join(SOURCES)}, or your own as my_module:MyClass"
+                f"{cmd_name[:80]!r}: is not a source; give one of {', '.join(SOURCES)}, or a class as my_module:MyClass"
             )
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
 
 @click.group(cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", epilog="`mpifed data SOURCE --help` has the options.")
 def data() -> None:
-    """Divide data among clients: one shard a client, as HDF5 files.
+    """Divide data among clients: one shard per client, as HDF5 files.
 
     A source of your own, derived from mpifed.shards.sources.Source, is given as my_module:MyClass; its fields are
     options.
@@ -124,27 +125,25 @@ def data() -> None:
 
 
 def _command(name: str, kind: type[Source]) -> click.Command:
-    """The command of a source."""
-
     def make(**options: Any) -> None:
-        given = {field.name: options.pop(field.name) for field in _fields(kind) if field.name not in common}
-        _make(name, _source(name, kind, given, options["missing"]), **options)
+        values = {field.name: options.pop(field.name) for field in _fields(kind) if field.name not in common}
+        _make(name, _source(name, kind, values, options["missing"]), **options)
 
     parameters = _of_all_sources()
     common = {parameter.name for parameter in parameters}
-    own = [field for field in _fields(kind) if field.name not in common]
+    of_class = [field for field in _fields(kind) if field.name not in common]
     if own_module(name) is not None and (taken := common & {field.name for field in fields(cast(Any, kind))}):
-        raise UsageError(f"{name}: {min(taken)}: every source has that option; call the field otherwise")
+        raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
     docs = attribute_docs(kind)
     text = inspect.cleandoc(kind.__doc__ or "")
     if "path" in docs:
         text += f"\n\nPATH: {docs['path']}"
-    parameters = [_parameter(kind, field, docs.get(field.name, "")) for field in own] + parameters
+    parameters = [_parameter(kind, field, docs.get(field.name, "")) for field in of_class] + parameters
     return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
 
 
 def _fields(kind: type[Source]) -> list[Field[Any]]:
-    """Those of its fields that a command line can give: texts, numbers, paths, true or false."""
+    """The fields that the command line can set: texts, numbers, paths and booleans."""
     hints = get_type_hints(kind, include_extras=True)
     return [field for field in fields(cast(Any, kind)) if _is_plain(hints[field.name])]
 
@@ -159,7 +158,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _parameter(kind: type[Source], field: Field[Any], text: str) -> click.Parameter:
-    """The argument PATH, or an option, of a field; `_source` looks at its value."""
+    """The argument PATH, or an option, for a field; `_source` validates its value."""
     required = field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":
         return click.Argument(["path"], required=required, type=FILE)
@@ -177,28 +176,28 @@ def _parameter(kind: type[Source], field: Field[Any], text: str) -> click.Parame
 
 
 def _source(name: str, kind: type[Source], options: dict[str, Any], missing: str) -> Source:
-    """The source with those of its options that were given, in the types that its class annotates."""
+    """The source, from the options that were given, converted to the types of its fields."""
     from pydantic import TypeAdapter, ValidationError
 
-    given = {key: str(value) for key, value in options.items() if value is not None}
+    texts = {key: str(value) for key, value in options.items() if value is not None}
     if "missing" in (field.name for field in fields(cast(Any, kind))):
-        given["missing"] = missing
+        texts["missing"] = missing
     try:
-        source: Source = TypeAdapter(kind).validate_strings(given)
+        source: Source = TypeAdapter(kind).validate_strings(texts)
     except ValidationError as error:
-        lines = [f"{_spelled(str(wrong['loc'][0]))} {given.get(str(wrong['loc'][0]), '')}: {wrong['msg']}"
-                 for wrong in error.errors()]  # fmt: skip
+        lines = [f"{_spelled(str(entry['loc'][0]))} {texts.get(str(entry['loc'][0]), '')}: {expected(entry)}"
+                 for entry in error.errors()]  # fmt: skip
         raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
     return source
 
 
 def _spelled(option: str) -> str:
-    """As it is on the command line."""
+    """The option as spelled on the command line."""
     return "PATH" if option == "path" else "--" + option.replace("_", "-")
 
 
 def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
-    """Make the folder, and say what is in it."""
+    """Make the data folder, and print a summary."""
     from mpifed.shards.prepare import Options, prepare
 
     scale = scale or ("unit" if name in PIXELS else "none")
@@ -207,13 +206,13 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
     except MemoryError as error:
-        why = str(error) or "none is left"
-        raise DataError(f"{name}: more memory is needed than there is ({why}); make it from less data") from error
+        why = str(error) or "none left"
+        raise DataError(f"{name}: not enough memory ({why}); use less data") from error
     click.echo(_summary(federation))
 
 
 def _summary(federation: Federation) -> str:
-    """A few lines about what was made."""
+    """A few lines on the data that were made."""
     counts, widths = federation.counts, federation.widths
     lines = {
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with",
@@ -226,7 +225,10 @@ def _summary(federation: Federation) -> str:
     }
     missing = federation.provenance.get("missing_cells")
     if missing:
-        lines["missing"] = f"{missing} cells, held by nobody, which count as zero"
+        lines["missing"] = f"{missing} cells that no client holds, which count as zero"
     if federation.optimum:
-        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2, without an intercept"
+        with_b = federation.provenance.get("statistics", {}).get("least_squares_loss")
+        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
+            "" if with_b is None else f"; with an intercept {with_b:.6g}"
+        )
     return "\n".join(f"{name:9}{value}" for name, value in lines.items())

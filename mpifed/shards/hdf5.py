@@ -1,13 +1,13 @@
-"""How HDF5 files are opened, everywhere in mpifed: without file locks.
+"""Access to HDF5 files in all of mpifed: without file locks.
 
 HDF5 locks a file that it opens (flock), and fails where the file system has no locks: Lustre mounted without `-o
-flock`, some NFS, BeeGFS and GPFS. `best-effort` of HDF5 forgives ENOSYS alone, and not ENOLCK or EOPNOTSUPP. mpifed
-needs no locks: a file is written under a name of its own by one process, synced, and renamed when it is whole, and
-nobody opens it before; after that it is only read. The environment variable HDF5_USE_FILE_LOCKING, where it is set to
-TRUE or BEST_EFFORT, stands above all this, and brings the locks back: `mpifed doctor` says so.
+flock`, some NFS, BeeGFS and GPFS. `best-effort` of HDF5 ignores ENOSYS only, and not ENOLCK or EOPNOTSUPP. mpifed needs
+no locks: a file is written under a temporary name by one process, synced, and renamed when complete, and no process
+opens it before; afterwards it is only read. The environment variable HDF5_USE_FILE_LOCKING, set to TRUE or BEST_EFFORT,
+overrides this and enables locks: `mpifed doctor` reports it.
 
-Files are written through Python, since HDF5 does not survive a write that fails: its file cannot be closed any more,
-and the process ends in a segmentation fault. Here HDF5 never hears of it; the error is raised when the file is closed.
+Files are written through Python, since HDF5 does not survive a failed write: its file cannot be closed any more, and
+the process ends with a segmentation fault. Here errors are hidden from HDF5, and raised when the file is closed.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 
-_PIECE_BYTES = 2**22  # of a dataset that are read at once
-_CHUNK_BYTES = 2**20  # h5py makes no larger ones
-_DEFLATED_BYTES = 2**10  # by which a chunk may grow when it is compressed: a few bytes, and more where it is large
+_PIECE_BYTES = 2**22  # of a dataset that are read at a time
+_CHUNK_BYTES = 2**20  # h5py creates no larger ones
+_DEFLATED_BYTES = 2**10  # by which compression may enlarge a chunk: a few bytes, more for large ones
 _ATTRIBUTE_BYTES = 2**20
-_TEXT_BYTES = 16  # of a text in a dataset: its length, and where it lies
+_TEXT_BYTES = 16  # per text in a dataset: its length and address
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE}
-# what h5py raises where a file is damaged
+# exceptions of h5py for damaged files
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 _MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 
 
 def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
-    """An HDF5 file to read, without a lock; OSError where it cannot be opened."""
+    """An HDF5 file opened for reading, without a lock; OSError if it cannot be opened."""
     with named_in_errors(Path(path)):
         if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(f"{path} is no regular file")  # a pipe would keep its reader waiting for ever
+            raise OSError(f"{path} is not a regular file")  # reading a pipe could block forever
         return h5py.File(path, "r", locking=False)
 
 
 @contextmanager
 def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File]:
-    """A new HDF5 file, or one that is there, to write to.
+    """A new HDF5 file, or with mode "r+" an existing one, opened for writing.
 
     Raises
     ------
     OSError
-        at the end, where something could not be written.
+        at the end, if a write failed.
     """
     with named_in_errors(path), open(path, _MODES[mode], buffering=0) as opened:
         file = _Unfailing(opened)
@@ -68,7 +68,7 @@ def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File
 
 
 class _Unfailing(io.RawIOBase):
-    """A file that takes everything, and keeps the first error of those with which it could not be written."""
+    """A file whose writes always succeed from the view of HDF5; it stores the first error."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file
@@ -81,7 +81,7 @@ class _Unfailing(io.RawIOBase):
         return self._file.tell()
 
     def readinto(self, buffer: Any) -> int:
-        """Zeros where nothing could be written."""
+        """Fills the buffer, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
         got = self._file.readinto(view) or 0
         view[got:] = bytes(len(view) - got)
@@ -92,7 +92,7 @@ class _Unfailing(io.RawIOBase):
         try:
             while done < len(view) and self.error is None:
                 done += self._file.write(view[done:])
-        except BaseException as error:  # a KeyboardInterrupt as well: nothing may pass through HDF5
+        except BaseException as error:  # also KeyboardInterrupt: no exception may pass through HDF5
             self.error = error
         return len(view)
 
@@ -104,61 +104,60 @@ class _Unfailing(io.RawIOBase):
             self.error = error
         return size or 0
 
-    def flush(self) -> None:
-        """Nothing waits here."""
+    def flush(self) -> None: ...
 
 
 @contextmanager
 def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Iterator[h5py.File]:
-    """The open file; whatever HDF5 finds wrong with it becomes a DataError that says so: `wrong`, and the `remedy`."""
+    """The open file; errors of HDF5 become a DataError with the texts `wrong` and `remedy`."""
     try:
         with open_hdf5(path) as file:
             yield file
     except _DAMAGED as error:
-        why = str(error)[:200].encode("utf-8", "backslashreplace").decode()  # names in a file may be no text
+        why = str(error)[:200].encode("utf-8", "backslashreplace").decode()  # names in a file may be invalid text
         raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
 
 
 def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Dataset:
-    """A dataset that holds what it claims to, in this very file: so much is in memory once it is read, and no more.
+    """A dataset whose stated size is really in this file, so that reading it takes no more memory than that.
 
-    Links, virtual and external datasets, which would read other files, are no such dataset; nor is one whose numbers
-    are not all in the file, or packed in another way than mpifed does it.
+    Links, virtual and external datasets, which would read other files, are rejected, and so are datasets that are not
+    completely in the file, or compressed in a way that mpifed does not use.
 
     Parameters
     ----------
-    name : of a dataset in the group, or in a group of it, with `/` between
-    kinds : of NumPy's types that it may have; O is text
+    name : path of the dataset in the group, separated by `/`
+    kinds : allowed kinds of NumPy dtypes; O is text
 
     Raises
     ------
     ValueError, KeyError
-        when it is none.
+        when there is no such dataset.
     """
-    found: Any = group
+    node: Any = group
     for part in name.split("/"):
-        if not isinstance(found, h5py.Group) or not isinstance(found.get(part, getlink=True), h5py.HardLink):
+        if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is a link")
-        found = found[part]
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
-        raise ValueError(f"{name} is no dataset")
-    dtype = found.dtype
+        node = node[part]
+    if not isinstance(node, h5py.Dataset) or node.shape is None:
+        raise ValueError(f"{name} is not a dataset")
+    dtype = node.dtype
     if dtype.kind not in kinds or dtype.hasobject != (dtype.kind == "O") or dtype.subdtype is not None:
         raise ValueError(f"{name} is of type {dtype}")
     if dtype.kind == "O" and h5py.check_string_dtype(dtype) is None:
-        raise ValueError(f"{name} is no text")
-    if found.file.mode == "r":  # of one that is being written, not all is in the file yet
-        _check_storage(name, found)
-    return found
+        raise ValueError(f"{name} is not text")
+    if node.file.mode == "r":  # a file that is being written is not complete yet
+        _check_storage(name, node)
+    return node
 
 
 def _check_storage(name: str, dataset: h5py.Dataset) -> None:
-    """ValueError unless all that a dataset claims to hold is in its file."""
+    """Raise ValueError unless the dataset is completely in its file."""
     made, item = dataset.id.get_create_plist(), _TEXT_BYTES if dataset.dtype.kind == "O" else dataset.dtype.itemsize
     claimed = math.prod(dataset.shape) * item
     layout, stored = made.get_layout(), int(dataset.id.get_storage_size())
     if made.get_external_count() or layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
-        raise ValueError(f"{name} lies in other files")
+        raise ValueError(f"{name} is in other files")
     if layout != h5py.h5d.CHUNKED:
         begin = 0 if layout == h5py.h5d.COMPACT or not claimed else dataset.id.get_offset()
         if stored != claimed or begin is None or begin + claimed > os.path.getsize(dataset.file.filename):
@@ -167,38 +166,38 @@ def _check_storage(name: str, dataset: h5py.Dataset) -> None:
     chunk = math.prod(dataset.chunks) * item
     filters = [made.get_filter(n)[0] for n in range(made.get_nfilters())]
     if chunk > _CHUNK_BYTES or len(set(filters)) < len(filters) or not _FILTERS.issuperset(filters):
-        raise ValueError(f"{name} is packed in another way than by mpifed")
+        raise ValueError(f"{name} is compressed in a way that mpifed does not use")
     sizes: list[int] = []
-    dataset.id.chunk_iter(lambda one: sizes.append(one.size))
+    dataset.id.chunk_iter(lambda piece: sizes.append(piece.size))
     pieces = (-(-length // part) for length, part in zip(dataset.shape, dataset.chunks, strict=True))
     if len(sizes) != math.prod(pieces) or max(sizes, default=0) > chunk + _DEFLATED_BYTES:
         raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
 
 
 def array_of(group: h5py.Group, name: str, kinds: str = "biuf") -> NDArray[Any]:
-    """All numbers of a dataset as `dataset_of` gives it."""
+    """The content of a numeric dataset, checked by `dataset_of`."""
     return np.asarray(dataset_of(group, name, kinds)[()])
 
 
 def texts_of(group: h5py.Group, name: str) -> list[str]:
-    """All texts of such a dataset [n]."""
-    found = dataset_of(group, name, "O")
-    if found.ndim != 1:
-        raise ValueError(f"{name} has shape {found.shape}")
-    texts: list[str] = found.asstr()[()].tolist()
+    """The content of a dataset of texts [n], checked by `dataset_of`."""
+    dataset = dataset_of(group, name, "O")
+    if dataset.ndim != 1:
+        raise ValueError(f"{name} has shape {dataset.shape}")
+    texts: list[str] = dataset.asstr()[()].tolist()
     return texts
 
 
 def attribute_of(held: Any, key: str) -> Any:
-    """An attribute, which is not larger than any that mpifed writes."""
-    one = held.attrs.get_id(key)
-    if one.shape is not None and math.prod(one.shape) * one.dtype.itemsize > _ATTRIBUTE_BYTES:
-        raise ValueError(f"attribute {key} has shape {one.shape}")
+    """An attribute; ValueError if it is larger than any that mpifed writes."""
+    attribute = held.attrs.get_id(key)
+    if attribute.shape is not None and math.prod(attribute.shape) * attribute.dtype.itemsize > _ATTRIBUTE_BYTES:
+        raise ValueError(f"attribute {key} has shape {attribute.shape}")
     return held.attrs[key]
 
 
 def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> int:
-    """Make a contiguous dataset whose place in the file is settled now; its offset there in bytes, 0 if it is empty."""
+    """Create a contiguous dataset with space allocated at once; returns its offset in bytes, 0 if it is empty."""
     settled = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settled.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     settled.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -206,9 +205,9 @@ def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> i
 
 
 def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
-    """The SHA-256 of what a file holds: names, types, shapes, values and attributes, wherever they lie in it.
+    """The SHA-256 of a file's content: names, dtypes, shapes, values and attributes, independent of the file's layout.
 
-    `without` names root attributes and datasets that do not count.
+    `without` names root attributes and datasets to leave out.
     """
     digest, names = hashlib.sha256(), list[str]()
     file.visit(names.append)
@@ -223,7 +222,7 @@ def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
 
 
 def _pieces(name: str, dataset: h5py.Dataset) -> Iterator[bytes]:
-    """What is hashed of a dataset, a few rows at a time."""
+    """The bytes to hash of a dataset, a few rows at a time."""
     if dataset.ndim == 0 or dataset.dtype.kind == "O":
         yield from _encoded(name, dataset.asstr()[()] if dataset.dtype.kind == "O" else dataset[()])
         return
@@ -234,12 +233,12 @@ def _pieces(name: str, dataset: h5py.Dataset) -> Iterator[bytes]:
 
 
 def _encoded(name: str, value: Any) -> tuple[bytes, bytes]:
-    """Head and content of a value in memory; texts as JSON."""
+    """Header and content of a value in memory; texts as JSON."""
     values = np.asarray(value)
     content = json.dumps(values.tolist()).encode() if values.dtype.kind in "OU" else values.tobytes()
     return (f"{name}\0{len(content)}\0".encode() if values.dtype.kind in "OU" else _head(name, values)), content
 
 
 def _head(name: str, values: Any) -> bytes:
-    """What tells arrays of the same bytes apart."""
+    """Name, dtype and shape, by which arrays of equal bytes differ."""
     return f"{name}\0{values.dtype.str}\0{','.join(map(str, values.shape))}\0".encode()

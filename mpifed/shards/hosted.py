@@ -1,4 +1,4 @@
-"""The shards of a rank, opened when their clients are first present, and kept as far as the job's limit goes."""
+"""The shards of a rank, opened when their clients first participate, and kept within the job's memory limit."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mpifed.core.roster import Roster
 from mpifed.shards.shard import Joint, Shard
 from mpifed.shards.store import Federation
 
-SHARD_NBYTES = 2048  # of an open shard beside its numbers
-STREAMED_NBYTES = 2**30  # of labels of shards whose values stay in their files
+SHARD_NBYTES = 2048  # of an open shard beside its arrays
+STREAMED_NBYTES = 2**30  # of labels of open shards whose values are read from files
 
 
 def hosted_blocks(
     data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
 ) -> Roster:
-    """The blocks of some clients side by side, which are opened when they are asked for.
+    """The blocks of consecutive clients, opened on demand.
 
     Parameters
     ----------
-    clients, bounds : block i has the clients from bounds[i] to bounds[i + 1], counted from the first
+    clients, bounds : block i has clients[bounds[i]:bounds[i + 1]]
     dtype : of their rows
-    room : bytes of values kept in memory; those of clients who come later are read from their files again and again
-    ahead : open all of them now, since all will be needed
+    room : bytes of values to keep in memory; values of further clients are read from their files at each use
+    ahead : open all blocks now, since all will be needed
 
     Raises
     ------
     DataError
-        When a shard is damaged; where they are not opened now, when it is opened.
+        When a shard is damaged: now if `ahead`, else when it is opened.
     """
     opened = _Opened(data, clients, bounds, dtype, room)
     if ahead:
@@ -41,27 +41,27 @@ def hosted_blocks(
 
 
 class _Opened:
-    """Open blocks: those in memory to the end, others as long as they were used of late."""
+    """Open blocks: those in memory stay open, others as long as they were recently used."""
 
     def __init__(self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float) -> None:
         self._data, self._clients, self._bounds, self._dtype, self._room = data, clients, bounds, dtype, room
-        self._kept: dict[int, Block] = {}
+        self._resident: dict[int, Block] = {}
         self._streamed: OrderedDict[int, Block] = OrderedDict()
         self._streamed_nbytes = 0
 
     def keep(self, i: int) -> Block:
-        """The block of that number, which will be needed again."""
-        found = self._kept.get(i)
-        if found is not None:
-            return found
-        found = self._streamed.get(i)
-        if found is not None:
+        """Block i, kept open for further use."""
+        block = self._resident.get(i)
+        if block is not None:
+            return block
+        block = self._streamed.get(i)
+        if block is not None:
             self._streamed.move_to_end(i)
-            return found
+            return block
         shards, streams, clients = [], False, self._of(i)
         joint = Joint(int(self._data.counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
         for client in clients:
-            nbytes = self._data.shard_nbytes(client) + self._beside(client)
+            nbytes = self._data.shard_nbytes(client) + self._overhead(client)
             fits = nbytes <= self._room
             self._room -= nbytes if fits else 0
             streams |= not fits
@@ -70,26 +70,26 @@ class _Opened:
                 joint.add(shards[-1])
         block = Block(tuple(shards), self._dtype)
         if not streams:
-            self._kept[i] = block
+            self._resident[i] = block
             return block
         self._streamed[i] = block
-        self._streamed_nbytes += sum(map(self._beside, self._of(i)))
+        self._streamed_nbytes += sum(map(self._overhead, self._of(i)))
         while self._streamed_nbytes > STREAMED_NBYTES and len(self._streamed) > 1:
             old, _ = self._streamed.popitem(last=False)
-            self._streamed_nbytes -= sum(map(self._beside, self._of(old)))
+            self._streamed_nbytes -= sum(map(self._overhead, self._of(old)))
         return block
 
     def look(self, i: int) -> Block:
-        """The block of that number for once: if it is not open, its values are read piece by piece, and not kept."""
-        found = self._kept.get(i) or self._streamed.get(i)
-        if found is not None:
-            return found
+        """Block i for a single use: unless it is open, its values are read piece by piece, and not kept."""
+        block = self._resident.get(i) or self._streamed.get(i)
+        if block is not None:
+            return block
         shards: list[Shard] = [self._data.shard(client, in_memory=False) for client in self._of(i)]
         return Block(tuple(shards), self._dtype)
 
     def _of(self, i: int) -> range:
         return self._clients[int(self._bounds[i]) : int(self._bounds[i + 1])]
 
-    def _beside(self, client: int) -> int:
-        """Bytes in memory beside the values."""
+    def _overhead(self, client: int) -> int:
+        """Bytes in memory besides the values."""
         return SHARD_NBYTES + 8 * int(self._data.counts[client])

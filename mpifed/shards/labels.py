@@ -1,4 +1,4 @@
-"""From the labels of a source to class numbers from 0."""
+"""Conversion of a source's labels to classes 0, 1, ..."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from mpifed.shards.sources.dataset import Dataset, listed
 
 
 class Labels(NamedTuple):
-    """What is learnt."""
+    """Classes or targets of the training and test rows."""
 
-    y: Array  # [s] class numbers int64, or real targets float64
+    y: Array  # [s] int64 classes, or float64 real targets
     test_y: Array | None  # [s] of the test rows
-    meaning: tuple[str, ...]  # what each class is in the source; none for real targets
+    meaning: tuple[str, ...]  # label of each class in the source; () for real targets
 
 
 def encode(data: Dataset, rule: str) -> Labels:
-    """The labels of a source by a rule.
+    """Classes from the labels of a source, by a rule.
 
     Parameters
     ----------
     data : the source's data
-    rule : "all", every distinct label a class, in ascending order; "even-odd", class 1 being the odd labels;
-        "class:K", class 1 being the label K; "below:K", class 1 being the labels smaller than K
+    rule : "all", each distinct label is a class, in ascending order; "even-odd", odd labels are class 1; "class:K",
+        label K is class 1; "below:K", labels smaller than K are class 1
 
     Raises
     ------
     UsageError
         When the rule does not fit the labels.
     DataError
-        When there is only one class, or a test label that no training row has.
+        When there is only one class, or a test label does not occur in the training rows.
     """
     labels, test = data.labels, data.test[1] if data.test else None
     if not np.issubdtype(labels.dtype, np.integer):
@@ -43,7 +43,7 @@ def encode(data: Dataset, rule: str) -> Labels:
         return Labels(labels, test, ())
     values = np.unique(labels)
     if len(values) < 2:
-        raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected two classes or more")
+        raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected at least two classes")
     code, meaning = _code(rule, values)
     if rule == "all":
         _check_known(data, values)
@@ -51,7 +51,7 @@ def encode(data: Dataset, rule: str) -> Labels:
 
 
 def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str, ...]]:
-    """(class numbers [s] of labels [s], what the classes mean) where the labels have the distinct `values`."""
+    """(function from labels [s] to classes [s], meaning of each class), for labels with the distinct `values`."""
     if rule == "all":
         return lambda y: np.searchsorted(values, y), _names(values)
     if rule == "even-odd":

@@ -15,31 +15,30 @@ from mpifed.core.record import Array
 
 SCHEMA = 2
 FEDERATION = "federation.h5"
-BYTES = "federation.sha256"  # of all bytes of federation.h5: where a few are damaged, HDF5 may not come to an end
-_LARGE_BYTES = 2**26  # a larger federation.h5 is compared with it only where all files are
-CHECKSUM = "sha256"  # attribute of federation.h5: of all else that is in it
-DATA_CHECKSUM = "data_sha256"  # attribute: the same without where the data come from, which tells data from others
+BYTES = "federation.sha256"  # of all bytes of federation.h5: HDF5 may not terminate on damaged files
+_LARGE_BYTES = 2**26  # a larger federation.h5 is compared only if all files are
+CHECKSUM = "sha256"  # attribute of federation.h5: checksum of everything else in it
+DATA_CHECKSUM = "data_sha256"  # attribute: the same without provenance, which identifies the data
 PROVENANCE = "provenance"
 REMEDY = "make the data again with `mpifed data ... --force`"
 
 
 def shard_name(number: int) -> str:
-    """Name of the shard file of that number."""
     return f"shard-{number:05d}.h5"
 
 
 def group_name(client: int) -> str:
-    """Name of a client's group in its shard file, of schema 1."""
+    """Name of a client's group in a shard file of schema 1."""
     return f"client-{client:05d}"
 
 
 def aside(path: Path) -> Path:
-    """Where a file is while it is written."""
+    """The temporary name of a file while it is written."""
     return path.with_name(path.name + ".part")
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of an earlier federation from a folder, first the one that makes it complete."""
+    """Remove the files of a federation from a folder, first `federation.h5`, which marks it as complete."""
     (folder / FEDERATION).unlink(missing_ok=True)
     (folder / BYTES).unlink(missing_ok=True)
     for path in [*folder.glob("shard-*.h5"), *folder.glob("*.h5.part")]:
@@ -56,17 +55,17 @@ def sha256(path: Path) -> str:
 
 
 def check_bytes(folder: Path, whole: bool = False) -> None:
-    """Compare federation.h5 with the checksum beside it, where there is one, before HDF5 opens it.
+    """Compare federation.h5 with federation.sha256, if there is one, before HDF5 opens it.
 
     Parameters
     ----------
     folder : of the federation
-    whole : compare a large one too
+    whole : compare large files too
 
     Raises
     ------
     DataError
-        When they differ, or one of them cannot be read.
+        When they differ, or either cannot be read.
     """
     path, beside = folder / FEDERATION, folder / BYTES
     try:
@@ -74,30 +73,30 @@ def check_bytes(folder: Path, whole: bool = False) -> None:
             return
         with open_regular(beside) as file:
             expected = file.read(65).strip().decode("ascii", "replace")
-        found = sha256(path)
+        digest = sha256(path)
     except OSError as error:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror}); {REMEDY}") from error
-    if found != expected:
+    if digest != expected:
         raise DataError(
-            f"{path}: SHA-256 is {found}, {BYTES} beside it says {expected!r}; one of them was changed or damaged: "
+            f"{path}: SHA-256 is {digest}, {BYTES} beside it says {expected!r}; one of them was changed or damaged: "
             f"{REMEDY}"
         )
 
 
 def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int) -> None:
-    """Compare the shard files with what was written, without reading them.
+    """Compare the sizes of the shard files with those that were written.
 
     Parameters
     ----------
     folder : of the federation
     sizes : [files] bytes of each shard file
     clients : N
-    pack : clients a file
+    pack : clients per file
 
     Raises
     ------
     DataError
-        When a file is missing or of another size.
+        When a file is missing or has another size.
     """
     for number, size in enumerate(sizes.tolist()):
         path = folder / shard_name(number)
@@ -110,7 +109,7 @@ def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int)
 
 
 def compact_labels(y: Array) -> Array:
-    """Labels y [s] in the smallest little-endian type that holds them exactly."""
+    """Labels y [s] in the smallest little-endian dtype that represents them exactly."""
     if np.issubdtype(y.dtype, np.integer):
         return y.astype(np.min_scalar_type(int(y.max())).newbyteorder("<"))
     single = y.astype("<f4")

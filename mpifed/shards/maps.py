@@ -1,14 +1,14 @@
-"""Maps: files that say which client holds which rows and columns.
+"""Maps: files that state which client holds which rows and columns.
 
 Rows and columns are numbers from 0 and inclusive ranges, or `all`. Rows are training rows, numbered from 0 when test
-rows have been held out. A map is a CSV file with one line a client::
+rows have been held out. A map is a CSV file with a line for each client::
 
     client,rows,columns
     0,0-99 200-299,all
     1,100-199,0-9 12
     2,100-199,10 11 13-19
 
-or a TOML file with one table a client, which has the number of its place, from 0, unless it says `number = 3`::
+or a TOML file with a table for each client; clients are numbered in order from 0, unless a table has `number = 3`::
 
     [[client]]
     rows = ["0-99", "200-299"]
@@ -44,13 +44,13 @@ else:
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 KEYS = {"number", "rows", "columns"}  # of a client in a TOML file
-_DIGITS = 18  # of a number, at most: it fits into 64 bits
+_DIGITS = 18  # most digits of a number, so that it fits into 64 bits
 
 
 class Entry(NamedTuple):
-    """What a map says of one client."""
+    """A client's entry in a map."""
 
-    place: str  # in which file, and where in it
+    place: str  # file, and position in it, for messages
     client: int
     rows: list[str]  # numbers, ranges or "all"
     columns: list[str]
@@ -61,25 +61,27 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 
     Parameters
     ----------
-    path : of the file, TOML if its name ends so, else CSV
-    samples, features : rows and columns there are to hold
-    missing : "error", or "zero" where cells may be held by nobody; every row and every column still needs a holder
+    path : of the file, TOML if its suffix is .toml, else CSV
+    samples, features : total numbers of rows and columns
+    missing : "error", or "zero" to allow cells that no client holds; every row and every column still needs a client
 
     Raises
     ------
     DataError
-        When the file is missing or malformed, leaves a client out, or a cell is held twice or, unless that is allowed,
-        by nobody.
+        When the file is missing or malformed, a client has no entry, or a cell is held by several clients or, unless
+        that is allowed, by none.
     """
     check_file(path)
     entries = dict[int, Entry]()
     for entry in _toml(path) if path.suffix == ".toml" else _csv(path):
         if entry.client in entries:
-            raise DataError(f"{entry.place}: client {entry.client} again; expected a number from 0 that no other has")
+            raise DataError(
+                f"{entry.place}: client {entry.client} again; expected a number from 0 that no other client has"
+            )
         entries[entry.client] = entry
     for client in range(max(1, len(entries))):
         if client not in entries:
-            raise DataError(f"{path}: nothing for client {client}; every client from 0 to the last needs an entry")
+            raise DataError(f"{path}: no entry for client {client}; every client from 0 to the last needs one")
     rows, columns, holds, cells = Groups(), Groups(), dict[int, tuple[int, int]](), 0
     for client, entry in entries.items():
         own_rows = _numbers(f"{entry.place}, rows", entry.rows, samples)
@@ -87,22 +89,26 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         holds[client] = rows.place(own_rows), columns.place(own_columns)
         cells += len(own_rows) * len(own_columns)
         if cells > samples * features:
-            break  # some are held twice; what the other clients would hold beside need not be in memory to find one
-        size, what = 3 * (rows.nbytes + columns.nbytes), f"{path}: what the clients to client {client} hold"
-        check_memory(size, what, "let clients hold less, or the same", DataError)
+            break  # cells are held twice; the clients so far suffice to find one
+        size, what = 3 * (rows.nbytes + columns.nbytes), f"{path}: what clients 0 to {client} hold"
+        check_memory(size, what, "let clients hold fewer rows and columns, or equal ones", DataError)
     partition = by_rectangles(rows, columns, [holds[client] for client in sorted(holds)])
-    found = cover(partition, samples, features)
-    if found.holders or (found.missing and missing != "zero"):
-        row, column = found.cell or (0, 0)
-        whose = f"clients {listed(sorted(holds)[place] for place in found.holders)}" if found.holders else "nobody"
-        mend = "expected one client" + (
-            "" if found.holders else f"; give it one, or --missing zero to let all {found.missing} such cells be zero"
+    coverage = cover(partition, samples, features)
+    if coverage.holders or (coverage.missing and missing != "zero"):
+        row, column = coverage.cell or (0, 0)
+        whose = (
+            f"clients {listed(sorted(holds)[place] for place in coverage.holders)}" if coverage.holders else "no client"
         )
-        raise DataError(f"{path}: the cell of row {row} and column {column} is held by {whose}; {mend}")
-    if found.bare:
-        what, number = found.bare
-        raise DataError(f"{path}: {what} {number} is held by nobody at all; every {what} needs a client")
-    return partition._replace(missing=found.missing)
+        remedy = "expected one client" + (
+            ""
+            if coverage.holders
+            else f"; give it one, or --missing zero to let all {coverage.missing} such cells be zero"
+        )
+        raise DataError(f"{path}: the cell of row {row} and column {column} is held by {whose}; {remedy}")
+    if coverage.bare:
+        what, number = coverage.bare
+        raise DataError(f"{path}: {what} {number} is held by no client; every {what} needs one")
+    return partition._replace(missing=coverage.missing)
 
 
 def _csv(path: Path) -> list[Entry]:
@@ -142,21 +148,21 @@ def _toml(path: Path) -> list[Entry]:
 
 
 def _of_table(path: Path, number: int, table: dict[str, Any]) -> Entry:
-    """The entry of a table [[client]], the `number`-th of its file, from 0."""
+    """The entry of the table [[client]] at index `number` of its file."""
     client = table.get("number", number)
     if not _is_number(client):
         raise DataError(
-            f"{path}: the [[client]] at place {number}: number = {_value(client)}; expected a number from 0"
+            f"{path}: the [[client]] at index {number}: number = {_value(client)}; expected a number from 0"
         )
     place = f"{path}: client {client}"
     unknown = sorted(set(table) - KEYS)
     if unknown:
-        raise DataError(f"{place}: {shown(unknown[0])} is no key of a client; expected {', '.join(sorted(KEYS))}")
+        raise DataError(f"{place}: {shown(unknown[0])} is not a key of a client; expected {', '.join(sorted(KEYS))}")
     return Entry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
 
 
 def _words(place: str, value: Any) -> list[str]:
-    """The numbers and ranges in a text, or a list of numbers and texts."""
+    """The numbers and ranges, as texts, in a text or in a list of numbers and texts."""
     if isinstance(value, str):
         return value.split()
     if not isinstance(value, list) or not all(
@@ -169,11 +175,11 @@ def _words(place: str, value: Any) -> list[str]:
 
 
 def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
-    """The distinct numbers, ascending, that `words` name among 0 to size - 1."""
+    """The distinct numbers from 0 to size - 1 in `words`, ascending."""
     if words == ["all"]:
         return np.arange(size)
     if not words:
-        raise DataError(f"{place}: nothing; every client holds at least one")
+        raise DataError(f"{place}: empty; every client holds at least one")
     ranges = []
     for word in words:
         first, _, last = (_number(part) for part in word.partition("-"))
@@ -191,18 +197,18 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
 
 
 def _number(text: str) -> int | None:
-    """A number from 0; None for anything else, and for one of so many digits that nothing can be numbered by it."""
+    """A nonnegative integer; None for anything else, and for numbers of too many digits."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is an integer from 0 that fits into 64 bits."""
+    """Whether `value` is a nonnegative integer that fits into 64 bits."""
     return type(value) is int and 0 <= value < 10**_DIGITS
 
 
 def _value(value: object) -> str:
-    """What a TOML file says, however large."""
+    """A value of a TOML file as shown in messages."""
     try:
         return shown(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits, but reads them in hexadecimal ones
+    except ValueError:  # Python converts no integer of more than 4,300 digits, but reads longer ones in hexadecimal
         return "an integer of thousands of digits"

@@ -1,4 +1,4 @@
-"""Who holds which rows and which columns: pure functions of labels, wishes and a seed."""
+"""Partitions of rows and columns among clients: pure functions of labels, options and a seed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
 
-CLIENT_BYTES = 256  # that what is known of a client takes, about
+CLIENT_BYTES = 256  # approximate memory of the metadata of a client
 
 
 class Partition(NamedTuple):
-    """Groups of rows, groups of columns, and the one of each that every client holds."""
+    """Groups of rows, groups of columns, and each client's group of either."""
 
     split: str  # "rows", "columns" or "grid"
-    rows: list[NDArray[np.int64]]  # R groups [s_r] of global sample numbers, ascending
-    columns: list[NDArray[np.int64]]  # C groups [p_c] of global feature numbers, ascending
+    rows: list[NDArray[np.int64]]  # R groups [s_r] of global row indices, ascending
+    columns: list[NDArray[np.int64]]  # C groups [p_c] of global column indices, ascending
     holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
-    missing: int = 0  # cells that nobody holds, which count as zero
+    missing: int = 0  # cells that no client holds, which count as zero
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.holds)
 
     @property
@@ -43,77 +43,77 @@ class Partition(NamedTuple):
         return np.array([len(group) for group in self.columns], dtype=np.int64)[self.holds[:, 1]]
 
     def of(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows [s], columns [p]) of one client."""
+        """(rows [s], columns [p]) of a client."""
         row_group, column_group = self.holds[client]
         return self.rows[row_group], self.columns[column_group]
 
 
 class Groups:
-    """Distinct groups of numbers, which clients refer to by their place."""
+    """Distinct groups of indices, to which clients refer by number."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}
         self.nbytes = 0  # of all groups
 
     def place(self, members: NDArray[np.int64]) -> int:
-        """Of a group [m] of ascending numbers, new or not."""
+        """The number of a group [m] of ascending indices, which is added if new."""
         place = self._places.setdefault(members.tobytes(), new := len(self._places))
         self.nbytes += members.nbytes if place == new else 0
         return place
 
     def members(self) -> list[NDArray[np.int64]]:
-        """The numbers of each group."""
+        """The groups in the order of their numbers."""
         return [np.frombuffer(key, np.int64) for key in self._places]
 
 
 def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -> Partition:
-    """Any split: client n holds the rows of the group holds[n][0] and the columns of the group holds[n][1]."""
+    """A general partition: client n holds the rows of group holds[n][0] and the columns of group holds[n][1]."""
     row_groups, column_groups = rows.members(), columns.members()
     split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
     return Partition(split, row_groups, column_groups, np.array(holds, dtype=np.int64))
 
 
-def kept(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
-    """The partition of the rows that `keep` [s] is True for, numbered anew.
+def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
+    """The partition of the rows where `keep` [s] is True, with new row indices.
 
     Raises
     ------
     UsageError
-        When a client has none of them.
+        When a client has none of these rows.
     """
     number = np.cumsum(keep) - 1
     groups = [number[group[keep[group]]] for group in partition.rows]
     empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
     if any(empty):
-        raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} are for testing; lower it")
-    left = partition._replace(rows=groups)
-    return left._replace(missing=int(keep.sum()) * features - int(left.counts @ left.widths))
+        raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} would be test rows; lower it")
+    training = partition._replace(rows=groups)
+    return training._replace(missing=int(keep.sum()) * features - int(training.counts @ training.widths))
 
 
 def stream(seed: int, purpose: str, *index: int) -> Generator:
-    """The random numbers of (seed, purpose, index) and of nothing else."""
+    """The random generator of (seed, purpose, index)."""
     return np.random.default_rng([seed, crc32(purpose.encode()), *index])
 
 
 def by_rows(
     y: Array, features: int, clients: int, how: str = "iid", skew: float | None = None, seed: int = 0
 ) -> Partition:
-    """A horizontal split: every client holds all columns of its own rows.
+    """A horizontal split: each client holds all columns of its rows.
 
     Parameters
     ----------
-    y : [s] class numbers from 0, or real targets (then only `how` = "iid" is possible)
-    features : columns in all
+    y : [s] classes from 0, or real targets (then only `how` = "iid" is possible)
+    features : total number of columns
     clients : N, at most s
-    how : "iid"; "dirichlet:A", where each class goes to the clients in proportions drawn from a symmetric Dirichlet
-        distribution of parameter A; "classes:K", where each client holds rows of (at most) K classes
+    how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
+        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes
     skew : parameter of a symmetric Dirichlet distribution of the clients' sizes; None for equal sizes
-    seed : of all draws
+    seed : of all random numbers
 
     Raises
     ------
     UsageError
-        When there are too few rows or classes for what is asked.
+        When there are too few rows or classes for the partition.
     """
     groups = deal(y, clients, how, skew, seed)
     holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
@@ -121,10 +121,9 @@ def by_rows(
 
 
 def by_columns(samples: int, features: int, clients: int) -> Partition:
-    """A vertical split: every client holds some columns of all rows.
+    """A vertical split: each client holds a contiguous block of the columns of all rows.
 
-    Columns are cut contiguously, first the blocks that are one column larger: 784 over 10 clients are 4 blocks of
-    79 columns and 6 of 78.
+    The first blocks are larger by a column: 784 columns among 10 clients are 4 blocks of 79 columns and 6 of 78.
 
     Raises
     ------
@@ -152,14 +151,14 @@ def by_grid(
 
 
 def cut(features: int, parts: int) -> list[NDArray[np.int64]]:
-    """`parts` contiguous blocks [p_c] of the columns, sizes differing by one at most."""
+    """`parts` contiguous blocks [p_c] of the columns, whose sizes differ by at most 1."""
     if not 1 <= parts <= features:
         raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
     return np.array_split(np.arange(features), parts)
 
 
 def deal(y: Array, clients: int, how: str, skew: float | None, seed: int) -> list[NDArray[np.int64]]:
-    """Every row to one client: N ascending arrays [s_n] of row numbers, none of them empty (see `by_rows`)."""
+    """N ascending arrays [s_n] of row indices, none of them empty: a partition of the rows (see `by_rows`)."""
     if not 1 <= clients <= len(y):
         raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
     if skew is not None and not 0 < skew < np.inf:
@@ -184,7 +183,7 @@ def _by_kind(kind: Array, kinds: int) -> Iterator[Array]:
 
 
 def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Array]:
-    """The kind [s] of each row, and what every client gets [kinds, N] of each kind, up to a factor."""
+    """(kind [s] of each row, share [kinds, N] of each kind for each client, up to a factor)."""
     name, parameter = _parse(how)
     clients = len(sizes)
     if name == "iid":
@@ -194,7 +193,7 @@ def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Ar
     classes = int(y.max()) + 1
     check_memory(
         24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
-        "give fewer clients, or --task regression if labels are no classes",
+        "give fewer clients, or --task regression if the labels are not classes",
     )  # fmt: skip
     if name == "dirichlet":
         return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
@@ -204,7 +203,7 @@ def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Ar
             f"--partition {how}: {clients} clients with {each} of {classes} classes each; every class needs a holder "
             f"and a client has at most {classes}: give K from {-(-classes // clients)} to {classes}"
         )
-    # clients, in random order, take the next K classes of a circle in random order: equally many holders a class
+    # clients in random order take the next K classes of a random cycle, so that all classes have equally many clients
     circle = np.arange(clients * each).reshape(clients, each) % classes
     holders = np.zeros((classes, clients))
     holders[rng.permutation(classes)[circle], rng.permutation(clients)[:, None]] = 1
@@ -212,7 +211,7 @@ def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Ar
 
 
 def _parse(how: str) -> tuple[str, float]:
-    """Name and parameter of a partition."""
+    """(name, parameter) of a partition."""
     name, _, text = how.partition(":")
     try:
         if how == "iid":
@@ -227,7 +226,7 @@ def _parse(how: str) -> tuple[str, float]:
 
 
 def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
-    """Give every client without rows one row of the largest client, in `owner` [s]; the sizes [N] then."""
+    """Give each client without rows a row of the largest client, in `owner` [s]; returns the sizes [N]."""
     counts = np.bincount(owner, minlength=clients)
     empty = np.flatnonzero(counts == 0)
     if not len(empty):
@@ -246,12 +245,12 @@ def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
 
 
 def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """[s] True for the rows of a test set: a share of every class, or of all rows where y [s] is real.
+    """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
 
     Raises
     ------
     UsageError
-        When the fraction is outside (0, 1), or leaves no row to one of the two sets.
+        When the fraction is outside (0, 1), or one of the two sets would be empty.
     """
     if not 0 < fraction < 1:
         raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")

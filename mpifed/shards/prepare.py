@@ -1,4 +1,4 @@
-"""`mpifed data`: from a source to the files of a federation."""
+"""`mpifed data`: converts a source to the files of a federation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import mpifed
+from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import only_held
@@ -22,7 +23,7 @@ from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
 from mpifed.shards.memory import check_memory
 from mpifed.shards.optimum import MOST_FEATURES, least_squares
-from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, kept
+from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, training_rows
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
@@ -33,40 +34,40 @@ from mpifed.shards.store import About, Federation, open_federation, write_federa
 
 @dataclass(frozen=True)
 class Options:
-    """What to make; the fields are the options of `mpifed data`."""
+    """The options of `mpifed data`."""
 
     name: str  # of the source
     source: Source
     out: Path
     split: str | None = "rows"
-    clients: int | None = None  # given by `grid` or `map` where these are
+    clients: int | None = None  # implied by `grid` and `map`
     grid: tuple[int, int] | None = None
     map: Path | None = None
-    missing: str = "error"  # "zero" where nobody needs to hold a cell of `map`
+    missing: str = "error"  # "zero" to allow cells of `map` that no client holds
     partition: str = "iid"
     skew: float | None = None
     labels: str = "all"
-    scale: str = "none"  # or several scalings in turn, separated by commas
+    scale: str = "none"  # or several scalings in sequence, separated by commas
     test_fraction: float | None = None
     pack: int = 1
     seed: int = 0
     force: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError for options that do not go together."""
-        own = isinstance(self.source, Tables)
-        if own and (self.split not in (None, "grid") or self.clients or self.grid or self.map):
+        """Raise UsageError for options that contradict each other."""
+        from_tables = isinstance(self.source, Tables)
+        if from_tables and (self.split not in (None, "grid") or self.clients or self.grid or self.map):
             raise UsageError(
-                f"--split, --clients, --grid and --map: the files of {self.name} say who holds what; leave them out"
+                f"--split, --clients, --grid and --map: the files of {self.name} set the partition; leave them out"
             )
-        if self.missing == "zero" and not (own or self.map):
-            raise UsageError("--missing zero is for cells that nobody holds, which only --map and tables can have")
-        if not own:
+        if self.missing == "zero" and not (from_tables or self.map):
+            raise UsageError("--missing zero is for cells that no client holds, which only --map and tables can have")
+        if not from_tables:
             self._check_split()
-        if (self.split == "columns" or self.map or own) and (self.partition != "iid" or self.skew is not None):
-            raise UsageError("--partition and --skew say who gets which rows; here --split columns, --map or files do")
+        if (self.split == "columns" or self.map or from_tables) and (self.partition != "iid" or self.skew is not None):
+            raise UsageError("--partition and --skew divide rows; leave them out with --split columns, --map or tables")
         if not 1 <= self.pack < 2**31:
-            raise UsageError(f"--pack {self.pack}: expected 1 or more clients a file, and fewer than 2^31")
+            raise UsageError(f"--pack {self.pack}: expected 1 or more clients per file, and fewer than 2^31")
         if not 0 <= self.seed < 2**64:
             raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
 
@@ -90,15 +91,15 @@ class Options:
 def prepare(options: Options) -> Federation:
     """Make a data folder.
 
-    Dense rows pass through memory chunk by chunk, as the source gives them; labels and test rows are in memory.
+    Dense rows are in memory chunk by chunk, as the source gives them; labels and test rows are in memory as a whole.
 
     Parameters
     ----------
-    options : what to make
+    options : of `mpifed data`
 
     Returns
     -------
-    The federation that was written, opened.
+    The federation that was written.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def prepare(options: Options) -> Federation:
         When the source is missing or damaged.
     """
     _check_out(options)
-    data = options.source.read(options.seed)
+    data = _checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
         data = _hold_out(data, options.test_fraction, options.seed)
     y, test_y, meaning = encode(data, options.labels)
@@ -116,9 +117,10 @@ def prepare(options: Options) -> Federation:
     if partition.missing and options.map:
         data = _only_held(data, partition)
     data, scaling = _scaled(data, options.scale, partition.missing)
-    optimum = None
+    optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
     if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
+        summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
     about = About(
         classes=len(meaning),
         scaling=scaling,
@@ -126,7 +128,7 @@ def prepare(options: Options) -> Federation:
         provenance={
             **_provenance(options, data, meaning),
             "missing_cells": partition.missing,
-            "statistics": statistics(data.chunks(), y, scaling, regression=not meaning),
+            "statistics": summary,
         },
         test=(data.test[0], test_y) if data.test else None,
         names=data.names,
@@ -141,8 +143,37 @@ def prepare(options: Options) -> Federation:
     return open_federation(options.out)
 
 
+def _checked(name: str, data: Any) -> Dataset:
+    """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
+    if not isinstance(data, Dataset):
+        raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
+    labels: Any = data.labels
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
+        came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
+        raise DataError(f"{name}: labels are {came}; expected [rows], int64 classes or float64 targets")
+    if not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise DataError(f"{name}: the label of row {row} is {labels[row]}; expected finite numbers")
+    return replace(data, chunks=lambda: _as_declared(name, data))
+
+
+def _as_declared(name: str, data: Dataset) -> Iterator[Any]:
+    """The chunks, while they have as many columns as `features` and finite values, and in all a row for each label."""
+    rows = 0
+    for X in data.chunks():
+        if getattr(X, "ndim", 0) != 2 or X.shape[1] != data.features:
+            came = f"shape {X.shape}" if hasattr(X, "shape") else f"type {type(X).__name__}"
+            raise DataError(f"{name}: a chunk of rows has {came}; expected [rows, {data.features}], as features says")
+        if own_module(name) is not None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+            raise DataError(f"{name}: rows {rows} to {rows + X.shape[0] - 1} have values that are not finite")
+        rows += X.shape[0]
+        yield X
+    if rows != len(data.labels):
+        raise DataError(f"{name}: {rows} rows and {len(data.labels)} labels; expected a label for each row")
+
+
 def _check_out(options: Options) -> None:
-    """Raise UsageError for a folder that is in use, DataError where data of a size that is known cannot be written."""
+    """Raise UsageError for a folder that is in use, DataError if data of known size exceed the free space."""
     try:
         if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
             raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")
@@ -176,7 +207,7 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
 
 
 def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
-    """The data with a share of its rows turned into the test set."""
+    """The data with a fraction of its rows as test set."""
     if data.test is not None:
         raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
     out = held_out(data.labels, fraction, seed)
@@ -184,22 +215,22 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
         size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
         check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
 
-    def chunks(which: Array) -> Iterator[Any]:
+    def chunks(mask: Array) -> Iterator[Any]:
         start = 0
         for X in data.chunks():
-            yield X[which[start : start + X.shape[0]]]
+            yield X[mask[start : start + X.shape[0]]]
             start += X.shape[0]
 
     test = list(chunks(out))
     test_X = test[0] if data.dtype is None else np.concatenate(test)
     return replace(
         data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]),
-        partition=kept(data.partition, ~out, data.features) if data.partition else None,
+        partition=training_rows(data.partition, ~out, data.features) if data.partition else None,
     )  # fmt: skip
 
 
 def _only_held(data: Dataset, partition: Partition) -> Dataset:
-    """The data with zeros in place of the training values that nobody holds."""
+    """The data with zeros in training cells that no client holds."""
 
     def chunks() -> Iterator[Any]:
         first = 0
@@ -211,30 +242,30 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
 
 
 def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
-    """The data as they are to be stored, and the scaling of their columns that readers apply.
+    """(the data to store, the scaling of their columns that readers apply).
 
     Parameters
     ----------
-    kinds : names of scalings in turn, separated by commas
-    missing : cells that nobody holds
+    kinds : names of scalings in sequence, separated by commas
+    missing : number of cells that no client holds
 
     Raises
     ------
     UsageError
-        When a shift would fill a sparse matrix, or cells that nobody holds.
+        When a shift would fill a sparse matrix, or cells that no client holds.
     """
     scaling = IDENTITY
     for kind in kinds.split(","):
         if kind == "unit-rows":
             data, scaling = _with_unit_rows(data, scaling), IDENTITY
         elif kind != "none":
-            own = fit(kind, data.chunks() if scaling is IDENTITY else _pieces(data, scaling), data.top)
-            if missing and own.shift.any():
+            fitted = fit(kind, data.chunks() if scaling is IDENTITY else _pieces(data, scaling), data.top)
+            if missing and fitted.shift.any():
                 raise UsageError(
-                    f"--scale {kinds}: {kind} would shift columns, and zero no longer be the value of the "
-                    f"{missing} cells that nobody holds; use unit or unit-rows"
+                    f"--scale {kinds}: {kind} would shift columns, and so change the zeros of the "
+                    f"{missing} cells that no client holds; use unit or unit-rows"
                 )
-            data, scaling = replace(data, top=None), own if scaling is IDENTITY else scaling.then(own)
+            data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
     return data, scaling
 
 
@@ -250,14 +281,14 @@ def _with_unit_rows(data: Dataset, scaling: Scaling) -> Dataset:
 
 
 def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Any]:
-    """The scaled rows in float64, dense ones a few at a time."""
+    """The scaled rows in float64; dense rows a few at a time."""
     for X in data.chunks():
         size = X.shape[0] if data.dtype is None else max(1, CHUNK_VALUES // data.features)
         yield from (scaling.apply(X[start : start + size], np.float64) for start in range(0, X.shape[0], size))
 
 
 def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> dict[str, Any]:
-    """What the data were made from, and how."""
+    """Source, options, checksums and versions from which the data were made."""
     return {
         "source": options.name,
         "options": {name: _plain(value) for name, value in asdict(options).items()},
@@ -273,14 +304,14 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> di
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON knows."""
+    """The value in types that JSON can represent."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return str(value) if isinstance(value, Path) else value
 
 
 def _with_progress(chunks: Iterable[Any], samples: int) -> Iterator[Any]:
-    """The chunks, counted on standard error where that is a terminal."""
+    """The chunks, with a progress bar of their rows."""
     with progress("rows written", samples) as advance:
         for X in chunks:
             yield X

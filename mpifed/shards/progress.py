@@ -1,4 +1,4 @@
-"""How far something is, on standard error where that is a terminal."""
+"""Progress bars, on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(title: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show how much of `total` is done; gives the function to tell what was added to it."""
+    """A progress bar; gives a function that advances it."""
     from rich.console import Console
     from rich.progress import Progress
 

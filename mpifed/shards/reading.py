@@ -1,7 +1,7 @@
-"""Reading `federation.h5`: types, shapes and ranges, what it says twice, and what the shard files have room for.
+"""Reading `federation.h5`, with checks of types, shapes, ranges, redundant entries, and the sizes of the shard files.
 
-All this is looked at before anything of a size that the file claims is in memory, whether checksums are compared or
-not: they find what was damaged, and this what was made to do harm.
+The checks precede every allocation whose size the file states, whether checksums are compared or not: checksums detect
+damaged files, the checks malicious ones.
 """
 
 from __future__ import annotations
@@ -21,104 +21,113 @@ from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import Extent, Files, is_finite
 
 _MOST = 2**62
-_MOST_CLASSES = 2**16  # where there are fewer rows
+_MOST_CLASSES = 2**16  # unless there are more rows
 _SPLITS = ("rows", "columns", "grid")
 _DTYPES = {np.dtype(name).newbyteorder("<").str for name in ("u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8")}
-_KINDS = {"X": "uf", "data": "f", "indices": "i", "indptr": "i"}  # of what a dataset of a shard file may be
+_KINDS = {
+    "X": "uf",
+    "data": "f",
+    "indices": "i",
+    "indptr": "i",
+}  # allowed kinds of dtypes of the datasets of a shard file
 
 
 class Places(NamedTuple):
-    """Where the datasets of shard files lie; of each by its name."""
+    """Offsets and dtypes of the datasets of the shard files, by dataset name."""
 
     offsets: dict[str, NDArray[np.int64]]  # [files] bytes from the start of the file
     dtypes: dict[str, list[str]]  # [files]
-    nbytes: NDArray[np.int64]  # [files] of the whole file
+    nbytes: NDArray[np.int64]  # [files] size of the file
 
     def extent(self, path: Path, number: int, name: str, start: int, shape: tuple[int, ...], files: Files) -> Extent:
-        """So many items of a dataset of file `number`, from its value number `start` on; ValueError without room."""
+        """Items of a dataset of file `number`, from value `start` on; ValueError if they exceed the file."""
         dtype = np.dtype(self.dtypes[name][number])
-        found = Extent(path, int(self.offsets[name][number]) + start * dtype.itemsize, shape, dtype, files)
-        if start < 0 or found.offset + found.nbytes > self.nbytes[number]:
-            raise ValueError(f"{name}: {shape} values from number {start} on are not in {path.name}")
-        return found
+        extent = Extent(path, int(self.offsets[name][number]) + start * dtype.itemsize, shape, dtype, files)
+        if start < 0 or extent.offset + extent.nbytes > self.nbytes[number]:
+            raise ValueError(f"{name}: {shape} values from index {start} on exceed {path.name}")
+        return extent
 
 
 def contents(file: Any, folder: Path) -> dict[str, Any]:
-    """What a federation is made of, by the names of `mpifed.shards.store.Federation`, from an open `federation.h5`.
+    """The fields of `mpifed.shards.store.Federation`, by name, from an open `federation.h5`.
 
     Raises
     ------
     ValueError, KeyError
-        when something is missing or is not what it can be.
+        when an entry is missing or invalid.
     DataError
-        when a shard file is missing, or of another size.
+        when a shard file is missing or has the wrong size.
     """
-    found = _numbers(file)
-    clients, pack = found["clients"], found["pack"]
-    found["holds"] = holds = _whole(file, "holds", (clients, 2))
-    found["bounds"] = bounds = {
-        axis: _bounds(file, axis, holds[:, i], found[number])
+    entries = _numbers(file)
+    clients, pack = entries["clients"], entries["pack"]
+    entries["holds"] = holds = _whole(file, "holds", (clients, 2))
+    entries["bounds"] = bounds = {
+        axis: _bounds(file, axis, holds[:, i], entries[number])
         for i, (axis, number) in enumerate((("rows", "samples"), ("columns", "features")))
     }
-    found["counts"], found["widths"] = (np.diff(bounds[axis])[one] for axis, one in zip(bounds, holds.T, strict=True))
-    if float(found["counts"].astype(float) @ found["widths"]) > _MOST:
-        raise ValueError("its clients hold more than can be counted")
+    entries["counts"], entries["widths"] = (
+        np.diff(bounds[axis])[groups] for axis, groups in zip(bounds, holds.T, strict=True)
+    )
+    if float(entries["counts"].astype(float) @ entries["widths"]) > _MOST:
+        raise ValueError("its clients hold more than 2^62 values")
     files = -(-clients // pack)
     sizes = _whole(file, "files/nbytes", (files,))
     layout.check_sizes(folder, sizes, clients, pack)
-    found["nbytes"] = _whole(file, "shard_nbytes", (clients,))
-    found["checksums"] = tuple(texts_of(file, "files/checksum"))
-    if len(found["checksums"]) != files or not all(re.fullmatch("[0-9a-f]{64}", one) for one in found["checksums"]):
-        raise ValueError(f"files/checksum: {len(found['checksums'])} for {files} files, or not all of them SHA-256")
-    found["places"] = None if found.pop("schema") == 1 else _places(file, found, sizes)
-    found["scaling"] = Scaling(*(_reals(file, f"scaling/{name}", found["features"]) for name in Scaling._fields))
+    entries["nbytes"] = _whole(file, "shard_nbytes", (clients,))
+    entries["checksums"] = tuple(texts_of(file, "files/checksum"))
+    if len(entries["checksums"]) != files or not all(
+        re.fullmatch("[0-9a-f]{64}", checksum) for checksum in entries["checksums"]
+    ):
+        raise ValueError(f"files/checksum: {len(entries['checksums'])} for {files} files, or not all of them SHA-256")
+    entries["places"] = None if entries.pop("schema") == 1 else _places(file, entries, sizes)
+    entries["scaling"] = Scaling(*(_reals(file, f"scaling/{name}", entries["features"]) for name in Scaling._fields))
     provenance = dataset_of(file, layout.PROVENANCE, "O")
-    found["provenance"] = json.loads(provenance.asstr()[()]) if provenance.shape == () else None
-    if not isinstance(found["provenance"], dict):
-        raise ValueError(f"{layout.PROVENANCE} is no table")
-    found["optimum"] = None
+    entries["provenance"] = json.loads(provenance.asstr()[()]) if provenance.shape == () else None
+    if not isinstance(entries["provenance"], dict):
+        raise ValueError(f"{layout.PROVENANCE} is not a JSON object")
+    entries["optimum"] = None
     if "optimum" in file:
-        found["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
-        if found["optimum"]["loss"].shape != ():
-            raise ValueError("optimum/loss is more than one number")
-    return found
+        entries["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
+        if entries["optimum"]["loss"].shape != ():
+            raise ValueError("optimum/loss is not a scalar")
+    return entries
 
 
 def _numbers(file: Any) -> dict[str, Any]:
-    """The attributes."""
-    least = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
-    found: dict[str, Any] = {"seed": int(attribute_of(file, "seed"))}
-    for name, low in least.items():
+    """The attributes of `federation.h5`, checked."""
+    lowest = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
+    attributes: dict[str, Any] = {"seed": int(attribute_of(file, "seed"))}
+    for name, low in lowest.items():
         value = attribute_of(file, name)
         if not isinstance(value, (int, np.integer)) or not low <= value <= _MOST:
             raise ValueError(f"{name} = {value!r:.80}, expected {low} or more")
-        found[name] = int(value)
-    rows = found["samples"] + found["test_samples"]
-    if found["classes"] > max(rows, _MOST_CLASSES):
-        raise ValueError(f"classes = {found['classes']} of {rows} rows")
-    found["split"], sparse = attribute_of(file, "split"), attribute_of(file, "sparse")
-    if found["split"] not in _SPLITS or not isinstance(sparse, (bool, np.bool_)):
-        raise ValueError(f"split = {found['split']!r:.80}, sparse = {sparse!r:.80}")
-    return found | {"sparse": bool(sparse)}
+        attributes[name] = int(value)
+    rows = attributes["samples"] + attributes["test_samples"]
+    if attributes["classes"] > max(rows, _MOST_CLASSES):
+        raise ValueError(f"classes = {attributes['classes']} of {rows} rows")
+    attributes["split"], sparse = attribute_of(file, "split"), attribute_of(file, "sparse")
+    if attributes["split"] not in _SPLITS or not isinstance(sparse, (bool, np.bool_)):
+        raise ValueError(f"split = {attributes['split']!r:.80}, sparse = {sparse!r:.80}")
+    return attributes | {"sparse": bool(sparse)}
 
 
 def _whole(file: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Numbers that count something."""
-    found = dataset_of(file, name, "iu")
-    if found.shape != shape:
-        raise ValueError(f"{name} has shape {found.shape}, expected {shape}")
-    values: NDArray[np.int64] = found[()]
+    """A dataset of nonnegative integers of this shape."""
+    dataset = dataset_of(file, name, "iu")
+    if dataset.shape != shape:
+        raise ValueError(f"{name} has shape {dataset.shape}, expected {shape}")
+    values: NDArray[np.int64] = dataset[()]
     if values.size and not (values.min() >= 0 and values.max() <= _MOST):
         raise ValueError(f"{name}: from {values.min()} to {values.max()}")
     return values.astype(np.int64, copy=False)
 
 
 def _bounds(file: Any, axis: str, held: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-    """Of the groups of one axis, each of which somebody has, and which together have `number` members."""
+    """Bounds of the groups of an axis, each nonempty and held by a client, with at least `number` members."""
     groups = int(held.max()) + 1
     bounds = _whole(file, f"{axis}/bounds", (groups + 1,))
     if bounds[0] != 0 or (np.diff(bounds) < 1).any() or len(np.unique(held)) < groups:
-        raise ValueError(f"{axis}/bounds and holds: a group is empty, or nobody's")
+        raise ValueError(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
     members = dataset_of(file, f"{axis}/members", "i")
     if members.shape != (bounds[-1],) or number > bounds[-1]:
         raise ValueError(f"{axis}/members has shape {members.shape}, for {bounds[-1]} members and {number} {axis}")
@@ -126,40 +135,41 @@ def _bounds(file: Any, axis: str, held: NDArray[np.int64], number: int) -> NDArr
 
 
 def _reals(file: Any, name: str, features: int) -> Array:
-    """One finite number, or one for each feature."""
-    found = dataset_of(file, name, "uif")
-    if found.shape not in ((), (features,)):
-        raise ValueError(f"{name} has shape {found.shape}, expected one number or {features}")
-    values = np.asarray(found[()])
+    """A finite scalar, or [p] finite numbers."""
+    dataset = dataset_of(file, name, "uif")
+    if dataset.shape not in ((), (features,)):
+        raise ValueError(f"{name} has shape {dataset.shape}, expected () or ({features},)")
+    values = np.asarray(dataset[()])
     if not np.isfinite(values).all():
         raise ValueError(f"{name} is not finite")
     return values
 
 
-def _places(file: Any, found: dict[str, Any], sizes: NDArray[np.int64]) -> Places:
-    """Where the datasets of the shard files lie, in which all that the clients hold has room."""
-    names = ("y", "data", "indices", "indptr") if found["sparse"] else ("y", "X")
-    kinds, places = {"y": "ui" if found["classes"] else "uif", **_KINDS}, Places({}, {}, sizes)
-    starts = np.arange(0, found["clients"], found["pack"])
+def _places(file: Any, entries: dict[str, Any], sizes: NDArray[np.int64]) -> Places:
+    """The places of the datasets in the shard files, which must have room for all that the clients hold."""
+    names = ("y", "data", "indices", "indptr") if entries["sparse"] else ("y", "X")
+    kinds, places = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, Places({}, {}, sizes)
+    starts = np.arange(0, entries["clients"], entries["pack"])
     rows, values = (
-        np.add.reduceat(one.astype(float), starts) for one in (found["counts"], found["counts"] * found["widths"])
+        np.add.reduceat(counts.astype(float), starts)
+        for counts in (entries["counts"], entries["counts"] * entries["widths"])
     )
-    least = {"y": rows, "X": values, "indptr": rows + 1}  # how many numbers there must be in each file
+    least_counts = {"y": rows, "X": values, "indptr": rows + 1}  # least number of values in each file
     for name in names:
         places.offsets[name] = offsets = _whole(file, f"files/{name}/offset", (len(sizes),))
         places.dtypes[name] = dtypes = texts_of(file, f"files/{name}/dtype")
-        wrong = [one for one in dtypes if one not in _DTYPES or np.dtype(one).kind not in kinds[name]]
-        if wrong or len(dtypes) != len(sizes):
-            raise ValueError(f"files/{name}/dtype: {len(dtypes)} for {len(sizes)} files, such as {wrong[:1]!r:.80}")
-        nbytes = least.get(name, 0) * np.array([np.dtype(one).itemsize for one in dtypes])
+        invalid = [dtype for dtype in dtypes if dtype not in _DTYPES or np.dtype(dtype).kind not in kinds[name]]
+        if invalid or len(dtypes) != len(sizes):
+            raise ValueError(f"files/{name}/dtype: {len(dtypes)} for {len(sizes)} files, such as {invalid[:1]!r:.80}")
+        nbytes = least_counts.get(name, 0) * np.array([np.dtype(dtype).itemsize for dtype in dtypes])
         if (offsets + nbytes > sizes).any():
             number = int(np.argmax(offsets + nbytes > sizes))
-            raise ValueError(f"files/{name}: more than {layout.shard_name(number)} has room for")
+            raise ValueError(f"files/{name}: exceeds the size of {layout.shard_name(number)}")
     return places
 
 
 def check_labels(whose: str, y: Array, classes: int) -> None:
-    """ValueError unless labels are class numbers from 0 on or, without classes, finite."""
+    """Raise ValueError unless labels are classes from 0 to classes - 1 or, for classes = 0, finite."""
     if classes and y.size and not (y.min() >= 0 and y.max() < classes):
         raise ValueError(f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}")
     if not is_finite(y):
@@ -167,15 +177,15 @@ def check_labels(whose: str, y: Array, classes: int) -> None:
 
 
 def check_rows(whose: str, indptr: NDArray[np.int64]) -> None:
-    """ValueError unless the row pointers of a sparse matrix ascend."""
+    """Raise ValueError unless the row pointers of a CSR matrix are nondecreasing."""
     if indptr[0] < 0 or (np.diff(indptr) < 0).any():
-        raise ValueError(f"{whose}: its row pointers do not ascend")
+        raise ValueError(f"{whose}: its row pointers decrease")
 
 
 def check_members(members: NDArray[np.int64], bounds: NDArray[np.int64], number: int) -> None:
-    """ValueError unless the members of each group ascend, and are among so many; `bounds` begin with 0."""
+    """Raise ValueError unless members of each group increase strictly, within 0 to number - 1; bounds[0] is 0."""
     if members.size and not (members.min() >= 0 and members.max() < number):
         raise ValueError(f"members from {members.min()} to {members.max()}, expected 0 to {number - 1}")
     descends = np.flatnonzero(np.diff(members) <= 0) + 1
     if not np.isin(descends, bounds).all():
-        raise ValueError("the members of a group do not ascend")
+        raise ValueError("the members of a group do not increase strictly")

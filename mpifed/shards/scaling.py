@@ -1,4 +1,4 @@
-"""Affine scalings of the columns, kept beside the compact raw values and applied when rows are read."""
+"""Affine scalings of the columns, stored besides the compact raw values and applied when rows are read."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from mpifed.core.record import Array
 
 
 class Scaling(NamedTuple):
-    """x = raw * scale + shift, each a scalar [] or one number a column [p]."""
+    """x = raw * scale + shift, each a scalar [] or a number per column [p]."""
 
     scale: Array
     shift: Array
 
     @property
     def by_column(self) -> bool:
-        """Whether columns are scaled each in its own way."""
+        """Whether scale or shift differ between columns."""
         return bool(self.scale.ndim or self.shift.ndim)
 
     def part(self, columns: Array) -> Scaling:
-        """The scaling of some of the columns."""
+        """The scaling of these columns."""
         return Scaling(*(value[columns] if value.ndim else value for value in self))
 
     def to(self, dtype: Any) -> tuple[Array | None, Array | None]:
-        """(scale, shift) as numbers of `dtype`, with None for what changes nothing."""
+        """(scale, shift) in `dtype`, with None for a scale of 1 or a shift of 0."""
         scale = None if np.all(self.scale == 1) else self.scale.astype(dtype)
         shift = None if np.all(self.shift == 0) else self.shift.astype(dtype)
         return scale, shift
 
     def then(self, later: Scaling) -> Scaling:
-        """This scaling, and `later` of what it gives."""
+        """The composition: this scaling, then `later`."""
         return Scaling(self.scale * later.scale, self.shift * later.scale + later.shift)
 
     def apply(self, X: Any, dtype: Any) -> Any:
-        """Rows X [s, p], scaled; CSR rows must not be shifted."""
+        """The scaled rows X [s, p]; a shift is not allowed for CSR rows."""
         if not isinstance(X, np.ndarray):
             return scale_sparse(X, self.to(dtype)[0], dtype)
         out = np.empty(X.shape, dtype)
@@ -50,7 +50,7 @@ IDENTITY = Scaling(np.array(1.0), np.array(0.0))
 
 
 def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
-    """X [b, p] CSR with its columns scaled, as numbers of `dtype`."""
+    """X [b, p] CSR with scaled columns, in `dtype`."""
     data = X.data.astype(dtype)
     if scale is not None:
         data *= scale[X.indices] if scale.ndim else scale
@@ -58,15 +58,15 @@ def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
 
 
 def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
-    """A scaling of columns that `--scale` names, computed on the training rows alone.
+    """The scaling of columns for `--scale`, computed from the training rows only.
 
     Parameters
     ----------
-    kind : "unit", which divides by `top`, or where that is None by the largest absolute value; "minmax", which takes
-        each column to [0, 1]; "standard", which takes each column to mean 0 and variance 1. Constant columns become 0
-        in the latter two.
+    kind : "unit", which divides by `top`, or by the largest absolute value if that is None; "minmax", which maps each
+        column to [0, 1]; "standard", which maps each column to mean 0 and variance 1. The latter two map constant
+        columns to 0.
     chunks : the rows [b, p], dense or CSR; read at most once
-    top : the largest value that the source can have
+    top : the largest possible value of the source
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _minmax(chunks: Iterable[Any]) -> Scaling:
 
 
 def _standard(chunks: Iterable[Any]) -> Scaling:
-    """By the chunk-wise update of mean and variance of Chan, Golub and LeVeque (1979)."""
+    """Mean and variance are updated chunk by chunk (Chan, Golub and LeVeque 1979)."""
     count, mean, squares, is_sparse = 0, np.array(0.0), np.array(0.0), False
     for X in chunks:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
@@ -107,13 +107,13 @@ def _standard(chunks: Iterable[Any]) -> Scaling:
 
 
 def _row(values: Any) -> Array:
-    """[p] float64 from what a reduction of a dense or sparse matrix gives."""
+    """[p] float64 from the result of a reduction of a dense or sparse matrix."""
     dense = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
     return dense.ravel().astype(np.float64)
 
 
 def _without_filling(center: Array, spread: Array, is_sparse: bool, kind: str) -> Scaling:
-    """x = (raw - center) / spread, unless that fills a sparse matrix."""
+    """x = (raw - center) / spread; UsageError if that fills a sparse matrix."""
     if is_sparse and np.any(center != 0):
         raise UsageError(
             f"--scale {kind}: column {np.flatnonzero(center)[0]} would be shifted, which fills the zeros of sparse "

@@ -1,4 +1,4 @@
-"""The rows of one client, in memory or read from its file when asked for."""
+"""The rows of a client, in memory or read from its file on demand."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from mpifed.core.record import Array
 from mpifed.shards.layout import REMEDY
 from mpifed.shards.scaling import Scaling, scale_sparse
 
-PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, and of sparse rows their int32 columns too
-MOST_OPEN = 128  # files of one federation
+PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
+MOST_OPEN = 128  # open files per federation
 
 
 class Files:
-    """Open files, a few at a time: the one that was longest not read from is closed for another."""
+    """A cache of open files: the least recently used is closed for another."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
         weakref.finalize(self, _close, self._open)
 
     def descriptor(self, path: Path) -> int:
-        """Of a file, to be used before the next one is asked for; DataError where it cannot be opened."""
-        found = self._open.get(path)
-        if found is not None:
+        """The descriptor of a file, valid until the next call; DataError if the file cannot be opened."""
+        descriptor = self._open.get(path)
+        if descriptor is not None:
             self._open.move_to_end(path)
-            return found
+            return descriptor
         while len(self._open) >= MOST_OPEN:
             os.close(self._open.popitem(last=False)[1])
         try:
@@ -57,10 +57,10 @@ def _close(files: dict[Path, int]) -> None:
 
 
 class Extent:
-    """Items of one size that lie one after the other in a file, read without HDF5.
+    """A contiguous array of items in a file, read without HDF5.
 
-    HDF5 needs 0.03 ms for a slice and far more for a list of rows; `pread` needs 0.001 ms a row, and where a mapped
-    file that was cut off meanwhile would end the process, it just reads less.
+    HDF5 takes 0.03 ms for a slice and far more for a list of rows; `pread` takes 0.001 ms per row. If the file has been
+    truncated, it reads less, where access to a mapped file would end the process.
     """
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, files: Files | None = None) -> None:
@@ -70,11 +70,10 @@ class Extent:
         self._files = files or Files()
 
     def load(self) -> Array:
-        """All items."""
         return self.part(0, self.shape[0])
 
     def part(self, start: int, stop: int) -> Array:
-        """The items from `start` to `stop`, which exist."""
+        """The items from `start` to `stop`, which must exist."""
         items: Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         if items.size:
             try:
@@ -85,9 +84,9 @@ class Extent:
         return items
 
     def gather(self, starts: Array, stops: Array, into: Array) -> None:
-        """Read the items from starts[i] to stops[i], for all i, one after the other into the contiguous `into`.
+        """Read the items from starts[i] to stops[i], for all i in order, into the contiguous `into`.
 
-        Ranges that adjoin are read at once. Raises IndexError for positions that do not exist.
+        Adjacent ranges are read in a single call. Raises IndexError for positions that do not exist.
         """
         if not into.size:
             return
@@ -108,7 +107,7 @@ class Extent:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
 
     def _read_on(self, fd: int, target: memoryview, begin: int) -> None:
-        """Read in pieces, since one call may give less than there is (on Linux, never more than 2 GiB)."""
+        """Read repeatedly, since a call may return less than requested (on Linux, at most 2 GiB)."""
         while target:
             got = os.preadv(fd, [target], begin)
             if not got:
@@ -120,13 +119,12 @@ class DenseRows:
     """Raw values [s, p] in one contiguous dataset."""
 
     def __init__(self, values: Extent, in_memory: bool, whose: str = "") -> None:
-        """`whose` they are, for an error."""
         self.dtype, self._whose = values.dtype, f"{values.path}: {whose}"
         self._values = self._checked(values.load()) if in_memory else values
         self._scratch = np.empty((0, *values.shape[1:]), values.dtype)
 
     def find(self, at: Array) -> tuple[Array, Array | None]:
-        """Values in memory, and where in them the rows `at` [b] are; None: all. The next call may overwrite them."""
+        """(values in memory, indices of the rows `at` [b] in them; None: all in order), valid until the next call."""
         if not isinstance(self._values, Extent):
             return self._values, at
         if len(self._scratch) < len(at):
@@ -136,29 +134,28 @@ class DenseRows:
         return self._checked(into), None
 
     def _checked(self, values: Array) -> Array:
-        """The same; DataError where one is not finite."""
+        """`values`; DataError if any is not finite."""
         if not is_finite(values):
             raise DataError(f"{self._whose} has a value that is not finite; {REMEDY}")
         return values
 
     def move(self, into: Array) -> None:
-        """Keep the values, which are in memory, in `into` [s, p] from now on."""
+        """Move the values, which must be in memory, to `into` [s, p]."""
         into[:] = self._values
         self._values = into
 
     @property
     def in_memory(self) -> bool:
-        """Whether the values are."""
         return not isinstance(self._values, Extent)
 
     def cuts(self) -> list[slice]:
-        """All rows as pieces of about `PIECE_NBYTES`, a function of the shape [s, p] alone."""
+        """All rows as slices of about `PIECE_NBYTES`, which depend on the shape [s, p] only."""
         samples, features = self._values.shape
         size = max(1, PIECE_NBYTES // (4 * features))
         return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
 
     def part(self, rows: slice) -> Array:
-        """Some rows [b, p]: a view that cannot be written to, or read anew from the file."""
+        """The rows [b, p] of a slice: a read-only view, or read from the file."""
         if not isinstance(self._values, Extent):
             view = self._values[rows]
             view.flags.writeable = False
@@ -167,14 +164,14 @@ class DenseRows:
 
 
 def is_finite(values: Array) -> bool:
-    """Whether all numbers are; without a second array of their size."""
+    """Whether all numbers are finite, without an array of their size."""
     if values.dtype.kind != "f" or not values.size:
         return True
     return bool(np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
 def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
-    from scipy.sparse import csr_matrix  # as slow to import as all the rest together: only for sparse data
+    from scipy.sparse import csr_matrix  # slow to import, and needed for sparse data only
 
     return csr_matrix(parts, shape=shape)
 
@@ -185,14 +182,13 @@ class SparseRows:
     def __init__(
         self, data: Extent, indices: Extent, indptr: Array, features: int, in_memory: bool, whose: str = ""
     ) -> None:
-        """`whose` they are, for an error."""
         self._features, self._indptr, self._whose = features, indptr, f"{data.path}: {whose}"
         self._extents = None if in_memory else (data, indices)
         if in_memory:
             self._memory = self._checked((data.load(), indices.load(), indptr))
 
     def _checked(self, parts: tuple[Array, Array, Array]) -> Any:
-        """Rows as CSR; DataError where a value is not finite, or lies in no column: SciPy would not look."""
+        """The rows as CSR; DataError if a value is not finite, or a column out of range (SciPy does not check)."""
         data, indices, indptr = parts
         if indices.size and not (indices.min() >= 0 and indices.max() < self._features):
             raise DataError(
@@ -216,17 +212,16 @@ class SparseRows:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the values are."""
         return self._extents is None
 
     def cuts(self) -> list[slice]:
-        """All rows as pieces of about `PIECE_NBYTES`, a function of how many values each row has alone."""
+        """All rows as slices of about `PIECE_NBYTES`, which depend on the numbers of values of the rows only."""
         starts = np.arange(0, max(1, self._indptr[-1]), PIECE_NBYTES // 8)
         bounds = np.unique([*np.searchsorted(self._indptr, starts), len(self._indptr) - 1])
         return list(map(slice, bounds[:-1].tolist(), bounds[1:].tolist()))
 
     def part(self, rows: slice) -> Any:
-        """Some rows as CSR [b, p]: on the same arrays where they are in memory, else read anew from the file."""
+        """The rows of a slice as CSR [b, p]: views of the values in memory, or read from the file."""
         start, stop = self._indptr[[rows.start, rows.stop]].tolist()
         indptr = self._indptr[rows.start : rows.stop + 1] - start
         if self._extents is None:
@@ -237,9 +232,9 @@ class SparseRows:
 
 
 class Shard:
-    """The data of one client; lives on the rank that hosts it, and is not to be used by two threads at once.
+    """The data of a client, on the rank that hosts it; not to be used by two threads at once.
 
-    Made by `Federation.shard`.
+    Created by `Federation.shard`.
     """
 
     def __init__(
@@ -252,7 +247,7 @@ class Shard:
         scaling: Scaling,
         check: Callable[[], None],
     ) -> None:
-        """`members` gives the numbers of the rows and columns, which are looked up when they are asked for."""
+        """`members` returns the global indices of the "rows" or "columns", and is called on demand."""
         self.client, self._members = client, members
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = shape
@@ -260,24 +255,24 @@ class Shard:
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
-        self._kept: dict[Any, list[tuple[slice, Any]]] = {}  # pieces of sparse rows in memory
+        self._cached: dict[Any, list[tuple[slice, Any]]] = {}  # pieces of sparse rows in memory
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """[s] global sample numbers."""
+        """[s] global indices of the samples."""
         return self._members("rows")
 
     @cached_property
     def columns(self) -> NDArray[np.int64]:
-        """[p] global feature numbers."""
+        """[p] global indices of the features."""
         return self._members("columns")
 
     def take(self, at: Array, out: Array) -> None:
-        """Put the scaled rows `at` into `out`.
+        """Write the scaled rows `at` to `out`.
 
         Parameters
         ----------
-        at : [b] positions in this shard, from 0 to samples - 1, in any order; one above raises IndexError
+        at : [b] positions in this shard, from 0 to samples - 1, in any order; others raise IndexError
         out : [b, p] float32 or float64
 
         Raises
@@ -300,10 +295,10 @@ class Shard:
     def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
         """All scaled rows in order, piece by piece, to be read only.
 
-        Where the pieces begin and end depends on the shape of the shard, for sparse rows on how many values each has,
-        and never on `dtype` or on whether the values are in memory. Values that are in memory, need no scaling and have
-        the type asked for are not copied. Others are made piece by piece; but those of sparse rows in memory are made
-        once and kept, one value more for each that is stored.
+        The bounds of the pieces depend on the shape of the shard, for sparse rows on the number of values of each row,
+        and not on `dtype` or on whether the values are in memory. Values in memory that need no scaling and have the
+        requested dtype are not copied. Others are computed piece by piece; pieces of sparse rows in memory are cached,
+        which doubles the memory of the values.
 
         Parameters
         ----------
@@ -319,15 +314,15 @@ class Shard:
             When the shard's file is shorter than it was.
         """
         dtype = np.dtype(dtype)
-        if dtype in self._kept:
-            return self._kept[dtype]
+        if dtype in self._cached:
+            return self._cached[dtype]
         pieces = ((rows, self._part(rows, dtype)) for rows in self._values.cuts())
         if isinstance(self._values, SparseRows) and self._values.in_memory:
-            return self._kept.setdefault(dtype, list(pieces))
+            return self._cached.setdefault(dtype, list(pieces))
         return pieces
 
     def _part(self, rows: slice, dtype: Any) -> Any:
-        """Some scaled rows [b, p] of `dtype`, dense or CSR."""
+        """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
         scale, shift = self._factors_in(dtype)
         raw = self._values.part(rows)
         if raw.dtype == dtype and scale is None and shift is None:
@@ -339,7 +334,7 @@ class Shard:
         return out
 
     def verify(self) -> None:
-        """Compare this client's file with its checksum; raises DataError when they differ."""
+        """Compare the client's file with its checksum; raises DataError if they differ."""
         self._check()
 
     def _factors_in(self, dtype: Any) -> tuple[Array | None, Array | None]:
@@ -349,18 +344,18 @@ class Shard:
 
 
 class Joint:
-    """Dense rows in memory of several clients whose values are of one type and are scaled alike.
+    """Dense rows in memory of several clients, with the same dtype and scaling, in a common array.
 
-    Rows of all of them are taken in one call, where one call for each client takes as long as the rows do.
+    Rows of all these clients are copied in a single call, since a call per client takes as long as the copy itself.
     """
 
     def __init__(self, rows: int) -> None:
-        """With room for so many rows, which takes memory as it is filled."""
+        """`rows` is the capacity; memory is taken as it is filled."""
         self._room, self._filled = rows, 0
         self._like: Shard | None = None
 
     def add(self, shard: Shard) -> None:
-        """Let the rows of a shard lie behind those that are there; nothing happens where they are of another kind."""
+        """Append the rows of a shard, unless their dtype, width or scaling differs."""
         rows = shard._values
         if isinstance(rows, SparseRows) or not rows.in_memory:
             return
@@ -378,7 +373,7 @@ class Joint:
         shard.y, shard.joint, self._filled = self._y[start:stop], (self, start), stop
 
     def take(self, at: Array, out: Array, y: Array) -> None:
-        """Put the scaled rows `at` [b], counted over all who are here, into `out` [b, p]; their labels into `y` [b]."""
+        """Write the scaled rows `at` [b] of the common array to `out` [b, p], and their labels to `y` [b]."""
         assert self._like is not None
         y[:] = self._y.take(at)
         scale_dense(self._values, *self._like._factors_in(out.dtype), out, at)

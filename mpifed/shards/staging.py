@@ -1,10 +1,10 @@
 """Copies of shards on a disk of the node, for `[data] stage`.
 
-A node's copy lies in `<stage>/mpifed-<SHA-256 of federation.h5>/`, so that jobs with the same data share it and none
-can mistake another's for its own. A file is copied under a name of its own, compared with its checksum on the way, and
-renamed: what has its name is whole. Locks keep two jobs on a node from copying the same file twice; where the file
-system has none they do, and the result is the same. Nothing is removed at the end of a run, since others may be
-reading: Slurm clears a $TMPDIR of its own with the job, any other folder is the user's to clear.
+A node's copy is in `<stage>/mpifed-<SHA-256 of federation.h5>/`, so that jobs with the same data share it and jobs with
+different data do not. A file is copied to a temporary name, compared with its checksum during the copy, and renamed:
+files under their final names are complete. Locks keep two jobs on a node from copying the same file twice; on file
+systems without locks they both copy, with the same result. Nothing is removed at the end of a run, since other jobs
+may be reading: Slurm clears its $TMPDIR with the job, any other folder is for the user to clear.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ from mpifed.shards.store import Federation
 
 _DIGITS = 32  # of the checksum in a folder's name
 _PIECE = 1 << 22
-_LOCKS = 64  # files whose locks several shard files share
-_SPARE_BYTES = 1 << 24  # that stay free
+_LOCKS = 64  # lock files, each shared by several shard files
+_SPARE_BYTES = 1 << 24  # left free
 _LEFT_BEHIND_S = 600.0
-_ROOM = "take another folder, more nodes so that each hosts fewer clients, or leave [data] stage out"
+_ROOM = "use another folder, more nodes so that each hosts fewer clients, or leave [data] stage out"
 
 
 def checksum_of(data: Federation) -> str:
-    """The SHA-256 of `federation.h5`, which holds those of all shard files."""
+    """The SHA-256 of `federation.h5`, which contains those of all shard files."""
     return layout.sha256(data.path / layout.FEDERATION)
 
 
 def files_of(data: Federation, clients: Iterable[int]) -> dict[str, str]:
-    """The shard files of these clients, by name, with their checksums."""
+    """Names and checksums of the shard files of these clients."""
     numbers = sorted({client // data.pack for client in clients})
     return {layout.shard_name(number): data.checksums[number] for number in numbers}
 
 
 def folder_of(stage: str, checksum: str) -> Path:
-    """Where the copy lies on this node.
+    """The folder of the copy on this node.
 
     Parameters
     ----------
-    stage : `[data] stage`, a folder, in which environment variables are replaced here
+    stage : `[data] stage`, a folder; environment variables are expanded on this node
     checksum : SHA-256 of `federation.h5`
 
     Raises
     ------
     UsageError
-        when a variable is not set on this node, or the folder is not there.
+        when a variable is not set on this node, or the folder does not exist.
     """
-    found = os.path.expanduser(os.path.expandvars(stage))
+    expanded = os.path.expanduser(os.path.expandvars(stage))
     where, here = f'[data] stage = "{stage}"', platform.node()
-    if "$" in found or not found:
+    if "$" in expanded or not expanded:
         raise UsageError(f"{where}: a variable in it is not set on {here}; set it in the job script, or name a folder")
-    root = Path(found)
+    root = Path(expanded)
     if not root.is_absolute():
-        raise UsageError(f"{where}: {found} is no absolute path; name a folder on a disk of the node")
+        raise UsageError(f"{where}: {expanded} is not an absolute path; name a folder on a disk of the node")
     if not root.is_dir():
-        raise UsageError(f"{where}: there is no folder {found} on {here}; make it, or name another")
+        raise UsageError(f"{where}: there is no folder {expanded} on {here}; make it, or name another")
     return root / f"mpifed-{checksum[:_DIGITS]}"
 
 
 def make_ready(data: Federation, folder: Path, names: Iterable[str]) -> None:
-    """Make a node's folder, and see whether the files that are missing in it would fit; one rank of the node does it.
+    """Make a node's folder, and check that there is space for the missing files; called by one rank of the node.
 
     Raises
     ------
     UsageError
-        when the folder cannot be made or belongs to somebody else.
+        when the folder cannot be made or belongs to another user.
     DataError
-        when there is no room.
+        when there is not enough space.
     """
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)  # in a folder like /tmp somebody else could have been there first
+        folder.mkdir(mode=0o700, exist_ok=True)  # in a folder like /tmp another user could have made it first
         owner = folder.stat(follow_symlinks=False).st_uid
     except OSError as error:
         raise UsageError(f"[data] stage: {folder} cannot be made ({error.strerror}); name another folder") from error
@@ -98,18 +98,18 @@ def make_ready(data: Federation, folder: Path, names: Iterable[str]) -> None:
 
 
 def copy(source: Path, target: Path, expected: str, verify: bool = True) -> bool:
-    """Copy a file if it is not there already; whether it was copied. One process of the node at a time.
+    """Copy a file unless there is a copy; returns whether it was copied. One process of the node at a time.
 
     Parameters
     ----------
     source, target : the file, and its copy
     expected : its SHA-256
-    verify : compare a copy that is there with it as well
+    verify : also compare an existing copy with it
 
     Raises
     ------
     DataError
-        when the file cannot be copied, or is not as its checksum says.
+        when the file cannot be copied, or its checksum differs.
     """
     try:
         with _locked(target):
@@ -122,24 +122,24 @@ def copy(source: Path, target: Path, expected: str, verify: bool = True) -> bool
 
 
 def opened(data: Federation, folder: Path, clients: Iterable[int]) -> Federation:
-    """The same federation, read from a node's copy.
+    """The federation, read from a node's copy.
 
     Raises
     ------
     DataError
-        when a file that these clients need is not in it.
+        when a file of these clients is missing in it.
     """
     for name in (*files_of(data, clients), layout.FEDERATION):
         if not (folder / name).is_file():
             raise DataError(
                 f"{folder / name}: no such file, though a rank of this node has copied it; [data] stage must name the "
-                "same folder for all ranks of a node, which nobody clears while they run"
+                "same folder for all ranks of a node, which must not be cleared during the run"
             )
     return replace(data, path=folder)
 
 
 def _drop_left_behind(folder: Path) -> None:
-    """Remove what processes that were killed have not finished: nobody has written to it for a while."""
+    """Remove incomplete files of processes that were killed, which have not been written to for a while."""
     for path in folder.glob("*.part"):
         with contextlib.suppress(FileNotFoundError):  # another job may do the same
             if time.time() - path.stat().st_mtime > _LEFT_BEHIND_S:
@@ -152,7 +152,7 @@ def _size(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """One process of the node at a time, where the file system has locks; a lock ends with its process."""
+    """One process of the node at a time, if the file system has locks; a lock ends with its process."""
     number = zlib.crc32(target.name.encode()) % _LOCKS
     with open(target.with_name(f".lock-{number:02d}"), "w") as file:
         with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _copy(source: Path, target: Path, expected: str) -> None:
-    """Copy one file, compare it with its checksum on the way, and rename it."""
+    """Copy a file, compare it with its checksum during the copy, and rename it."""
     aside = target.with_name(f"{target.name}.{platform.node()}-{os.getpid()}.part")
     digest = hashlib.sha256()
     try:
@@ -169,9 +169,9 @@ def _copy(source: Path, target: Path, expected: str) -> None:
             while piece := read.read(_PIECE):
                 digest.update(piece)
                 written.write(piece)
-        found = digest.hexdigest()
-        if found != expected:
-            raise DataError(f"{source}: SHA-256 is {found}, expected {expected}; {layout.REMEDY}")
+        copied = digest.hexdigest()
+        if copied != expected:
+            raise DataError(f"{source}: SHA-256 is {copied}, expected {expected}; {layout.REMEDY}")
         os.replace(aside, target)
     finally:
         aside.unlink(missing_ok=True)

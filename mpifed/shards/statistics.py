@@ -1,4 +1,4 @@
-"""What about the columns and the targets decides whether a model needs an intercept, or has two."""
+"""Statistics of columns and targets that decide whether a model needs an intercept, or has two."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 from mpifed.core.record import Array
 from mpifed.shards.scaling import Scaling
 
-_MOST = 100  # columns that are stored; no message names more
+_MOST = 100  # columns that are stored
 
 
 def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bool) -> dict[str, Any]:
-    """What `federation.h5` stores of the training rows.
+    """Statistics of the training rows, as stored in `federation.h5`.
 
     Parameters
     ----------
-    chunks : raw rows [b, p], dense or CSR; read only as far as a column may still be constant
+    chunks : raw rows [b, p], dense or CSR; read until no column is constant
     y : [s] targets or labels
     scaling : of the columns
     regression : whether `y` are real targets
 
     Returns
     -------
-    `constant_columns`: the columns that have the same value in all rows, which is not zero once scaled; and for
-    regression `target_mean` and `target_deviation`, the standard deviation.
+    `constant_columns`: columns with the same value in all rows, not zero after scaling; for regression also
+    `target_mean` and `target_deviation`, the standard deviation.
     """
     constant = constant_columns(chunks, scaling)
-    found: dict[str, Any] = {"constant_columns": constant[:_MOST].tolist()}
+    measured: dict[str, Any] = {"constant_columns": constant[:_MOST].tolist()}
     if regression and len(y):
-        found |= {"target_mean": float(y.mean(dtype="f8")), "target_deviation": float(y.std(dtype="f8"))}
-    return found
+        measured |= {"target_mean": float(y.mean(dtype="f8")), "target_deviation": float(y.std(dtype="f8"))}
+    return measured
 
 
 def constant_columns(chunks: Iterable[Any], scaling: Scaling) -> Array:
-    """[k] the columns that have the same value in all rows, unless it is zero once scaled."""
+    """[k] columns with the same value in all rows, not zero after scaling."""
     columns, first = np.array([], np.int64), np.array([])
     for number, X in enumerate(chunks):
         if not number:
@@ -50,7 +50,7 @@ def constant_columns(chunks: Iterable[Any], scaling: Scaling) -> Array:
 
 
 def _candidates(X: Any, scaling: Scaling) -> tuple[Array, Array]:
-    """The columns that are constant in these rows, other than at zero, and their values."""
+    """(columns that are constant and not zero in these rows, their values)."""
     if isinstance(X, np.ndarray):
         columns = np.flatnonzero((X[:1] == X).all(axis=0))
     else:
@@ -62,27 +62,27 @@ def _candidates(X: Any, scaling: Scaling) -> tuple[Array, Array]:
     return columns, first[columns]
 
 
-def intercept_warnings(told: Mapping[str, Any], bias: bool, names: Sequence[str] | None = None) -> list[str]:
-    """What a model with an intercept, or without, should know about such data, one message each.
+def intercept_warnings(measured: Mapping[str, Any], bias: bool, names: Sequence[str] | None = None) -> list[str]:
+    """Warnings for a model with or without intercept on data with these statistics.
 
     Parameters
     ----------
-    told : what `statistics` gave
+    measured : from `statistics`
     bias : whether the model has an intercept
     names : [p] of the columns
     """
-    columns, deviation = told.get("constant_columns", ()), told.get("target_deviation", 0.0)
+    columns, deviation = measured.get("constant_columns", ()), measured.get("target_deviation", 0.0)
     if bias and columns:
         shown = ", ".join(repr(names[at]) if names else str(at) for at in columns[:5])
         return [
             f"column{'s'[: len(columns) > 1]} {shown}{', ...' if len(columns) > 5 else ''}: the same value in all "
-            "rows, beside an intercept; the penalty decides how much of it goes where: leave it out of the data, or "
+            "rows, beside an intercept; the penalty decides how they share the constant: leave it out of the data, or "
             "set [model] bias = false"
         ]
-    if not bias and not columns and abs(told.get("target_mean", 0.0)) > deviation:
+    if not bias and not columns and abs(measured.get("target_mean", 0.0)) > deviation:
         return [
-            f"targets have mean {told['target_mean']:.6g} and standard deviation {deviation:.6g}, and the model has no "
-            "intercept: most of what it is to fit is a constant; set [model] bias = true where the algorithm has "
+            f"targets have mean {measured['target_mean']:.6g} and standard deviation {deviation:.6g}, and the model "
+            "has no intercept: the targets are mostly a constant; set [model] bias = true where the algorithm has "
             "intercepts, or subtract the mean, or add a column of ones"
         ]
     return []

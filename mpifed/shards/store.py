@@ -1,17 +1,17 @@
-"""The files of a federation: `shard-00000.h5` ... with the clients' data, and `federation.h5` about them all.
+"""The files of a federation: `shard-00000.h5` ... with the clients' data, and `federation.h5` with what is common.
 
-A shard file holds what its clients have, one client after the other: labels `y` [s], and either dense rows `X` [s, p]
+A shard file holds the data of its clients in sequence: labels `y` [s], and either dense rows `X` [s, p]
 as one contiguous uncompressed dataset, which can be read row by row without HDF5, or sparse rows as `data`, `indices`
-and `indptr` (CSR). `X` has one axis where its clients hold other columns. `federation.h5` says where the datasets lie,
-and how many rows and columns each client has: so a shard is opened without HDF5. (Files of schema 1 have a group
-`client-00000` for each client, and say so themselves.)
-Values are raw: uint8 where the source is, else float32. Numbers are little-endian.
+and `indptr` (CSR). `X` is one-dimensional where its clients hold different columns. `federation.h5` has the offsets of
+the datasets, and the numbers of rows and columns of each client, so that shards are read without HDF5. (Files of
+schema 1 have a group `client-00000` for each client instead.)
+Values are raw: uint8 if those of the source are, else float32. Numbers are little-endian.
 
-`federation.h5` holds what all have in common: groups of rows and columns and who holds which, the scaling of the
-columns, test data, checksums, provenance. It is written last, so that unfinished data never looks complete. Two of its
-attributes are SHA-256 of its own content: `sha256` of all else; `data_sha256` of all but the provenance, which is the
-same for data made twice in the same way. `federation.sha256` is that of its bytes, which are compared before HDF5 opens
-them. (Files of earlier versions have none of the three.)
+`federation.h5` holds the groups of rows and columns and the clients that hold them, the scaling of the columns, test
+data, checksums and provenance. It is written last, so that incomplete data never look complete. Two of its attributes
+are SHA-256 checksums of its own content: `sha256` of everything else; `data_sha256` of everything but the provenance,
+which is equal for data made twice in the same way. `federation.sha256` is the checksum of its bytes, which is compared
+before HDF5 opens it. (Files of earlier versions lack these three.)
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from mpifed.shards.shard import DenseRows, Extent, Files, Shard, SparseRows
 from mpifed.shards.writing import About as About
 from mpifed.shards.writing import write_federation as write_federation
 
-_FEW_MEMBERS = 2**22  # up to so many row numbers, or column numbers, of all clients are read at once, and kept
+_FEW_MEMBERS = 2**22  # up to so many row or column indices of all clients are read at once and cached
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What is in a data folder; the same on every rank. Shards and test data are read when asked for."""
+    """The content of a data folder; the same on every rank. Shards and test data are read on demand."""
 
     path: Path
     split: str  # "rows", "columns" or "grid"
@@ -56,7 +56,7 @@ class Federation:
     classes: int  # 0 for regression
     sparse: bool
     seed: int  # of the data, not of a run
-    pack: int  # clients a file
+    pack: int  # clients per file
     counts: NDArray[np.int64]  # [N] rows of each client
     widths: NDArray[np.int64]  # [N] columns of each client
     holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
@@ -64,9 +64,9 @@ class Federation:
     nbytes: NDArray[np.int64]  # [N] of each client's data as stored
     checksums: tuple[str, ...]  # SHA-256 of each shard file
     provenance: dict[str, Any]
-    optimum: dict[str, Any] | None  # loss and w [p] of the least-squares optimum, where it is known
-    places: Places | None  # where everything lies in the shard files; None: they say so themselves
-    bounds: dict[str, NDArray[np.int64]]  # of the groups of "rows" and "columns" among all their members
+    optimum: dict[str, Any] | None  # loss and w [p] of the least-squares optimum, if computed
+    places: Places | None  # of the datasets in the shard files; None for files of schema 1
+    bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(
         init=False, default_factory=WeakValueDictionary, repr=False, compare=False
     )  # those in use
@@ -75,25 +75,26 @@ class Federation:
 
     @cached_property
     def sha256(self) -> str:
-        """What tells these data from others, wherever they lie: of the checksums of all shards and all else but the
-        provenance. Computed where `federation.h5` is of an earlier version.
+        """SHA-256 that identifies the data, in any folder: of all shards' checksums and everything but the provenance.
+
+        It is computed where `federation.h5` is of an earlier version.
         """
         with _reading(self.path / layout.FEDERATION) as file:
-            told = attribute_of(file, layout.DATA_CHECKSUM) if layout.DATA_CHECKSUM in file.attrs else None
-            if told is not None and not (isinstance(told, str) and re.fullmatch("[0-9a-f]{64}", told)):
-                raise ValueError(f"{layout.DATA_CHECKSUM} = {told!r:.80}")
-            return told or content_sha256(file, without=[layout.PROVENANCE])
+            stored = attribute_of(file, layout.DATA_CHECKSUM) if layout.DATA_CHECKSUM in file.attrs else None
+            if stored is not None and not (isinstance(stored, str) and re.fullmatch("[0-9a-f]{64}", stored)):
+                raise ValueError(f"{layout.DATA_CHECKSUM} = {stored!r:.80}")
+            return stored or content_sha256(file, without=[layout.PROVENANCE])
 
     def file_of(self, client: int) -> Path:
         """The file that holds a client's shard."""
         return self.path / layout.shard_name(client // self.pack)
 
     def shard_nbytes(self, client: int) -> int:
-        """Bytes of one client's data as stored."""
+        """Bytes of a client's data as stored."""
         return int(self.nbytes[client])
 
     def names(self) -> tuple[str, ...] | None:
-        """[p] names of the features, where the source has them."""
+        """[p] names of the features; None where the source has none."""
         with _reading(self.path / layout.FEDERATION) as file:
             return tuple(texts_of(file, "names")) if "names" in file else None
 
@@ -126,17 +127,17 @@ class Federation:
         )
 
     def shard(self, client: int, in_memory: bool) -> Shard:
-        """The data of one client.
+        """The data of a client.
 
         Parameters
         ----------
         client : from 0 to N - 1
-        in_memory : read all values now; otherwise rows are read from the file as they are asked for
+        in_memory : read all values now; otherwise rows are read from the file on demand
 
         Raises
         ------
         DataError
-            When the file is missing, damaged, or has another number of rows or columns than `federation.h5` says.
+            When the file is missing or damaged, or its shape differs from that in `federation.h5`.
         """
         group = int(self.holds[client, 1])
         scaling = self._scalings.get(group)
@@ -153,16 +154,16 @@ class Federation:
         )  # fmt: skip
 
     def _held(self, client: int, axis: str) -> NDArray[np.int64]:
-        """The numbers of a client's "rows" or "columns"."""
+        """The global indices of a client's "rows" or "columns"."""
         return self._members(axis, int(self.holds[client, 1 if axis == "columns" else 0]))
 
     @cached_property
     def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([N + 1] rows, [N + 1] dense values) of all clients before each."""
-        return tuple(np.concatenate([[0], np.cumsum(one)]) for one in (self.counts, self.counts * self.widths))  # type: ignore[return-value]
+        """([N + 1], [N + 1]): cumulative numbers of rows, and of dense values, of the clients."""
+        return tuple(np.concatenate([[0], np.cumsum(sizes)]) for sizes in (self.counts, self.counts * self.widths))  # type: ignore[return-value]
 
     def _side_by_side(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
-        """(labels, values) of a client, found by what `federation.h5` says."""
+        """(labels, values) of a client, from the offsets in `federation.h5`."""
         assert self.places is not None
         number, first = client // self.pack, client // self.pack * self.pack
         path, (rows, values), samples = self.file_of(client), self._before, int(self.counts[client])
@@ -183,28 +184,30 @@ class Federation:
         return y, SparseRows(data, indices, indptr - begin, int(self.widths[client]), in_memory, whose)
 
     def _in_group(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
-        """The same from a file of schema 1."""
+        """(labels, values) of a client in a file of schema 1."""
         path, shape = self.file_of(client), (int(self.counts[client]), int(self.widths[client]))
         with _reading(path) as file:
             group = file[layout.group_name(client)]
             y = self._typed(f"client {client}", array_of(group, "y", "uif"))
-            found = (len(dataset_of(group, "indptr")) - 1, shape[1]) if self.sparse else dataset_of(group, "X").shape
-            if found != shape or y.shape != shape[:1]:
+            stored_shape = (
+                (len(dataset_of(group, "indptr")) - 1, shape[1]) if self.sparse else dataset_of(group, "X").shape
+            )
+            if stored_shape != shape or y.shape != shape[:1]:
                 raise DataError(
-                    f"{path}: client {client} has values {found} and {len(y)} labels, but should have {shape} and "
+                    f"{path}: client {client} has values {stored_shape} and {len(y)} labels, expected {shape} and "
                     f"{shape[0]}; {layout.REMEDY}"
                 )
             return y, self._values(path, group, shape, in_memory)
 
     def members(self, axis: str) -> NDArray[np.int64]:
-        """The members of all groups of "rows" or "columns", which `holds` numbers; `bounds` says whose they are."""
+        """The members of all groups of "rows" or "columns", concatenated; `bounds` separates the groups."""
         with _reading(self.path / layout.FEDERATION) as file:
             members: NDArray[np.int64] = file[f"{axis}/members"][()].astype(np.int64, copy=False)
             check_members(members, self.bounds[axis], self.samples if axis == "rows" else self.features)
         return members
 
     def verify(self, number: int) -> None:
-        """Compare one shard file with its checksum.
+        """Compare a shard file with its checksum.
 
         Raises
         ------
@@ -212,15 +215,15 @@ class Federation:
             When they differ.
         """
         path, expected = self.path / layout.shard_name(number), self.checksums[number]
-        found = layout.sha256(path)
-        if found != expected:
+        digest = layout.sha256(path)
+        if digest != expected:
             raise DataError(
-                f"{path}: SHA-256 is {found}, {layout.FEDERATION} says {expected}; the file was changed or damaged: "
+                f"{path}: SHA-256 is {digest}, {layout.FEDERATION} says {expected}; the file was changed or damaged: "
                 f"{layout.REMEDY}"
             )
 
     def verify_federation(self) -> None:
-        """Compare `federation.h5` with its checksum, where it has one: one of an earlier version passes.
+        """Compare `federation.h5` with its checksum; files of earlier versions have none, and pass.
 
         Raises
         ------
@@ -231,15 +234,15 @@ class Federation:
         layout.check_bytes(self.path, whole=True)
         with _reading(path) as file:
             expected = attribute_of(file, layout.CHECKSUM) if layout.CHECKSUM in file.attrs else None
-            found = None if expected is None else content_sha256(file, without=[layout.CHECKSUM])
-        if found is not None and (not isinstance(expected, str) or found != expected):
+            digest = None if expected is None else content_sha256(file, without=[layout.CHECKSUM])
+        if digest is not None and (not isinstance(expected, str) or digest != expected):
             raise DataError(
-                f"{path}: SHA-256 of its content is {found}, its attribute says {expected!r:.80}; the file was "
+                f"{path}: SHA-256 of its content is {digest}, its attribute says {expected!r:.80}; the file was "
                 f"changed or damaged: {layout.REMEDY}"
             )
 
     def _members(self, name: str, number: int) -> NDArray[np.int64]:
-        """The numbers of a group of "rows" or "columns": one array for all clients who hold it."""
+        """The members of a group of "rows" or "columns": a single array for all clients that hold it."""
         members = self._groups.get((name, number))
         if members is None:
             start, stop = self.bounds[name][number : number + 2].tolist()
@@ -261,7 +264,7 @@ class Federation:
         return self.members("columns")
 
     def _values(self, path: Path, group: h5py.Group, shape: tuple[int, int], in_memory: bool) -> DenseRows | SparseRows:
-        """The raw rows [s, p] in a client's group, or that of the test rows."""
+        """The raw rows [s, p] in a client's HDF5 group, or in that of the test rows."""
         whose = group.name.removeprefix("/")
         if not self.sparse:
             return DenseRows(self._extent(path, group, "X", shape), in_memory, whose)
@@ -274,27 +277,27 @@ class Federation:
         return SparseRows(data, indices, indptr, shape[1], in_memory, whose)
 
     def _extent(self, path: Path, group: h5py.Group, name: str, shape: tuple[int, ...]) -> Extent:
-        """Where a contiguous dataset lies in its file."""
-        found = dataset_of(group, name, "i" if name == "indices" else "uf")
-        if found.chunks or found.shape != shape or (found.size and found.id.get_offset() is None):
-            raise ValueError(f"{found.name} has shape {found.shape}, expected {shape} in one piece")
-        return Extent(path, found.id.get_offset() or 0, shape, found.dtype, self._files)
+        """The extent of a contiguous dataset in its file."""
+        dataset = dataset_of(group, name, "i" if name == "indices" else "uf")
+        if dataset.chunks or dataset.shape != shape or (dataset.size and dataset.id.get_offset() is None):
+            raise ValueError(f"{dataset.name} has shape {dataset.shape}, expected {shape} in one piece")
+        return Extent(path, dataset.id.get_offset() or 0, shape, dataset.dtype, self._files)
 
     def _typed(self, whose: str, y: Array) -> Array:
-        """Labels y [s]: int64 class numbers or float64 targets; ValueError where they are none."""
+        """Labels y [s] as int64 classes or float64 targets; ValueError if they are invalid."""
         check_labels(whose, y, self.classes)
         return y.astype(np.int64 if self.classes else np.float64)
 
 
 def open_federation(path: Path | str, verify: bool = False) -> Federation:
-    """Open a data folder that `mpifed data` made.
+    """Open a data folder made by `mpifed data`.
 
-    Only small parts of `federation.h5` are read, and the sizes of the shard files compared with it.
+    Only small parts of `federation.h5` are read, and the sizes of the shard files are compared with it.
 
     Parameters
     ----------
     path : the folder
-    verify : compare all files with their checksums too
+    verify : also compare all files with their checksums
 
     Raises
     ------
@@ -302,7 +305,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         When `federation.h5` is missing, damaged or of another schema, or a shard file is missing or changed.
     """
     path = Path(path)
-    if (path / layout.FEDERATION).is_file():  # else the next line says that it is not there
+    if (path / layout.FEDERATION).is_file():  # else `_reading` reports it
         layout.check_bytes(path, verify)
     with _reading(path / layout.FEDERATION) as file:
         schema = attribute_of(file, "schema")
@@ -321,7 +324,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[h5py.File]:
-    """The open file; what HDF5 finds wrong with it becomes a DataError."""
+    """The open file; errors of HDF5 become DataError."""
     if not path.is_file():
         out = command_line("--out", path.parent)
         raise DataError(f"{path}: no such file{leads_to(path)}; make the data with `mpifed data ... {out}`")

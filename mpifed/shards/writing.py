@@ -1,4 +1,4 @@
-"""Writing a federation: shard files, then `federation.h5`; see `mpifed.shards.store` for what is in them."""
+"""Writing a federation: shard files, then `federation.h5`, in the format that `mpifed.shards.store` describes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mpifed.shards.scaling import Scaling
 
 @dataclass(frozen=True)
 class About:
-    """What `federation.h5` says beside the map and the checksums."""
+    """The content of `federation.h5` besides the partition and the checksums."""
 
     classes: int  # 0 for regression
     scaling: Scaling
@@ -29,7 +29,7 @@ class About:
     provenance: dict[str, Any]
     test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
-    optimum: dict[str, Any] | None = None  # loss, and w [p] that has it
+    optimum: dict[str, Any] | None = None  # loss and w [p] of the least-squares optimum
 
 
 def write_federation(
@@ -40,17 +40,17 @@ def write_federation(
     Parameters
     ----------
     folder : an existing folder; the files of an earlier federation in it are removed
-    partition : who holds what
-    y : [s] class numbers or targets
+    partition : of rows and columns among clients
+    y : [s] classes or targets
     chunks : the raw rows [b, p] in order, read once, one chunk at a time; sparse rows come in a single chunk
     dtype : of dense rows as stored; None for sparse rows
-    pack : clients a file
-    about : the rest
+    pack : clients per file
+    about : further content of `federation.h5`
     """
     layout.clear(folder)
     try:
         _write_files(folder, partition, y, chunks, dtype, pack, about)
-    except BaseException:  # a full disk is given its room back
+    except BaseException:  # free the space of a full disk
         layout.clear(folder)
         raise
 
@@ -65,8 +65,8 @@ def _write_files(
     ]
     first = 0
     for X in chunks:
-        for one in packed:
-            one.add(X, first)
+        for shard_file in packed:
+            shard_file.add(X, first)
         first += X.shape[0]
     for path in paths:
         layout.aside(path).rename(path)
@@ -81,9 +81,9 @@ def _write_files(
         file["files/checksum"] = [layout.sha256(path) for path in paths]
         file["files/nbytes"] = [path.stat().st_size for path in paths]
         for name in packed[0].offsets:
-            file[f"files/{name}/offset"] = [one.offsets[name] for one in packed]
-            file[f"files/{name}/dtype"] = [one.dtypes[name] for one in packed]
-        file["shard_nbytes"] = np.concatenate([one.nbytes for one in packed])
+            file[f"files/{name}/offset"] = [shard_file.offsets[name] for shard_file in packed]
+            file[f"files/{name}/dtype"] = [shard_file.dtypes[name] for shard_file in packed]
+        file["shard_nbytes"] = np.concatenate([shard_file.nbytes for shard_file in packed])
         file["holds"] = partition.holds
         for name, groups in (("rows", partition.rows), ("columns", partition.columns)):
             file[f"{name}/bounds"] = np.cumsum([0, *map(len, groups)])
@@ -102,21 +102,21 @@ def _write_files(
 
 
 class _Packed:
-    """A shard file, where what its clients hold lies one client after the other."""
+    """A shard file, with the data of its clients in sequence."""
 
     def __init__(self, path: Path, partition: Partition, clients: range, y: Array, dtype: Any) -> None:
-        """Labels are written, and for dense rows the room is taken, which is filled chunk by chunk."""
+        """Write the labels, and reserve the space of dense rows, which `add` fills chunk by chunk."""
         self.path = layout.aside(path)
         self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
         self.held = [partition.of(client) for client in clients]
         self.counts = np.array([len(rows) for rows, _ in self.held])
         self.widths = np.array([len(columns) for _, columns in self.held])
         groups = partition.holds[clients.start : clients.stop, 1]
-        self.alike = bool((groups == groups[0]).all())  # all hold the same columns
+        self.alike = bool((groups == groups[0]).all())  # whether all clients hold the same columns
         self.size = int(self.counts @ self.widths)
-        order = np.concatenate([rows for rows, _ in self.held])  # [rows of the file] numbers of the samples
+        order = np.concatenate([rows for rows, _ in self.held])  # [rows of the file] global row indices
         if self.alike:
-            self.places = np.argsort(order, kind="stable")  # where the samples go, in their order
+            self.places = np.argsort(order, kind="stable")  # positions in the file, in the order of the samples
             self.samples = order[self.places]
         self.offsets: dict[str, int] = {}  # bytes from the start of the file, by dataset
         self.dtypes: dict[str, str] = {}
@@ -130,16 +130,16 @@ class _Packed:
                 self.nbytes += self.counts * self.widths * self.dtype.itemsize
 
     def _put(self, file: Any, name: str, values: Array) -> None:
-        """Write a dataset, and note where it lies."""
+        """Write a dataset, and store its offset and dtype."""
         self.offsets[name], self.dtypes[name] = reserve(file, name, values.shape, values.dtype), values.dtype.str
         file[name][...] = values
 
     def add(self, X: Any, first: int) -> None:
-        """Write what the clients have of the rows X [b, p], of which the first has number `first`."""
+        """Write the clients' parts of the rows X [b, p]; `first` is the index of X[0]."""
         if self.dtype is None:
             self._add_sparse(X)
         elif self.size:
-            # a full disk is an OSError here, and would end the process below
+            # a full disk raises OSError here, and would end the process below
             with named_in_errors(self.path), self.path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
             values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
@@ -153,13 +153,13 @@ class _Packed:
     def _add_rectangles(self, X: Array, first: int, values: Array) -> None:
         done = 0
         for rows, columns in self.held:
-            own = values[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
+            block = values[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
             start, stop = np.searchsorted(rows, [first, first + X.shape[0]])
-            own[start:stop] = X[layout.span(rows[start:stop] - first)][:, layout.span(columns)]
-            done += own.size
+            block[start:stop] = X[layout.span(rows[start:stop] - first)][:, layout.span(columns)]
+            done += block.size
 
     def _add_sparse(self, X: Any) -> None:
-        """All rows are here, and written as one CSR matrix, whose columns are counted for each client by itself."""
+        """Write all rows as a CSR matrix, whose column indices are relative to each client's columns."""
         parts = [X[layout.span(rows)][:, layout.span(columns)] for rows, columns in self.held]
         for part in parts:
             part.sort_indices()
@@ -184,5 +184,5 @@ def _write_rows(group: Any, X: Any, y: Array) -> None:
 
 
 def _index_type(columns: int) -> str:
-    """Of column numbers."""
+    """The dtype of column indices."""
     return "<i4" if columns <= np.iinfo(np.int32).max else "<i8"

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     model: Any  # [d] float64
     states: list[Any]  # [...] float64 of each block
     columns: dict[str, Any]
-    federation: Any
+    aggregator: Any
     bits: bytes  # of the model
 
 
@@ -44,18 +44,18 @@ def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **chan
 def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     """Set-up and rounds, and what is measured at the end."""
     at = prepare(job, Alone())
-    federation, algorithm = at.federation, at.algorithm
-    everybody = Round(-1, job.seed, np.ones(federation.clients, dtype=bool))
-    server, clients = play(algorithm.setup, at.server, at.clients, everybody, federation)
+    aggregator, algorithm = at.aggregator, at.algorithm
+    everybody = Round(-1, job.seed, np.ones(aggregator.clients, dtype=bool))
+    server, clients = play(algorithm.setup, at.server, at.clients, everybody, aggregator)
     for index in range(rounds):
-        now = returning(job, round_of(job, federation.clients, index))
-        server, clients = play(algorithm.exchanges, server, clients, now, federation)
+        now = returning(job, round_of(job, aggregator.clients, index))
+        server, clients = play(algorithm.exchanges, server, clients, now, aggregator)
     columns, _ = measure(
-        algorithm.measures, algorithm, server, federation.blocks, clients, everybody, federation, None, certify
+        algorithm.measures, algorithm, server, aggregator.blocks, clients, everybody, aggregator, None, certify
     )
     model = algorithm.model(server)
     bits = b"".join(np.asarray(leaf).tobytes() for _, leaf in leaves(model))
-    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, federation, bits)
+    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, aggregator, bits)
 
 
 def _flat(record: Record) -> Any:

@@ -42,7 +42,7 @@ every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path) -> None:
     certify = CASES.index(case) == [one.name for one in CASES].index(case.name)  # the first of each algorithm
     on_device = outcome(job_of(folder, case, "gpu"), certify=certify)
-    assert on_device.federation.device.name == "Make-believe"
+    assert on_device.aggregator.device.name == "Make-believe"
     assert_alike(on_device, outcome(job_of(folder, case, "cpu"), certify=certify), TOLERANCE)
 
 
@@ -64,11 +64,11 @@ def test_other_sums(name: str, numbers: str, skewed: Path, sides: Path, halves: 
 
 
 class _Counted:
-    """The federation's exchanges, and what each of them has brought from the device to memory."""
+    """The aggregator's exchanges, and what each of them has brought from the device to memory."""
 
-    def __init__(self, federation: Any) -> None:
+    def __init__(self, aggregator: Any) -> None:
         self.found: list[tuple[str, int, int]] = []
-        tally = federation.tally
+        tally = aggregator.tally
 
         def counted(exchange: Any, *given: Any) -> Any:
             before = Copies.to_host, Copies.looks
@@ -76,7 +76,7 @@ class _Counted:
             self.found.append((exchange.name, Copies.to_host - before[0], Copies.looks - before[1]))
             return result
 
-        federation.tally = counted
+        aggregator.tally = counted
 
 
 ONE_COPY = [
@@ -91,14 +91,14 @@ def test_only_the_message_crosses(
 ) -> None:
     from mpifed.run import setup
 
-    case, seen, make = CASES[NAMES.index(name)], [], setup._federation
+    case, seen, make = CASES[NAMES.index(name)], [], setup._aggregator
 
     def watched(*given: Any) -> Any:
-        federation = make(*given)
-        seen.append(_Counted(federation))
-        return federation
+        aggregator = make(*given)
+        seen.append(_Counted(aggregator))
+        return aggregator
 
-    monkeypatch.setattr(setup, "_federation", watched)
+    monkeypatch.setattr(setup, "_aggregator", watched)
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]
     outcome(job_of(folder, case, "gpu"), certify=False)
     # single numbers are looked at where NumPy's memory, and no device, holds them
@@ -134,7 +134,7 @@ def test_states_go_back_to_memory_where_there_is_little_room(
 ) -> None:
     case = CASES[NAMES.index("scaffold-0")]
     there = outcome(job_of(skewed, case, "gpu"))
-    assert type(there.federation.device.record(np.ones(1))).__module__ == "cupy"
+    assert type(there.aggregator.device.record(np.ones(1))).__module__ == "cupy"
     monkeypatch.setattr(double.cuda.runtime, "memGetInfo", lambda: (2**20, 2**40))
     little = outcome(job_of(skewed, case, "gpu"))
     assert little.bits == there.bits

@@ -44,11 +44,11 @@ def of_its_round(number: int) -> bool:
 def tamper_with_masks() -> None:
     from mpifed.comm.keys import Keyring
     from mpifed.comm.masking.dropouts import Dropouts
-    from mpifed.comm.masking.escrow import Deposit, Escrow, Opening
+    from mpifed.comm.masking.escrow import Deposit, Escrow, RevealedShare
     from mpifed.comm.streams import Turns
 
-    def hand_over(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
-        found: Opening = before(self, holder, *arguments)
+    def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
+        found: RevealedShare = before(self, holder, *arguments)
         if holder == HOLDER and of_its_round(self.turn):
             return found._replace(share=flipped(found.share, 0))
         return found
@@ -79,18 +79,18 @@ def tamper_with_masks() -> None:
             self.transport.gather = gather
 
     def all_shares(before: Any, self: Any, turn: Any, *arguments: Any) -> Any:
-        found: list[Opening] = before(self, turn, *arguments)
+        found: list[RevealedShare] = before(self, turn, *arguments)
         return [one for one in found if one.giver != CLIENT or one.number > 3 or not of_its_round(turn.number)]
 
     def next_turn(before: Any, self: Any, *arguments: Any) -> Any:
         return before(self, 1) if of_its_round(self.now + 1) else before(self, *arguments)
 
     if TROUBLE == "missing shares":
-        instead(Dropouts, "_hand_over", all_shares)
+        instead(Dropouts, "_reveal", all_shares)
     if TROUBLE == "repeated nonce":
         instead(Turns, "next", next_turn)
     if TROUBLE == "share":
-        instead(Escrow, "hand_over", hand_over)
+        instead(Escrow, "reveal", reveal)
     if TROUBLE == "sealed share":
         instead(Escrow, "deposit", deposit)
     if TROUBLE == "public key":

@@ -14,7 +14,7 @@ from jobs_in_python import checked
 from registry import BARE, CASES, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, States, ToClients, fields_like, play
@@ -47,12 +47,12 @@ def ready(folder: Path, case: Case, /, **changes: Any) -> tuple[Job, Ready]:
     changes = {"participation": {} if case.everybody else {"clients_per_round": 5}} | case.tables | changes
     job = checked(table(folder, case.algorithm, **changes))
     at = prepare(job, Alone())
-    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.federation)
+    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.aggregator)
     return job, at._replace(server=server, clients=clients)
 
 
 def everybody(job: Job, at: Ready) -> Round:
-    return Round(-1, job.seed, np.ones(at.federation.clients, dtype=bool))
+    return Round(-1, job.seed, np.ones(at.aggregator.clients, dtype=bool))
 
 
 def people(folder: Path) -> dict[str, int]:
@@ -65,12 +65,12 @@ def rounds(job: Job, at: Ready, first: int, last: int) -> tuple[Record, list[Rec
     server, clients = at.server, at.clients
     for index in range(first, last):
         now = round_at(job, at, index)
-        server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
+        server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
     return server, clients
 
 
 def round_at(job: Job, at: Ready, index: int) -> Round:
-    return returning(job, round_of(job, at.federation.clients, index))
+    return returning(job, round_of(job, at.aggregator.clients, index))
 
 
 def model(folder: Path, case: Case, count: int = 4, /, **changes: Any) -> Any:
@@ -131,30 +131,30 @@ def asked_together(exchange: Exchange, block: Block) -> list[Any]:
 
 
 def play_twice(
-    exchanges: Sequence[Exchange], server: Record, clients: States, now: Round, federation: Federation
+    exchanges: Sequence[Exchange], server: Record, clients: States, now: Round, aggregator: Aggregator
 ) -> tuple[Record, States]:
     """`play` with everybody present, each function of an algorithm called twice."""
     for exchange in exchanges:
         if exchange.returning:  # nobody, where everybody is present
             continue
         question = twice(lambda s, ask=exchange.ask: ask(s, now), server)
-        for i, block in enumerate(federation.blocks):
+        for i, block in enumerate(aggregator.blocks):
             for who in asked_together(exchange, block):
                 some = block.only(who)
                 answered = twice(with_pure_answers(exchange, some, now), take(clients[i], who), question)
                 assert {len(leaf) for _, leaf in leaves(answered.answer)} == {len(who)}
-        clients, total = federation.tally(exchange, clients, question, now)
+        clients, total = aggregator.tally(exchange, clients, question, now)
         if not isinstance(exchange, ToClients):
             server = twice(lambda s, t, absorb=exchange.absorb: absorb(s, t, now), server, total)
             continue
-        for i, block in enumerate(federation.blocks):
+        for i, block in enumerate(aggregator.blocks):
             who = np.flatnonzero((exchange.hearer is None) | (block.clients == exchange.hearer))
             if len(who):
                 heard = twice(with_pure_absorbing(exchange, block.only(who), now), take(clients[i], who), total)
                 if exchange.alike:  # what one finds is what all find
                     alone = exchange.absorb(take(clients[i], who[:1]), total, block.only(who[:1]), now)
                     assert bits(map_leaves(lambda leaf: leaf[:1], heard)) == bits(alone)
-        clients = federation.hear(exchange, clients, total, now)
+        clients = aggregator.hear(exchange, clients, total, now)
     return server, clients
 
 
@@ -162,16 +162,16 @@ def play_twice(
 def test_pure(case: Case, uneven: Path) -> None:
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, participation=people(uneven))
     server, clients = rounds(job, at, 0, 2)  # so that no state is trivial
-    now = round_of(job, at.federation.clients, 2)
-    play_twice(at.algorithm.setup, server, clients, everybody(job, at), at.federation)
-    server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.federation)
+    now = round_of(job, at.aggregator.clients, 2)
+    play_twice(at.algorithm.setup, server, clients, everybody(job, at), at.aggregator)
+    server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.aggregator)
     twice(at.algorithm.model, server)
     for one in at.algorithm.measures:
-        pairs = zip(at.federation.blocks, clients, strict=True)
+        pairs = zip(at.aggregator.blocks, clients, strict=True)
         found, states = one.start(server), [one.start_clients(*pair) for pair in pairs]
         before = bits(server)
         for _ in range(one.turns):
-            found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.federation)
+            found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.aggregator)
         first = one.first(server, found) if one.first else {}
         assert one.report(server, found, first) == one.report(server, found, first)
         assert bits(server) == before
@@ -184,8 +184,8 @@ def test_measuring_leaves_the_states(case: Case, even: Path) -> None:
     server, clients = rounds(job, at, 0, 3)
     job, at = ready(even, case)
     again, states = rounds(job, at, 0, 1)
-    blocks, now = at.federation.blocks, everybody(job, at)
-    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.federation, None)
+    blocks, now = at.aggregator.blocks, everybody(job, at)
+    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.aggregator, None)
     again, states = rounds(job, at._replace(server=again, clients=states), 1, 3)
     assert bits(again) == bits(server)
     assert [bits(c) for c in states] == [bits(c) for c in clients]
@@ -207,10 +207,12 @@ def test_resumable(case: Case, uneven: Path) -> None:
     whole = rounds(job, at, 0, 5)
     job, at = ready(uneven, case)
     server, clients = rounds(job, at, 0, 2)
-    stored = pickle.dumps([at.federation.kept(), *(map_leaves(np.array, state) for state in (server, *clients))])
+    stored = pickle.dumps(
+        [at.aggregator.last_answers(), *(map_leaves(np.array, state) for state in (server, *clients))]
+    )
     job, at = ready(uneven, case)
     kept, server, *clients = pickle.loads(stored)
-    at.federation.restore(kept)
+    at.aggregator.restore(kept)
     again = rounds(job, at._replace(server=server, clients=clients), 2, 5)
     assert bits(again[0]) == bits(whole[0])
     assert [bits(c) for c in again[1]] == [bits(c) for c in whole[1]]
@@ -267,7 +269,7 @@ def test_fused_is_the_sum_of_the_answers(rows: int, case: Case, uneven: Path, mo
     monkeypatch.setattr("mpifed.core.block._ROWS", rows)
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     server, clients = rounds(job, at, 0, 2)
-    now = round_of(job, at.federation.clients, 2)
+    now = round_of(job, at.aggregator.clients, 2)
     for exchange in at.algorithm.exchanges:
         if getattr(exchange, "fused", None) is None:
             several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
@@ -275,7 +277,7 @@ def test_fused_is_the_sum_of_the_answers(rows: int, case: Case, uneven: Path, mo
             assert case.split != "rows" or several_steps or each_has_its_own, "one product would do"
             continue
         question = exchange.ask(server, now)
-        for i, some in enumerate(at.federation.blocks):
+        for i, some in enumerate(at.aggregator.blocks):
             answer = exchange.answer(clients[i], question, some, now)[1]
             total = map_leaves(lambda leaf: np.sum(leaf, axis=0), answer)
             fused = exchange.fused(question, some, now)
@@ -318,13 +320,13 @@ def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: P
 @every_algorithm
 def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) -> None:
     job, at = ready(even, case)
-    now = round_of(job, at.federation.clients, 0)._replace(present=everybody(job, at).present)
+    now = round_of(job, at.aggregator.clients, 0)._replace(present=everybody(job, at).present)
     server, clients = at.server, at.clients
     for exchange in (*at.algorithm.setup, *at.algorithm.exchanges):
-        question, block = exchange.ask(server, now), at.federation.blocks[0]
+        question, block = exchange.ask(server, now), at.aggregator.blocks[0]
         answer = exchange.answer(clients[0], question, block, now)[1]
         declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
         assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(answer)]
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]
         assert set(exchange.told_by_columns) <= {n for n, _ in leaves(question)} | {"previous.first"}
-        server, clients = play((exchange,), server, clients, now, at.federation)
+        server, clients = play((exchange,), server, clients, now, at.aggregator)

@@ -266,7 +266,7 @@ RESUMED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "others": ("plain", alone(put(fourth, "clients", [1, 2, 800])), r"line 5: .*\[1, 2, 800\] took part"),
     "a later round": ("plain", alone(put(fourth, "round", 10**12)), "line 5 is of round 1000000000000, 0 to 3"),
     "no round": ("plain", alone(put(fourth, "round", -1)), "line 5 is damaged .ValueError: round = -1"),
-    "a round cut": ("plain", agreeing(forge(lambda header, rest: rest.pop())), "no line of round 5, .* 6 are played"),
+    "a round cut": ("plain", agreeing(forge(lambda header, rest: rest.pop())), "no line of round 5, .* 6 are done"),
 }  # fmt: skip
 
 

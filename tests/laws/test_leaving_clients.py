@@ -119,7 +119,7 @@ def test_who_leaves_before_its_answer_was_never_there(name: str, skewed: Path, t
     found = run(job, Alone(), tmp_path / "run")
     ready = prepare(job, Alone())
     (exchange,) = ready.algorithm.exchanges
-    server, clients = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.federation)
+    server, clients = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.aggregator)
     missing = void = 0
     for index in range(job.rounds):
         attempt, now = 0, leaving(job, round_of(job, CLIENTS, index), 1)
@@ -128,7 +128,7 @@ def test_who_leaves_before_its_answer_was_never_there(name: str, skewed: Path, t
             now = leaving(job, round_of(job, CLIENTS, index), 1, attempt)
         answers = now.present & (now.leaving.halves > 0)
         missing += int(now.present.sum() - answers.sum())
-        server, clients = play([exchange], server, clients, Round(index, job.seed, answers), ready.federation)
+        server, clients = play([exchange], server, clients, Round(index, job.seed, answers), ready.aggregator)
     assert missing and void
     assert hashed(found.model) == hashed(ready.algorithm.model(server))
     for leaf, states in saved(tmp_path / "run").clients.items():
@@ -151,22 +151,22 @@ def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> N
     job = job_of(CASES[NAMES.index(name)], skewed, block=block, participation={"clients_per_round": PER_ROUND})
     ready = prepare(job, Alone())
     exchanges = ready.algorithm.exchanges
-    state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.federation)
+    state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.aggregator)
     first, second = (round_of(job, CLIENTS, index) for index in (0, 1))
-    state = play(exchanges, *state, first, ready.federation)
+    state = play(exchanges, *state, first, ready.aggregator)
     before, kept = [hashed(state[0]), *map(hashed, state[1])], copy.deepcopy(state)
-    sent = ready.federation.up_bytes
+    sent = ready.aggregator.up_bytes
     who = np.flatnonzero(second.present)
     for half in range(2 * len(exchanges)):
         halves = np.full(CLIENTS, 2 * len(exchanges))
         halves[who[:3]] = half
         void = second._replace(leaving=Leaving(second.present, halves, 2))
         assert void.at(len(exchanges) - 1).void
-        state = play(exchanges, *state, void, ready.federation)
+        state = play(exchanges, *state, void, ready.aggregator)
         assert [hashed(state[0]), *map(hashed, state[1])] == before
-        assert ready.federation.up_bytes > sent  # and is counted
-        sent = ready.federation.up_bytes
-    state, kept = (play(exchanges, *one, second, ready.federation) for one in (state, kept))
+        assert ready.aggregator.up_bytes > sent  # and is counted
+        sent = ready.aggregator.up_bytes
+    state, kept = (play(exchanges, *one, second, ready.aggregator) for one in (state, kept))
     assert [hashed(state[0]), *map(hashed, state[1])] == [hashed(kept[0]), *map(hashed, kept[1])]
     assert hashed(state[0]) != before[0]
 

@@ -48,7 +48,7 @@ def job_of(folder: Path, hyper: dict[str, Any], rounds: int, groups: Any = TWO) 
 
 def slopes_of(task: Job, model: Any) -> tuple[Any, Any]:
     """(values [M], gradients [M, d]) of the constraints over all rows."""
-    values, slopes, data = [], [], prepare(task, Alone()).federation.blocks
+    values, slopes, data = [], [], prepare(task, Alone()).aggregator.blocks
     X, y = (np.concatenate([np.asarray(getattr(b, part)).reshape(-1, *tail) for block in data
             for _, b in block.everything(60)]) for part, tail in (("X", (6,)), ("y", ())))  # fmt: skip
     for one in task.constraint:
@@ -66,11 +66,11 @@ def slopes_of(task: Job, model: Any) -> tuple[Any, Any]:
 def ended(task: Job) -> End:
     """The job's rounds, and its remarks with the multipliers and the feasible direction of the true problem."""
     at = prepare(task, Alone())
-    everybody = Round(SETUP, task.seed, np.ones(at.federation.clients, dtype=bool))
-    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody, at.federation)
+    everybody = Round(SETUP, task.seed, np.ones(at.aggregator.clients, dtype=bool))
+    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody, at.aggregator)
     for index in range(task.rounds):
-        now = round_of(task, at.federation.clients, index)
-        server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
+        now = round_of(task, at.aggregator.clients, index)
+        server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
     model = at.algorithm.model(server)
     values, slopes = slopes_of(task, model)
     found = {f"constraint_{m}": float(value) for m, value in enumerate(values, 1)}

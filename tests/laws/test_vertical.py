@@ -144,16 +144,16 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
         at = prepare(job, Alone())
-        shards = [shard for block in at.federation.blocks for shard in block.shards]
+        shards = [shard for block in at.aggregator.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:
                 shard.y = (shard.y + 1 + shard.client) % 10
         now = Round(-1, job.seed, np.ones(len(shards), dtype=bool))
-        server, clients = play(at.algorithm.setup, at.server, at.clients, now, at.federation)
+        server, clients = play(at.algorithm.setup, at.server, at.clients, now, at.aggregator)
         for t in range(3):
             now = now._replace(index=t)
-            server, clients = play(at.algorithm.exchanges, server, clients, now, at.federation)
-        where = at.federation.blocks, clients, now, at.federation
+            server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
+        where = at.aggregator.blocks, clients, now, at.aggregator
         columns, _ = measure(at.algorithm.measures, at.algorithm, server, *where, None)
         return at.algorithm.model(server), columns
 

@@ -102,7 +102,7 @@ def apart(settings: dict[str, Any], pair: Any, shard: type) -> tuple[Any, Any]:
         sent.append(flat(exchange.answer((), exchange.ask(server, now), block, now)[1].value)[0])
     assert all((value == np.rint(value)).all() for value in sent)
     how = share_of(one).how
-    assert how.told(np.ones(1))[0] <= 3.0 / (1 + how.inexact)  # what roundings add is accounted for
+    assert how.equivalent_multiplier(np.ones(1))[0] <= 3.0 / (1 + how.inexact)  # what roundings add is accounted for
     return (sent[0] - sent[1]) * 2.0**-how.exponent, how
 
 

@@ -274,7 +274,7 @@ def test_all_ranks_refuse_a_sum_of_one(
     tables = {"algorithm": avg, "privacy": privacy, "participation": part, "record": record, **CHANNELS[channel]}
     job = gossip(skewed, rounds=100, **tables)
     for transport in worlds():
-        with pytest.raises(TooFewClients, match="answers of 1 client") as caught:
+        with pytest.raises(TooFewClients, match="uploads of 1 client") as caught:
             run(job, transport, shared_tmp_path / f"on-{transport.size}")
         assert caught.value.agreed
         assert transport.gather("still together") in (None, ["still together"] * transport.size)

@@ -46,7 +46,7 @@ def part(rank: int, size: int, dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
 def test_every_way_gives_the_sum(way: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "LONG", 1)
-    monkeypatch.setattr(reductions, "_ROOM", 4096)  # several pieces, and more than the two rooms
+    monkeypatch.setattr(reductions, "_BUFFER", 4096)  # several pieces, and more than the two buffers
     monkeypatch.setattr(reductions, "_CHUNK", 2048)
     for comm in comms():
         for nodes in maps(comm.size):

@@ -12,7 +12,7 @@ from ended import run
 from jobs_in_python import checked
 from test_transport import worlds
 
-from mpifed.comm.federation import Federation
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, Transport
 from mpifed.core.block import Block
@@ -146,7 +146,7 @@ def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path
             run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), transport, out)
 
 
-# --- the federation, with exchanges of the test's own ------------------------------------------------------------
+# --- the aggregator, with exchanges of the test's own ------------------------------------------------------------
 
 
 class Toy:
@@ -156,7 +156,7 @@ class Toy:
         placement = place(np.ones(clients), 2, transport.size, dedicated)
         shards = [[array_shard(c, np.zeros((1, 1)), [0]) for c in block] for block in placement.of(transport.rank)]
         self.blocks = [Block(tuple(block), "float64") for block in shards]
-        self.federation = Federation(transport, self.blocks, clients, dtype="float64")
+        self.aggregator = Aggregator(transport, self.blocks, clients, dtype="float64")
         self.states = [np.zeros((len(block.clients), 3)) for block in self.blocks]
 
     @staticmethod
@@ -178,16 +178,16 @@ def test_tally_and_hear(array_shard: Any, dedicated: bool) -> None:
         to_server = ToServer("up", Field((3,)), None, toy.answer, None)
         to_clients = ToClients("down", Field((3,)), None, toy.answer, lambda c, total, b, n: c + total)
         for asked in (0.25, -2.0):  # twice, so that buffers are used again
-            question = toy.federation.tell(to_server, np.array([asked, 0, 0]) if transport.rank == 0 else None)
+            question = toy.aggregator.tell(to_server, np.array([asked, 0, 0]) if transport.rank == 0 else None)
             assert question.tolist() == [asked, 0, 0]
             before = [state.copy() for state in toy.states]  # those of a round are renewed where they lie
-            states, total = toy.federation.tally(to_server, before, question[0], now)
+            states, total = toy.aggregator.tally(to_server, before, question[0], now)
             assert (total is None) == (transport.rank != 0)
             if total is not None:
                 np.testing.assert_array_equal(total, toy.expected(present, asked))
-            states, total = toy.federation.tally(to_clients, states, question[0], now)
+            states, total = toy.aggregator.tally(to_clients, states, question[0], now)
             np.testing.assert_array_equal(total, toy.expected(present, asked))
-            states = toy.federation.hear(to_clients, states, total, now)
+            states = toy.aggregator.hear(to_clients, states, total, now)
             for block, after in zip(toy.blocks, states, strict=True):
                 for client, state in zip(block.clients, after, strict=True):
                     there = 2.0 * client + toy.expected(present, asked) if present[client] else np.zeros(3)
@@ -223,11 +223,11 @@ def test_values_of_single_clients(array_shard: Any, exact: bool, dedicated: bool
         expected[at] = client + 0.5
     for transport in worlds():
         toy = Toy(transport, array_shard, dedicated=dedicated)
-        federation = Federation(transport, toy.blocks, 5, exact=exact, dtype="float64", cells=COLUMNS)
+        aggregator = Aggregator(transport, toy.blocks, 5, exact=exact, dtype="float64", cells=COLUMNS)
         for one_by_one in (False, True):
             asked.clear()
             up = ToServer(f"up-{one_by_one}", fields, None, answer, None, one_by_one=one_by_one)
-            states, total = federation.tally(up, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
+            states, total = aggregator.tally(up, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
             assert asked == [1] * sum(map(len, toy.states)) if one_by_one else asked == list(map(len, toy.states))
             assert all((state == 1).all() for state in states)
             if transport.rank == 0:
@@ -250,8 +250,8 @@ def test_who_hears(array_shard: Any, hearer: int | None, alike: bool) -> None:
         down = ToClients("down", Field((3,)), None, toy.answer, absorb, hearer=hearer, alike=alike)
         present = np.array([True, True, False, True, True])
         now = Round(0, 1, present)
-        states, total = toy.federation.tally(down, toy.states, 0.0, now)
-        heard = toy.federation.hear(down, states, total, now)
+        states, total = toy.aggregator.tally(down, toy.states, 0.0, now)
+        heard = toy.aggregator.hear(down, states, total, now)
         clients = [int(client) for block in toy.blocks for client in block.clients]
         hears = [present[client] and hearer in (None, client) for client in clients]
         for client, state, before, there in zip(
@@ -266,28 +266,28 @@ def test_a_request_to_end_reaches_the_server_from_any_rank(array_shard: Any) -> 
     for transport in worlds():
         for asking in range(transport.size):
             toy = Toy(transport, array_shard)
-            toy.federation.request.asked = transport.rank == asking
+            toy.aggregator.request.asked = transport.rank == asking
             up = ToServer("up", Field((3,)), None, toy.answer, None)
-            toy.federation.tally(up, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
+            toy.aggregator.tally(up, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
             if transport.rank == 0:
-                assert toy.federation.requested
-            toy.federation.request.asked = False
-            toy.federation.tally(up, toy.states, 0.0, Round(1, 1, np.ones(5, dtype=bool)))
+                assert toy.aggregator.requested
+            toy.aggregator.request.asked = False
+            toy.aggregator.tally(up, toy.states, 0.0, Round(1, 1, np.ones(5, dtype=bool)))
             if transport.rank == 0:
-                assert not toy.federation.requested
+                assert not toy.aggregator.requested
 
 
 def test_the_order_to_end_reaches_every_rank(array_shard: Any) -> None:
     for transport in worlds():
         toy = Toy(transport, array_shard)
         up = ToServer("up", Field((3,)), None, toy.answer, None)
-        toy.federation.tell(up, np.zeros(3) if transport.rank == 0 else None)
-        assert not toy.federation.halted
+        toy.aggregator.tell(up, np.zeros(3) if transport.rank == 0 else None)
+        assert not toy.aggregator.halted
         if transport.rank == 0:
-            toy.federation.order = 75
-        toy.federation.tell(up, np.zeros(3) if transport.rank == 0 else None)
-        assert toy.federation.halted
-        assert toy.federation.order == 75
+            toy.aggregator.order = 75
+        toy.aggregator.tell(up, np.zeros(3) if transport.rank == 0 else None)
+        assert toy.aggregator.halted
+        assert toy.aggregator.order == 75
 
 
 def begun(states: list[Any]) -> ClientStates:
@@ -357,7 +357,7 @@ def test_a_value_out_of_bounds_is_found_on_the_rank_that_hosts_its_client(array_
         error: MpifedError | None = None
         try:
             exchange = ToServer("up", Field((3,)), None, answer, None)
-            alone = Federation(Alone(), toy.blocks, 5, dtype="float64")
+            alone = Aggregator(Alone(), toy.blocks, 5, dtype="float64")
             alone.tally(exchange, toy.states, 0.0, Round(0, 1, np.ones(5, dtype=bool)))
         except NumericalError as found:
             error = found

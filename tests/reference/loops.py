@@ -65,8 +65,8 @@ class Played(NamedTuple):
 
     def kept(self, field: str) -> Any:
         """[N, d] what the clients keep under this name, or as their whole state."""
-        found = np.empty((self.ready.federation.clients, len(self.model)))
-        for block, state in zip(self.ready.federation.blocks, self.clients, strict=True):
+        found = np.empty((self.ready.aggregator.clients, len(self.model)))
+        for block, state in zip(self.ready.aggregator.blocks, self.clients, strict=True):
             record = getattr(state, field) if field else state
             found[block.clients] = np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
         return found
@@ -77,8 +77,8 @@ def played(task: Job) -> Played:
     ready = prepare(task, Alone())
     server, clients = ready.server, ready.clients
     for index in range(task.rounds):
-        now = round_of(task, ready.federation.clients, index)
-        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.federation)
+        now = round_of(task, ready.aggregator.clients, index)
+        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.aggregator)
     return Played(ready, server, clients)
 
 

@@ -160,7 +160,7 @@ def test_momentum_goes_on_from_a_checkpoint(skewed: Path, tmp_path: Path) -> Non
 def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm: dict[str, float]) -> None:
     """Without, a round adds the mean change to the model, and to nothing else."""
     ready = prepare(job(skewed, {"batch_size": 4, **algorithm}, compute={"dtype": "float32"}), Alone())
-    now, everybody = Round(0, SEED, np.ones(11, dtype=bool)), ready.federation
+    now, everybody = Round(0, SEED, np.ones(11, dtype=bool)), ready.aggregator
     (exchange,) = ready.algorithm.exchanges
     _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
     server = exchange.absorb(ready.server, total, now)

@@ -167,7 +167,7 @@ def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, r
     clients = map_leaves(lambda leaf: lam.reshape(leaf.shape), at.clients[0])
     server = at.server._replace(model=at.server.model._replace(first=x_0.reshape(64, 10)), steps=np.int64(2))
     (exchange,) = at.algorithm.exchanges
-    clients, sent = exchange.answer(clients, exchange.ask(server, now), at.federation.blocks[0], now)
+    clients, sent = exchange.answer(clients, exchange.ask(server, now), at.aggregator.blocks[0], now)
 
     eta = step_size(RULES[rule], 3)
     eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule]
@@ -261,10 +261,10 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     objective = {"name": "softmax", "bias": False, "l2": 0.05, "nonconvex_penalty": 0.1}
     task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
-    at, federation = found.ready, found.ready.federation
+    at, aggregator = found.ready, found.ready.aggregator
     everybody = Round(-1, 1, np.ones(11, dtype=bool))
     columns, _ = measure(
-        at.algorithm.measures, at.algorithm, found.server, federation.blocks, found.clients, everybody, federation, None
+        at.algorithm.measures, at.algorithm, found.server, aggregator.blocks, found.clients, everybody, aggregator, None
     )
     data, x_0, x, lam = rows_of(skewed), found.model, found.kept("model"), found.kept("dual")
     N, P, pull = sum(len(y) for _, y in data), 0.0, np.zeros(640)

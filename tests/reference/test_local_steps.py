@@ -470,7 +470,7 @@ def test_at_an_optimum_with_exact_surrogates_nothing_moves(
     server = ready.server._replace(model=at, surrogate=surrogate, steps=np.int64(9))
     for t in range(9, 10 if batch < 60 else 13):
         now = Round(t, task.seed, everybody)
-        server, clients = play_round(ready.algorithm.exchanges, server, clients, now, ready.federation)
+        server, clients = play_round(ready.algorithm.exchanges, server, clients, now, ready.aggregator)
         np.testing.assert_allclose(server.model.first, at.first, rtol=0, atol=1e-10)  # rounded to 1e-12
     if batch == 60:
         np.testing.assert_allclose(server.surrogate.linear.first, linear, rtol=0, atol=1e-10)

@@ -60,7 +60,7 @@ def test_a_point_that_is_not_there(start: Start, job: Make) -> None:
     array = start("sweep", job(table=SWEEP), options=(*ON_ONE, "--array=7"))
     wait_all(array)
     assert Job(f"{array.number}_7", array.log, array.run).show()["ExitCode"] == "2:0"
-    assert "--point 7" in array.text and "has 3 point(s)" in array.text
+    assert "--point 7" in array.text and "has 3 points" in array.text
 
 
 def test_a_sweep_in_one_job(start: Start, job: Make, in_order: list[Any]) -> None:

@@ -16,7 +16,9 @@ from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, lau
 
 from mpifed.cli import main
 from mpifed.core import errors
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.exchange import ToServer
 from mpifed.run.history_file import FIRST, LEDGER
 from mpifed.run.job_file import read_table
 from mpifed.run.sweep import points
@@ -194,6 +196,7 @@ def test_a_command_that_names_nothing_is_found() -> None:
 SHOWN = {
     "docs/how-to/own-model.md": "own_objective.py",
     "docs/how-to/constraints.md": "own_constraint.py",
+    "docs/how-to/own-algorithm.md": "own_local_steps.py",
     "docs/tutorials/write-an-algorithm.md": "own_algorithm.py",
     "docs/reference/python.md": "script.py",
 }
@@ -233,14 +236,36 @@ def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: P
         assert ended.out
 
 
-def test_columns_and_codes_are_described() -> None:
-    """In the tables that are put into the pages, of which each has its place."""
+def hook(name: str) -> Any:
+    """A module of docs/hooks."""
     sys.path.insert(0, str(ROOT / "docs" / "hooks"))
     try:
-        generated = importlib.import_module("generated")
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+
+
+def test_the_contract_is_described() -> None:
+    """Every member of the classes that algorithms are written with: what it is, takes and returns."""
+    contract = hook("contract")
+    tables = {kind: list(contract.members(kind)) for kind in contract.CLASSES}
+    assert not [(kind.__name__, one.signature) for kind, rows in tables.items() for one in rows if not one.text]
+    every = {one.signature for one in tables[Algorithm]}
+    assert not [name for name in dir(Algorithm) if name[0] != "_" and not any(one.startswith(name) for one in every)]
+    given = {one.signature.partition(" ")[0] for one in tables[Algorithm] if one.default == "must be given"}
+    assert given == {"problem", "exchanges", "measures", "start_server(now)"}
+    assert {one.signature: one.default for one in tables[ToServer]}["private"] == "`True`"
+    text = "\n".join(contract.sections())
+    assert (
+        "| `draw(now, purpose, count, secret=False) -> NDArray[np.int64]` | \\[n, count\\] rows of each client" in text
+    )
+    assert "type: ignore" not in text
+
+
+def test_columns_and_codes_are_described() -> None:
+    """In the tables that are put into the pages, of which each has its place."""
+    generated = hook("generated")
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     made = [generated.on_page_markdown(text, None, None, None) for text in pages]
     assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
     whole = "\n".join(made)

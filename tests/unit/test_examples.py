@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifed.run.config import read_table
-from mpifed.run.history import read_history, summary
+from mpifed.run.history import read_history, read_model, summary
 from mpifed.run.sweep import points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,30 @@ def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_
     run_example(launch, "own_algorithm.toml", digits, tmp_path)
     losses = read_history(tmp_path / "run")["train_loss"]
     assert losses[-1] < 0.2 * losses[0]
+
+
+def test_the_penalty_of_the_model_counts_there(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    """l2 = 0.5 shrinks the model: nobody but the algorithm adds the penalty's gradient."""
+    norms = []
+    for l2 in ("0.0", "0.5"):
+        out = tmp_path / l2
+        run_example(launch, "own_algorithm.toml", digits, out, f"model.l2={l2}", "algorithm.learning_rate=0.05")
+        norms.append(np.linalg.norm(read_model(out / "run" / "model.h5")["first"]))
+    assert 0 < norms[1] < 0.3 * norms[0]
+
+
+def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
+    """Learning rates, penalties, weight decay and the prox are those of FedAvg, which draws the same rows."""
+    models = []
+    for name in ("jobs.examples.own_local_steps:LocalSteps", "fedavg"):
+        run_example(launch, "own_local_steps.toml", digits, tmp_path / name, f"algorithm.name={name}")
+        models.append(read_model(tmp_path / name / "run" / "model.h5"))
+    assert all(np.abs(leaf).max() > 0.1 for leaf in models[0].values())
+    for name, leaf in models[0].items():
+        np.testing.assert_allclose(leaf, models[1][name], atol=1e-5)  # float32, in another order
+    changes = ["--set", f"data.path={digits}", "--set", "client_optimizer.momentum=0.5"]
+    ended = launch(0, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
+    assert (ended.code, "the clients of this method keep no velocity" in ended.text) == (2, True), ended.text
 
 
 @pytest.mark.parametrize(("job", "data"), [("masked", "digits"), ("encrypted", "sides")])
@@ -83,8 +108,9 @@ def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any],
     assert "Traceback" not in ended.text
 
 
-def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path) -> None:
+def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path, *more: str) -> None:
     """Run an example on 2 ranks from the top folder, as its header says."""
     changes = ["--set", f"data.path={data}", "--set", "algorithm.batch_size=10"]
+    changes += [word for change in more for word in ("--set", change)]
     ended = launch(2, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
     assert ended.code == 0, ended.text

@@ -134,10 +134,7 @@ def loaded(*arguments: object) -> tuple[set[str], bool]:
     [
         ["--help"],
         ["--version"],
-        *(
-            [name, "--help"]
-            for name in ("run", "data", "check", "show", "compare", "explain", "submit", "status", "doctor")
-        ),
+        *([name, "--help"] for name in ("run", "check", "show", "compare", "explain", "submit", "status", "doctor")),
     ],
 )
 def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
@@ -145,6 +142,14 @@ def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
     heavy = {"numpy", "scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"}
     assert not heavy & modules
     assert not started
+
+
+def test_help_of_data_is_made_of_the_sources_alone() -> None:
+    """Its texts are those of their classes, which need NumPy."""
+    for arguments in (["data", "--help"], ["data", "csv", "--help"]):
+        modules, started = loaded(*arguments)
+        assert not {"scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"} & modules
+        assert not started
 
 
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:

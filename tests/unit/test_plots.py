@@ -231,6 +231,26 @@ def test_the_objective_relative_to_the_optimum(tmp_path: Path) -> None:
         figure([write_run(tmp_path / "plain")], ["round"], relative_to=0.2)
 
 
+def test_what_is_minimized_is_drawn(tmp_path: Path) -> None:
+    """Beside the loss, where it is something else."""
+    run = write_certified(tmp_path / "run", "a", 100.0)
+    assert "objective" not in [axes.get_ylabel() for axes in figure([run], ["round"]).axes]
+    with open(run / "job.toml", "a") as file:
+        file.write('[minimize]\nname = "norm"\n')
+    loss, objective, _ = figure([run], ["round"]).axes
+    assert (loss.get_ylabel(), objective.get_ylabel()) == ("training loss", "objective")
+    np.testing.assert_allclose(lines(objective)["a"][1], [200, 110, 101, 100])
+    assert "objective" not in [axes.get_ylabel() for axes in figure([run], ["round"], relative_to=99.0).axes]
+
+
+def test_bytes_are_in_the_units_of_tables(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rounds=range(0, 200_001, 50_000))  # 150 bytes a round
+    (axes,) = [one for one in figure([run], ["bytes"]).axes if one.get_xlabel()]
+    shown = [label.get_text() for label in axes.get_xticklabels()]
+    assert shown[0] == "0 MiB" and "16 MiB" in shown
+    assert axes.get_xticks()[shown.index("16 MiB")] == 16 * 2**20
+
+
 def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (option,) = [one for one in plot.params if one.name == "across"]
     assert option.type.choices == tuple(HORIZONTAL)  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Encrypted sums: schemes, how integers fit into their plaintexts, and who opens."""
+"""Encrypted sums: encryption schemes, packing of integers into plaintexts, and decryption."""

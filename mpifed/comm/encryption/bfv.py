@@ -1,12 +1,12 @@
 """BFV by Microsoft SEAL: 8192 exact integers a ciphertext, 32 bytes and about half a microsecond each.
 
 Fan and Vercauteren, "Somewhat practical fully homomorphic encryption", 2012. Clients encrypt with the public key, so an
-upload is made without any secret; encrypting with the secret key would save a third of a sum's time.
+upload needs no secret; encrypting with the secret key would save a third of a sum's time.
 
-Parameters: ring of dimension 8192; two primes of 60 bits, which are the ciphertext's modulus, and one of 32 that only
-the keys have. That is all of the 152 bits that the homomorphic encryption standard allows for 192-bit security (218 for
-128-bit). The plaintext modulus is a prime of 58 bits and 1 mod 16384, which makes slots. A sum of 10,000 ciphertexts
-leaves 41 bits of noise budget; one prime less would leave none, and open to garbage.
+Parameters: ring of dimension 8192; two primes of 60 bits, which form the ciphertext modulus, and one of 32, only in
+keys. Their 152 bits are the maximum of the homomorphic encryption standard for 192-bit security (218 for 128-bit). The
+plaintext modulus is a prime of 58 bits, equal to 1 mod 16384, which allows batching. A sum of 10,000 ciphertexts leaves
+41 bits of noise budget; one prime less would leave none, and decryption would give garbage.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
 _PLAIN = 288230376150876161
-_ERROR_BITS = 24  # of a coefficient, which errors change
-_LEAST_BUDGET = 8  # bits; a ciphertext with less has been altered, or holds too many
+_ERROR_BITS = 24  # low bits of a coefficient, changed by encryption errors
+_LEAST_BUDGET = 8  # bits; a ciphertext with less was altered, or is the sum of too many
 
 
 class Bfv:
-    """The public part everywhere, the secret key with the clients alone; it is never written anywhere."""
+    """BFV with the public key on every rank and the secret key on ranks of clients alone, never on disk."""
 
     name = "bfv"
     slots = _RING
     capacity = _PLAIN // 2
 
     def __init__(self, primes: Sequence[int] = (60, 60, 32)) -> None:
-        """`primes`: the bits of the ciphertext modulus; the last prime only makes keys."""
+        """`primes`: bits of the primes of the modulus; the last is used only in keys."""
         seal = self._seal = _library()
         parameters = seal.EncryptionParameters(seal.scheme_type.bfv)
         parameters.set_poly_modulus_degree(_RING)
@@ -51,17 +51,16 @@ class Bfv:
         self._secret: Any = None
         self._encryptor: Any = None
         self._decryptor: Any = None
-        self.budget: int | None = None  # bits of noise left in what was last opened
+        self.budget: int | None = None  # bits of noise budget left in the ciphertext decrypted last
 
     def _strength(self, bits: int) -> str:
-        """Of a modulus of so many bits, by the homomorphic encryption standard."""
+        """Security level of a modulus of `bits` bits, by the homomorphic encryption standard."""
         levels = self._seal.sec_level_type
         most = {n: self._seal.CoeffModulus.MaxBitCount(_RING, getattr(levels, f"tc{n}")) for n in (128, 192, 256)}
         level = max(n for n in most if bits <= most[n])
         return f"{level} bits (BFV, ring of dimension {_RING}, modulus of {bits} bits of at most {most[level]})"
 
     def make_keys(self) -> None:
-        """New keys, on one client's rank."""
         generator = self._seal.KeyGenerator(self._context)
         self._public, self._secret = generator.create_public_key(), generator.secret_key()
         self._begin()
@@ -72,38 +71,34 @@ class Bfv:
             self._decryptor = self._seal.Decryptor(self._context, self._secret)
 
     def public(self) -> bytes:
-        """The public key."""
         return bytes(self._public.to_string())
 
     def use(self, public: bytes) -> None:
-        """Take a public key."""
         self._public = self._read(self._context.from_public_str, public, "public key")
         self._begin()
 
     def secret(self) -> bytes:
-        """The secret key; only ever sealed under another key."""
+        """The secret key; it is sent only sealed under another key."""
         return bytes(self._secret.to_string())
 
     def trust(self, secret: bytes) -> None:
-        """Take the secret key."""
         self._secret = self._read(self._context.from_secret_str, secret, "secret key")
         self._begin()
 
     @property
     def opens(self) -> bool:
-        """Whether the secret key is here."""
+        """Whether this rank has the secret key."""
         return self._secret is not None
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
-        """A ciphertext of up to 8192 numbers."""
+        """A ciphertext of up to 8192 integers."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
     def load(self, block: bytes) -> Any:
-        """A ciphertext from its bytes."""
-        found = self._read(self._context.from_cipher_str, block, "ciphertext")
-        if len(block) != self.nbytes or found.size() != 2 or found.is_ntt_form() or found.is_transparent():
-            raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered on its way")
-        return found
+        cipher = self._read(self._context.from_cipher_str, block, "ciphertext")
+        if len(block) != self.nbytes or cipher.size() != 2 or cipher.is_ntt_form() or cipher.is_transparent():
+            raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered in transit")
+        return cipher
 
     def _read(self, reader: Any, data: bytes, what: str) -> Any:
         try:
@@ -117,13 +112,12 @@ class Bfv:
         return total
 
     def save(self, total: Any) -> bytes:
-        """The bytes of a ciphertext."""
         return bytes(total.to_string())
 
     def open(self, total: Any) -> NDArray[np.int64]:
-        """[8192] its numbers."""
+        """Decrypt: [8192] integers."""
         if self._decryptor is None:
-            raise BrokenProtocol("a ciphertext cannot be opened where there is no secret key")
+            raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")
         self.budget = int(self._decryptor.invariant_noise_budget(total))
         if self.budget < _LEAST_BUDGET:
             raise BrokenProtocol(
@@ -134,28 +128,28 @@ class Bfv:
         return numbers
 
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-        """(its coefficients, the prime that they are modulo) for each of its primes."""
+        """(coefficients, modulus) for each prime of the ciphertext modulus."""
         numbers = np.frombuffer(block[-8 * self._data :], dtype="<u8").reshape(2, len(self._moduli), _RING)
         for i, modulus in enumerate(self._moduli):
             yield numbers[:, i].ravel(), modulus
 
     def randomness(self, block: bytes) -> Iterator[bytes]:
-        """Of its second polynomial, where no plaintext is: the whole; pairs of its coefficients, modulo the first
-        prime and but for their low bits, which are the same with the same randomness and other errors; and ratios of
-        some, which are the same for multiples of it.
+        """Fingerprints of the second polynomial, which does not depend on the plaintext.
+
+        The polynomial itself; pairs of its coefficients modulo the first prime without their low bits, which are equal
+        for equal randomness and different errors; and ratios of coefficients, which are equal for multiples of it.
         """
         yield block[-4 * self._data :]
         modulus = self._moduli[0]
         polynomial = np.frombuffer(block[-4 * self._data :], dtype="<u8")[:_RING]
-        some = polynomial[:: _RING // 8].tolist()
+        sample = polynomial[:: _RING // 8].tolist()
         for i in range(0, 8, 2):
-            yield b"near%d %d %d" % (i, some[i] >> _ERROR_BITS, some[i + 1] >> _ERROR_BITS)
-        if some[0]:
-            inverse = pow(some[0], -1, modulus)
-            yield b"times %d %d" % (some[1] * inverse % modulus, some[2] * inverse % modulus)
+            yield b"near%d %d %d" % (i, sample[i] >> _ERROR_BITS, sample[i + 1] >> _ERROR_BITS)
+        if sample[0]:
+            inverse = pow(sample[0], -1, modulus)
+            yield b"times %d %d" % (sample[1] * inverse % modulus, sample[2] * inverse % modulus)
 
     def secrets(self) -> Iterator[bytes]:
-        """The secret key, if it is here."""
         if self.opens:
             yield self.secret()
 

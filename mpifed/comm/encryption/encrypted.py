@@ -1,13 +1,13 @@
-"""The encrypted channel: clients encrypt integers, the server adds ciphertexts, and only who may hear opens the sum.
+"""The encrypted channel: clients encrypt integers, the server adds ciphertexts, and receivers decrypt the sum.
 
-The server has the public key alone. A sum that it may hear is opened for it by a client (or, with a threshold scheme,
-by all clients together); a sum for clients is opened by those who hear it, and the server only carries it.
+The server has only the public key. A sum for the server is decrypted by a client (or, with a threshold scheme, by all
+clients together); a sum for clients is decrypted by those that receive it, and the server only forwards it.
 
-Trust: all parties follow the protocol and may look at whatever they get. With `scheme = "bfv"` or "paillier" the
-clients share one secret key: only the server is kept from reading, a client who got hold of another's upload could open
-it, and the client who opens a sum for the server learns it too. A threshold scheme has no such key, and the server puts
-the parts together itself. A sum that one client alone hears is kept from the server, not from the other clients.
-Nobody is kept from altering ciphertexts; what does not open to a possible sum is refused.
+Trust: all parties are honest but curious. With `scheme = "bfv"` or "paillier" the clients share a secret key: it
+protects uploads only from the server; a client that obtained another's upload could decrypt it, and the client that
+decrypts a sum for the server learns it too. With a threshold scheme no such key exists, and the server combines the
+partial decryptions itself. A sum for a single client is hidden from the server, not from the other clients.
+Ciphertexts are not authenticated; what does not decrypt to a possible sum is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Channel, Setting, answering, hearing
-from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, Turn, bundle, unbundle
+from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, OpeningRequest, bundle, unbundle
 from mpifed.comm.encryption.packing import Room, Vector, vectors
 from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.groups import refuse_small
@@ -36,35 +36,35 @@ _TRIED = 2  # different ciphertexts in the self-test
 
 
 class Encrypted(Channel):
-    """Sums of ciphertexts."""
+    """Sums of homomorphic ciphertexts."""
 
     name = "encrypted"
 
     def __init__(self, setting: Setting, scheme: Any = None) -> None:
-        """`scheme`: instead of the one that the setting names."""
+        """`scheme` overrides the one that the setting names."""
         super().__init__(setting)
         self.scheme = scheme or make_scheme(setting.protection, setting.clients)
         self.room = Room(self.scheme.slots, self.scheme.capacity, setting.clients)
         self.budget: int | None = None  # bits of noise budget that the self-test left
-        self._homes = np.full(setting.clients, -1)  # [N] each client's rank; -1 where it is nowhere
+        self._homes = np.full(setting.clients, -1)  # [N] rank of each client; -1 where no rank hosts it
         self._opening: Opening
         self._keyring: Keyring
         self._vectors: dict[str, list[Vector]] = {}
-        self._sums = 0  # opened so far; alike on all ranks
-        self._totals: dict[int, Any] = {}  # sums of ciphertexts of this rank, by number, of the exchange being played
+        self._sums = 0  # decrypted so far; alike on all ranks
+        self._totals: dict[int, Any] = {}  # sums of this rank's ciphertexts in the current exchange, by number
 
     @property
     def security(self) -> str:
-        """How safe the encryption is, in words."""
+        """Security level of the encryption, in words."""
         return str(self.scheme.security)
 
     def prepare(self, lines: list[Line]) -> None:
-        """Make keys, and add and open as many ciphertexts as the job will. Collective.
+        """Generate keys, and test adding and decrypting as many ciphertexts as the job will. Collective.
 
         Raises
         ------
         BrokenProtocol
-            when the sum of all clients' largest integers does not open to what it is.
+            when the sum of all clients' largest integers is not decrypted correctly.
         """
         if not all(isinstance(line.sum, ExactSum) for line in lines):
             raise UsageError('[aggregation] security = "encrypted" adds integers; set arithmetic = "exact"')
@@ -75,8 +75,8 @@ class Encrypted(Channel):
         keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
-        kind: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
-        self._opening = kind(self.setting, self.scheme, self._homes)
+        opening: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
+        self._opening = opening(self.setting, self.scheme, self._homes)
         self._opening.prepare(keyring, self._note(None, None), self.keys.timed)
         up, down = self._opening.setup_bytes
         self.keys.up_bytes = keyring.setup_up_bytes + up
@@ -84,7 +84,7 @@ class Encrypted(Channel):
         self._try()
 
     def secrets(self) -> Iterator[bytes]:
-        """Those of the keyring, and the secret key of the scheme, or shares of it."""
+        """Secrets of the keyring, and the secret key of the scheme, or shares of it."""
         yield from self._keyring.secrets()
         yield from self.scheme.secrets()
 
@@ -106,24 +106,24 @@ class Encrypted(Channel):
         able = set(self._homes[self._homes >= 0].tolist())
         what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
         try:
-            opened = self._opening.open(folded, able, Turn(b"self-test", _unnoted, self.keys.timed))
+            opened = self._opening.open(folded, able, OpeningRequest(b"self-test", _unnoted, self.keys.timed))
         except BrokenProtocol as error:
-            raise BrokenProtocol(f"{what}, does not open: {error}; {_REMEDY}") from error
+            raise BrokenProtocol(f"{what}, does not decrypt: {error}; {_REMEDY}") from error
         expected = (values * np.bincount(kinds, minlength=_TRIED)[:, None]).sum(axis=0)
         if opened is not None and not np.array_equal(opened[0], expected):
             wrong = int((opened[0] != expected).sum())
-            raise BrokenProtocol(f"{what}, opens to something else in {wrong} of {self.room.slots} slots; {_REMEDY}")
+            raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {self.room.slots} slots; {_REMEDY}")
         self.budget = getattr(self.scheme, "budget", None)
 
     def vectors(self, line: Line) -> list[Vector]:
-        """What of an exchange is encrypted together; follows from the job alone."""
-        found = self._vectors.get(line.exchange.name)
-        if found is None:
-            found = self._vectors[line.exchange.name] = vectors(line, self.setting.cells, self.room)
-        return found
+        """Parts of an exchange's message that are encrypted together; they follow from the job alone."""
+        cached = self._vectors.get(line.exchange.name)
+        if cached is None:
+            cached = self._vectors[line.exchange.name] = vectors(line, self.setting.cells, self.room)
+        return cached
 
     def begin(self, line: Line, now: Round) -> None:
-        """Nothing is added yet; of a memory, the server keeps what each client has last sent."""
+        """Start a new sum; with stale answers, the server stores each client's last upload."""
         self._totals = {}
         if line.memory is not None:
             line.memory.answered |= answering(line.exchange, now)
@@ -131,21 +131,19 @@ class Encrypted(Channel):
                 line.memory.sealed = {}
 
     def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
-        """Encrypt the answers one by one, and add what leaves the clients."""
         self.add_one_by_one(line, answer, clients, now)
 
     def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
-        """The client's ciphertexts; NumericalError when an integer is out of range."""
+        """The client's ciphertexts as a message; NumericalError when an integer is out of range."""
         with line.account.timed():
             parts = [vector.pack(integers, client) for vector in self.vectors(line) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
 
     def sent(self, line: Line, upload: Bytes, client: int) -> Bytes:
-        """All of it."""
         return upload
 
     def gather(self, line: Line, upload: Bytes, client: int) -> None:
-        """Add a client's ciphertexts, or keep them in place of those it sent before; with the public key alone."""
+        """Add a client's ciphertexts, or store them instead of its last ones; needs only the public key."""
         if line.memory is not None:
             line.memory.sealed[client] = upload
         else:
@@ -155,11 +153,11 @@ class Encrypted(Channel):
         with line.account.timed():
             for number, block in unbundle(upload).items():
                 more = self.scheme.load(block)
-                known = number in self._totals
-                self._totals[number] = self.scheme.add(self._totals[number], more) if known else more
+                present = number in self._totals
+                self._totals[number] = self.scheme.add(self._totals[number], more) if present else more
 
     def resend(self, line: Line, now: Round) -> None:
-        """Under the new keys; the sum is opened when it is next heard."""
+        """As `Channel.resend`, under new keys; the sum is decrypted when it is next received."""
         assert line.memory is not None
         self.begin(line, now)
         for client, numbers in sorted(line.memory.last.items()):
@@ -168,25 +166,25 @@ class Encrypted(Channel):
             self.gather(line, self.seal(line, message, client, now), client)
 
     def collect(self, line: Line, now: Round) -> bool:
-        """Add over the ranks, open for who may hear. Collective.
+        """Add over ranks, and decrypt the sum for its receivers. Collective.
 
         Raises
         ------
         TooFewClients
-            when the sum is of fewer answers than may be opened; before anything is opened.
+            when the sum is over fewer clients than the job allows; before anything is decrypted.
         BrokenProtocol
-            when ciphertexts are missing, damaged, or open to something that is no sum of integers within the bounds.
+            when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the bounds.
         """
         refuse_small(line, self.setting.cells, self.setting.protection, now)
         serves = self.transport.rank == 0
         self.transport.reduce(line.sum.message[-1:], line.reduced[-1:] if serves else None)
-        there = answering(line.exchange, now)
+        answered = answering(line.exchange, now)
         if line.memory is not None:
-            there = line.memory.answered
+            answered = line.memory.answered
             for _, upload in sorted(line.memory.sealed.items()):
                 self._sum(line, upload)
-        absent = self.setting.rehearsed and not (now.staying & (self._homes >= 0)).any()  # they are not there at all
-        if not there.any() or absent:  # nothing was encrypted, and the sum of nobody's answers is known to all
+        absent = self.setting.rehearsed and not (now.staying & (self._homes >= 0)).any()  # not simulated
+        if not answered.any() or absent:  # nothing was encrypted: the sum of no uploads is 0
             line.reduced[:-1] = 0
             return True
         self._opening.able(now)
@@ -203,26 +201,26 @@ class Encrypted(Channel):
         note = self._note(line, now)
         self._sums += 1
         context = f"{line.exchange.name} {self._sums}".encode()
-        wanted = self._wanted(line, now, there) if not to_server else None
-        opened = self._opening.open(folded, ranks, Turn(context, note, line.account.timed, wanted))
+        wanted = self._wanted(line, now, answered) if not to_server else None
+        opened = self._opening.open(folded, ranks, OpeningRequest(context, note, line.account.timed, wanted))
         if opened is not None:
             with line.account.timed():
-                self._unpack(line, there, opened, wanted)
+                self._unpack(line, answered, opened, wanted)
         if not to_server:
             return opened is not None
         if ranks != {0}:
             opened_here = line.reduced[:-1].copy() if opened is not None else None
-            for found in self.transport.gather(opened_here) or []:
-                if found is not None:
-                    line.reduced[:-1] = found
+            for opened_sum in self.transport.gather(opened_here) or []:
+                if opened_sum is not None:
+                    line.reduced[:-1] = opened_sum
         if opened is not None and opener != "server":
             note(opener, "server", "opened sum", line.reduced[:-1].tobytes())
         return serves
 
-    def _fold(self, one: Bytes, other: Bytes) -> Bytes:
+    def _fold(self, message: Bytes, other: Bytes) -> Bytes:
         """The sum of two messages of ciphertexts."""
-        totals, mores = unbundle(one), unbundle(other)
-        for number, block in mores.items():
+        totals, blocks = unbundle(message), unbundle(other)
+        for number, block in blocks.items():
             if number in totals:
                 added = self.scheme.add(self.scheme.load(totals[number]), self.scheme.load(block))
                 totals[number] = self.scheme.save(added)
@@ -231,25 +229,25 @@ class Encrypted(Channel):
         return bundle(totals)
 
     def _hearing(self, line: Line, now: Round) -> tuple[set[int], str]:
-        """The ranks on which the sum is opened, and who opens it where that is one."""
+        """The ranks on which the sum is decrypted, and the name of the party that decrypts it."""
         if not isinstance(line.exchange, ToClients):
             rank, opener = self._opening.for_server(now)
             return {rank}, opener
-        told = hearing(line.exchange, now) & (self._homes >= 0)
-        return set(self._homes[told].tolist()), "clients"
+        receiving = hearing(line.exchange, now) & (self._homes >= 0)
+        return set(self._homes[receiving].tolist()), "clients"
 
-    def _wanted(self, line: Line, now: Round, there: NDArray[np.bool_]) -> frozenset[int]:
-        """The ciphertexts that clients of this rank are told."""
-        here = np.zeros_like(there)
+    def _wanted(self, line: Line, now: Round, answered: NDArray[np.bool_]) -> frozenset[int]:
+        """Numbers of the ciphertexts that this rank's clients receive; `answered` [N]: clients in the sum."""
+        here = np.zeros_like(answered)
         here[self.setting.hosted] = hearing(line.exchange, now)[self.setting.hosted]
-        found = [v.numbers for v in self.vectors(line) if (v.hearers & here).any() and (v.senders & there).any()]
-        return frozenset(number for numbers in found for number in numbers)
+        ranges = [v.numbers for v in self.vectors(line) if (v.hearers & here).any() and (v.senders & answered).any()]
+        return frozenset(number for numbers in ranges for number in numbers)
 
-    def _unpack(self, line: Line, there: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None) -> None:
-        """Put what was opened, of the answers of those who are `there` [N], into its places."""
-        message, there = np.zeros_like(line.reduced[:-1]), there & (self._homes >= 0)
+    def _unpack(self, line: Line, answered: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None) -> None:
+        """Write the decrypted sum into `line.reduced`; `answered` [N]: clients in the sum."""
+        message, counted = np.zeros_like(line.reduced[:-1]), answered & (self._homes >= 0)
         for vector in self.vectors(line):
-            answers = int((vector.senders & there).sum())
+            answers = int((vector.senders & counted).sum())
             if not answers or (wanted is not None and not wanted.issuperset(vector.numbers)):
                 continue
             missing = [number for number in vector.numbers if number not in opened]
@@ -257,25 +255,27 @@ class Encrypted(Channel):
                 raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {missing} of the sum are missing; refused")
             vector.unpack({number: opened.pop(number) for number in vector.numbers}, answers, message)
         if opened:
-            raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {list(opened)} are of nobody who answers; refused")
+            raise BrokenProtocol(
+                f"{line.exchange.name}: ciphertexts {list(opened)} are of no client in the sum; refused"
+            )
         line.reduced[:-1] = message
 
     def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[N] bytes of each client's ciphertexts, of its parts of openings, and of what it is told."""
-        there, told_by = answering(line.exchange, now), hearing(line.exchange, now)
-        counted = there if line.memory is None else there | line.memory.answered
-        up, told, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
+        """[N] bytes of each client's ciphertexts and partial decryptions, and of what it receives."""
+        uploading, receiving = answering(line.exchange, now), hearing(line.exchange, now)
+        counted = uploading if line.memory is None else uploading | line.memory.answered
+        up, received, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
         for vector in self.vectors(line):
             size = len(vector.numbers)
-            up += size * (vector.senders & there)
+            up += size * (vector.senders & uploading)
             if (vector.senders & counted).any():
                 blocks += size
-                told += size * (vector.hearers & told_by)
+                received += size * (vector.hearers & receiving)
         up *= int(self.scheme.nbytes)
         to_clients = isinstance(line.exchange, ToClients)
-        if now.void or (to_clients and not told_by.any()):
+        if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
-        more, down = self._opening.traffic(int(blocks[0]), told, now)
+        more, down = self._opening.traffic(int(blocks[0]), received, now)
         if not to_clients and isinstance(self._opening, OneKey):
             more[np.flatnonzero(now.staying)[:1]] += line.sum.nbytes
         return up + more, down
@@ -288,7 +288,7 @@ class Encrypted(Channel):
 
 
 def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
-    """Nobody takes it down."""
+    pass
 
 
 _REMEDY = (
@@ -298,11 +298,11 @@ _REMEDY = (
 
 
 def randomness(scheme: Any, message: Bytes) -> Iterator[list[bytes]]:
-    """Of each ciphertext of an upload, what follows from the randomness with which it was made; for the audit."""
+    """Parts of each ciphertext of an upload that depend only on its randomness; for the audit."""
     yield from (list(scheme.randomness(block)) for block in unbundle(message).values())
 
 
 def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-    """(numbers, modulus): what the ciphertexts of an upload, or of a rank's message, consist of; for the audit."""
+    """(integers, modulus) of the ciphertexts of an upload, or of a rank's message; for the audit."""
     for block in unbundle(message).values():
         yield from scheme.words(block)

@@ -1,8 +1,8 @@
-"""How the integers of a message go into the slots of ciphertexts, and come back as their sum.
+"""Packing the integers of a message into the slots of ciphertexts, and unpacking their sum.
 
-A slot takes sums up to some capacity. Where N clients' largest integers do not fit, each integer is split into
-balanced limbs: digits to the base 2^w between -2^(w-1) and 2^(w-1) - 1, which add up without carrying. How many
-follows from a field's grid and the number of clients alone, so the sum is exact and the same in every channel.
+A slot holds sums up to a capacity. Where the sum of N clients' largest integers does not fit, each integer is split
+into balanced limbs: digits to the base 2^w between -2^(w-1) and 2^(w-1) - 1, which are added without carries. The
+number of limbs follows from a field's grid and the number of clients alone, so the sum is exact, as in every channel.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ Integers: TypeAlias = NDArray[np.signedinteger]
 
 
 class Room(NamedTuple):
-    """What ciphertexts offer."""
+    """Slots of a ciphertext, and the integers that they can hold."""
 
     slots: int  # of one ciphertext
     capacity: int  # the largest sum in a slot, in absolute value
-    clients: int  # how many add
+    clients: int  # N, whose uploads are added
 
     @property
     def each(self) -> int:
-        """The largest number of one client in a slot."""
+        """The largest integer of one client in a slot."""
         return self.capacity // self.clients
 
     @property
     def width(self) -> int:
-        """Binary digits of a limb."""
+        """Bits of a limb."""
         return self.each.bit_length()
 
     def blocks(self, size: int) -> int:
-        """Ciphertexts for so many slots."""
+        """Number of ciphertexts for `size` slots."""
         return -(-size // self.slots)
 
     def limbs(self, largest: int) -> tuple[int, ...]:
-        """The largest numbers of the limbs, low ones first, of integers up to `largest`."""
-        found = []
+        """Largest value of each limb, lowest limb first, of integers up to `largest`."""
+        largest_limbs = []
         while largest > self.each:
-            found.append(2 ** (self.width - 1))
+            largest_limbs.append(2 ** (self.width - 1))
             largest = (largest + 2 ** (self.width - 1)) >> self.width
-        return (*found, largest)
+        return (*largest_limbs, largest)
 
 
 class Segment(NamedTuple):
-    """Numbers of a message that are alike."""
+    """Entries of a message that are packed alike."""
 
     name: str
     at: slice | NDArray[np.int64]  # in the message
     size: int
-    largest: int  # of one client's integers
-    limbs: tuple[int, ...]  # the largest of each limb
+    largest: int  # integer of one client, in absolute value
+    limbs: tuple[int, ...]  # largest value of each limb
 
 
 class Vector:
-    """What is encrypted as one: parts of a message, and who sends them."""
+    """Parts of a message that are encrypted together, and the clients that send them."""
 
     def __init__(
         self, segments: list[Segment], senders: NDArray[np.bool_], room: Room, first: int, own: bool = False
     ) -> None:
-        """`own`: whether its senders alone are told what it opens to."""
+        """`own`: whether only its senders receive the sum."""
         self.segments, self.senders, self.room = segments, senders, room  # senders [N]
-        self.hearers = senders if own else np.ones_like(senders)  # [N] of those who hear the sum
-        self.size = sum(one.size * len(one.limbs) for one in segments)  # slots
-        self.numbers = range(first, first + room.blocks(self.size))  # of its ciphertexts, within the exchange
+        self.hearers = senders if own else np.ones_like(senders)  # [N] clients that may receive the sum
+        self.size = sum(segment.size * len(segment.limbs) for segment in segments)  # slots
+        self.numbers = range(first, first + room.blocks(self.size))  # of its ciphertexts, counted within the exchange
 
     def pack(self, integers: Integers, client: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number, slots) of the client's integers [m], for every ciphertext.
@@ -79,7 +79,7 @@ class Vector:
         Raises
         ------
         NumericalError
-            when an integer is outside what its field declares.
+            when an integer is outside its field's range.
         """
         slots, start, width = np.empty(self.size, dtype=np.int64), 0, self.room.width
         for name, at, size, largest, limbs in self.segments:
@@ -101,12 +101,12 @@ class Vector:
             yield number, slots[begin : begin + self.room.slots]
 
     def unpack(self, opened: dict[int, NDArray[np.int64]], answers: int, message: Integers) -> None:
-        """Put the sums of `answers` clients, by ciphertext, into their places of `message` [m].
+        """Write the decrypted sums of `answers` clients, by ciphertext number, into `message` [m].
 
         Raises
         ------
         BrokenProtocol
-            when a number is not one that so many honest clients' numbers can add up to.
+            when an integer cannot be a sum of the integers of `answers` honest clients.
         """
         if not self.size:
             return
@@ -125,7 +125,7 @@ class Vector:
             message[at] = total
 
 
-_BROKEN = "what was opened is no sum of integers within the bounds: ciphertexts were altered, or are of other keys"
+_BROKEN = "what was decrypted is no sum of integers within the bounds: ciphertexts were altered, or have other keys"
 
 
 def _check(name: str, part: NDArray[np.int64], most: int) -> None:
@@ -134,20 +134,20 @@ def _check(name: str, part: NDArray[np.int64], most: int) -> None:
 
 
 def vectors(line: Line, cells: Cells, room: Room) -> list[Vector]:
-    """What of an exchange is encrypted together.
+    """Parts of an exchange's message that are encrypted together.
 
-    Either everybody sends everything, with zeros for what others have, or what single clients or groups of clients
-    have is sent and opened apart; whichever takes fewer ciphertexts, counting the uploads of all and the sum.
+    Either every client sends all entries, with zeros at those of others, or entries of single clients or groups of
+    clients are encrypted separately: whichever takes fewer ciphertexts, counting all uploads and the sum.
     """
     everybody = np.ones(room.clients, dtype=bool)
     whole = [Vector([s for place in line.sum.places for s in _segments(place, None, room)], everybody, room, 0)]
     apart = _apart(line, cells, room)
-    own = any(place.field.rows is not None for place in line.sum.places)  # which no one else may be told
+    own = any(place.field.rows is not None for place in line.sum.places)  # which no other client may receive
     return apart if own or _cost(apart) < _cost(whole) else whole
 
 
-def _cost(found: list[Vector]) -> int:
-    return sum(len(one.numbers) * (1 + int(one.senders.sum())) for one in found)
+def _cost(vectors: list[Vector]) -> int:
+    return sum(len(vector.numbers) * (1 + int(vector.senders.sum())) for vector in vectors)
 
 
 def _apart(line: Line, cells: Cells, room: Room) -> list[Vector]:
@@ -170,15 +170,15 @@ def _apart(line: Line, cells: Cells, room: Room) -> list[Vector]:
                 put((kind, number), who, places(place, at), place)
         else:
             common += _segments(place, None, room)
-    found = [Vector(common, everybody, room, 0)] if common else []
+    separate = [Vector(common, everybody, room, 0)] if common else []
     for key, segments in own.items():
-        first = found[-1].numbers.stop if found else 0
-        found.append(Vector(segments, senders[key], room, first, own=key[0] == "rows"))
-    return found
+        first = separate[-1].numbers.stop if separate else 0
+        separate.append(Vector(segments, senders[key], room, first, own=key[0] == "rows"))
+    return separate
 
 
 def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) -> Iterator[Segment]:
-    """A field's numbers at those positions of the message (all when None), by the limbs of its grid."""
+    """A field's entries at the positions `at` of the message (all if None), by the limbs of its grid."""
     size = place.field.size
     for i, most in enumerate(place.form.largest):
         start, stop = place.start + i * size, place.start + (i + 1) * size

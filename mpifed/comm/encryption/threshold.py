@@ -1,13 +1,13 @@
-"""Threshold BFV by OpenFHE: every client has a share of the secret key, and a sum opens only with all of their help.
+"""Threshold BFV by OpenFHE: each client has a share of the secret key, and decrypting a sum takes all shares.
 
 Asharov, Jain, Lopez-Alt, Tromer, Vaikuntanathan, Wichs, "Multiparty computation with low communication, computation and
-interaction via threshold FHE", 2012. The joint public key passes from client to client, each adding its share; each
-share is made on its client's rank and never leaves it, not even sealed. To open a sum every client sends what its share
-makes of it, hidden in noise; these parts together, and no fewer, give the sum.
+interaction via threshold FHE", 2012. The joint public key passes from client to client, each adding its share;
+each share is generated on its client's rank and never leaves it, not even sealed. To decrypt a sum each client sends a
+partial decryption, hidden in noise; all of them together, and no fewer, give the sum.
 
 Parameters: the library's for 128-bit security in its mode NOISE_FLOODING_MULTIPARTY: ring of dimension 16384, modulus
-of 240 bits, of which 180 hide the share in each part, uniformly. That leaves room for a plaintext modulus of 48 bits
-(from 52 on the library opens to garbage, which the self-test would find), and for 1024 clients.
+of 240 bits, of which 180 hide the share in each partial decryption, uniformly. That leaves room for a plaintext modulus
+of 48 bits (from 52 on the library decrypts to garbage, which the self-test would detect), and for 1024 clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_CLIENTS = 1024  # each adds noise of up to half of the modulus / 2^60
 
 
 class ThresholdBfv:
-    """The joint public key everywhere; the shares of this rank's clients here, and nowhere else."""
+    """Threshold BFV: the joint public key on every rank, key shares only on their clients' ranks."""
 
     name = "threshold-bfv"
     capacity = _PLAIN // 2
@@ -54,13 +54,13 @@ class ThresholdBfv:
         self.security = f"128 bits (BFV with noise flooding, ring of dimension {self.slots}, modulus of {bits} bits)"
         self._public: Any = None
         self._shares: dict[int, Any] = {}
-        self._first: int | None = None  # the client who began, where it is here
+        self._first: int | None = None  # the first client, if this rank hosts it
         self.nbytes, self.part_nbytes = self._sizes(clients)
 
     def _sizes(self, clients: int) -> tuple[int, int]:
-        """Bytes of a ciphertext and of a part of its opening; alike on all ranks, with keys that are thrown away.
+        """Bytes of a ciphertext and of a partial decryption; alike on all ranks, measured with temporary keys.
 
-        (How long the library's bytes are depends on how a key came about.)
+        (The library's serialized length depends on how a key was generated.)
         """
         pair = self._context.KeyGen()
         public = self._read("PublicKey", self._bytes(pair.publicKey))
@@ -71,7 +71,6 @@ class ThresholdBfv:
         return len(trial), len(self._bytes(part))
 
     def join(self, client: int, joint: bytes | None) -> bytes:
-        """Give a client of this rank its share, and extend the joint public key of those before it."""
         if joint is None:
             self._first, pair = client, self._context.KeyGen()
         else:
@@ -80,15 +79,13 @@ class ThresholdBfv:
         return self._bytes(pair.publicKey)
 
     def use(self, public: bytes) -> None:
-        """Take the public key of all clients."""
+        """Use the joint public key of all clients."""
         self._public = self._read("PublicKey", public)
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
-        """A ciphertext of up to `slots` numbers."""
         return self._bytes(self._context.Encrypt(self._public, self._context.MakePackedPlaintext(values.tolist())))
 
     def load(self, block: bytes) -> Any:
-        """A ciphertext from its bytes."""
         return self._read("Ciphertext", block)
 
     def add(self, total: Any, more: Any) -> Any:
@@ -96,48 +93,47 @@ class ThresholdBfv:
         try:
             self._context.EvalAddInPlace(total, more)
         except RuntimeError as error:
-            raise BrokenProtocol(f"a ciphertext cannot be added ({error}): it is under another key") from error
+            raise BrokenProtocol(
+                f"a ciphertext cannot be added ({error}): it was encrypted under another key"
+            ) from error
         return total
 
     def save(self, total: Any) -> bytes:
-        """The bytes of a ciphertext."""
         return self._bytes(total)
 
     def part(self, client: int, total: Any) -> bytes:
-        """A client's part of the opening of a ciphertext."""
         lead = client == self._first
         opener = self._context.MultipartyDecryptLead if lead else self._context.MultipartyDecryptMain
         return self._bytes(opener([total], self._shares[client])[0])
 
     def fuse(self, parts: list[bytes]) -> NDArray[np.int64]:
-        """[slots] the numbers, from the parts of all clients in their order."""
         try:
             plain = self._context.MultipartyDecryptFusion([self._read("Ciphertext", part) for part in parts])
         except RuntimeError as error:
-            raise BrokenProtocol(f"the parts of an opening do not fit together ({error})") from error
-        found = np.array(plain.GetPackedValue(), dtype=np.int64)
-        return np.pad(found, (0, self.slots - len(found)))
+            raise BrokenProtocol(f"the partial decryptions do not fit together ({error})") from error
+        values = np.array(plain.GetPackedValue(), dtype=np.int64)
+        return np.pad(values, (0, self.slots - len(values)))
 
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-        """(half of its first polynomial modulo its first prime, 2^60, which that prime is close to)."""
+        """(half of the first polynomial modulo the first prime; 2^60, which that prime is close to)."""
         length = 8 * (self.slots // 2)
-        for start in range(len(block) // 8 // 4, len(block) // 8 // 4 + 8):  # numbers of 8 bytes begin at one of these
-            found = np.frombuffer(block[start : start + length], dtype="<u8")
-            if found.max() < 2**60:
-                yield found, 2**60
+        first = len(block) // 8 // 4
+        for start in range(first, first + 8):  # integers of 8 bytes start at one of these offsets
+            coefficients = np.frombuffer(block[start : start + length], dtype="<u8")
+            if coefficients.max() < 2**60:
+                yield coefficients, 2**60
                 return
-        raise BrokenProtocol(f"a ciphertext of {len(block)} bytes is not laid out as this version of OpenFHE does")
+        raise BrokenProtocol(f"a ciphertext of {len(block)} bytes does not have the layout of this version of OpenFHE")
 
     def randomness(self, block: bytes) -> Iterator[bytes]:
-        """Most of its second polynomial, which lies in the second half of the bytes."""
+        """Most of the second polynomial, which lies in the second half of the bytes."""
         yield block[len(block) * 5 // 8 : len(block) * 7 // 8]
 
     def secrets(self) -> Iterator[bytes]:
-        """The shares of this rank's clients."""
         yield from map(self._bytes, self._shares.values())
 
-    def _bytes(self, thing: Any) -> bytes:
-        return bytes(self._fhe.Serialize(thing, self._fhe.BINARY))
+    def _bytes(self, element: Any) -> bytes:
+        return bytes(self._fhe.Serialize(element, self._fhe.BINARY))
 
     def _read(self, kind: str, data: bytes) -> Any:
         try:
@@ -153,7 +149,7 @@ def _library() -> Any:
         raise UsageError(
             '[encryption] scheme = "threshold-bfv": the library openfhe cannot be loaded on Python '
             f"{sys.version_info.major}.{sys.version_info.minor} ({error}). Its wheels import on Python 3.10 on Linux "
-            "alone: there, pip install 'mpifed[threshold]'; elsewhere set scheme = \"bfv\", where any client can open "
-            'a sum with the key that the clients share, or [aggregation] security = "masked"'
+            "alone: there, pip install 'mpifed[threshold]'; elsewhere set scheme = \"bfv\", where any client can "
+            'decrypt a sum with the key that the clients share, or [aggregation] security = "masked"'
         ) from error
     return openfhe

@@ -1,7 +1,7 @@
-"""What a client keeps of its neighbours' secrets, so that a masked sum can be opened without those who leave.
+"""Secret shares that clients hold for their neighbours, so that a masked sum can be opened after dropouts.
 
-A client draws two secrets for each turn: the seed of a mask of its own, and a key under which it deposits the keys of
-its pair masks with the server. Its neighbours get shares of both, and hand over that of one: see `.dropouts`.
+A client draws two secrets for each turn: the seed of its self-mask, and a key under which it deposits the keys of its
+pairwise masks with the server. Its neighbours receive shares of both, and reveal the share of one: see `.dropouts`.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, check, commitm
 from mpifed.comm.streams import KEY_BYTES
 from mpifed.core.errors import BrokenProtocol
 
-SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES  # what a client sends to a neighbour
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES  # of the two shares for a neighbour
 _COMMITMENT_BYTES = 32
-_DEPOSIT_NONCE = b"deposit     "  # the only message under its key
+_DEPOSIT_NONCE = b"deposit     "  # its key encrypts no other message
 
 
 class Deposit(NamedTuple):
-    """What a client sends the server before it answers."""
+    """What a client sends to the server before it uploads."""
 
     client: int
     seed_commitment: bytes
     key_commitment: bytes
-    keys: bytes  # of its pair masks, in the order of its partners; sealed
+    keys: bytes  # of its pairwise masks, in the order of its partners; sealed
     shares: list[bytes]  # for its neighbours, ascending, each sealed for it
 
     @property
     def payload(self) -> bytes:
-        """As it travels."""
+        """The bytes sent."""
         return b"".join([self.seed_commitment, self.key_commitment, self.keys, *self.shares])
 
 
 class Drawn(NamedTuple):
-    """The secrets of a client's deposit: for an audit, which plays all parties; nobody else ever has them together."""
+    """All secrets of a client's deposit: for the audit, which simulates all parties; no party ever has them all."""
 
     turn: int
     client: int
     seed: bytes
     wrap: bytes  # under which the keys are deposited
-    keys: dict[int, bytes]  # of its pair masks, by partner
+    keys: dict[int, bytes]  # of its pairwise masks, by partner
     seed_shares: list[bytes]
     wrap_shares: list[bytes]
-    under: dict[int, bytes]  # the key under which the shares of each neighbour travel
+    under: dict[int, bytes]  # the key that seals the shares of each neighbour
 
 
-class Opening(NamedTuple):
-    """What a client hands over of a neighbour's secrets."""
+class RevealedShare(NamedTuple):
+    """A share of a neighbour's secret, revealed by its holder."""
 
     giver: int  # whose secret it is
     number: int  # of the share
@@ -58,7 +58,6 @@ class Opening(NamedTuple):
 
 
 def deposit_bytes(partners: int, neighbours: int) -> int:
-    """Of a client."""
     return 2 * _COMMITMENT_BYTES + partners * KEY_BYTES + TAG_BYTES + neighbours * SEALED_BYTES
 
 
@@ -67,23 +66,23 @@ def _context(what: bytes, turn: int, client: int) -> bytes:
 
 
 class Escrow:
-    """What this rank's clients keep in one turn: their own secrets, and the shares of others'."""
+    """Secrets of this rank's clients in a turn, and the shares that they hold."""
 
     def __init__(self, keyring: Keyring, turn: int, watch: Callable[[Drawn], None] | None = None) -> None:
         self.keyring, self.turn, self._watch = keyring, turn, watch
-        self.seeds: dict[int, bytes] = {}  # [16] of each client's own mask
-        self.held: dict[int, list[bytes]] = {}  # by giver, what its neighbours were sent
-        self._handed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had answered
+        self.seeds: dict[int, bytes] = {}  # [16] of each client's self-mask
+        self.held: dict[int, list[bytes]] = {}  # by giver, the sealed shares of its neighbours
+        self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
 
     def __repr__(self) -> str:
         return f"Escrow(turn {self.turn})"
 
     def deposit(self, client: int, neighbours: list[int], partners: list[int], least: int) -> Deposit:
-        """The client's two secrets in shares, of which `least` rebuild them, and its keys under one of them."""
+        """Draw and share the client's two secrets, with threshold `least`, and seal its keys under the second."""
         seed, wrap = os.urandom(SECRET_BYTES), os.urandom(SECRET_BYTES)
         self.seeds[client] = seed
         of_seed, of_wrap = (split(secret, len(neighbours), least) for secret in (seed, wrap))
-        halves = zip(neighbours, of_seed, of_wrap, strict=True)
+        shares = zip(neighbours, of_seed, of_wrap, strict=True)
         keys = b"".join(self.message_key(client, other) for other in partners)
         if self._watch is not None:
             each = {other: self.message_key(client, other) for other in partners}
@@ -95,44 +94,47 @@ class Escrow:
             commitment(seed, _context(b"seed", self.turn, client)),
             commitment(wrap, _context(b"key", self.turn, client)),
             seal(derive(wrap, PROTOCOL + b", deposit"), _DEPOSIT_NONCE, keys, _context(b"keys", self.turn, client)),
-            [seal(*self._between(client, holder, client), one + other, context) for holder, one, other in halves],
+            [
+                seal(*self._between(client, holder, client), seed_share + wrap_share, context)
+                for holder, seed_share, wrap_share in shares
+            ],
         )
 
     def message_key(self, client: int, other: int) -> bytes:
-        """[16] of the pair's mask in this turn."""
+        """Key [16] of the pairwise mask in this turn."""
         return self.keyring.prf(client, other).key(b"message", self.turn)
 
     def _between(self, here: int, there: int, giver: int) -> tuple[bytes, bytes]:
-        """Key and nonce under which the giver's shares travel between client `here`, of this rank, and `there`."""
+        """Key and nonce that seal the giver's shares between client `here`, of this rank, and client `there`."""
         return self.keyring.prf(here, there).long_key(b"shares ", self.turn), struct.pack(">QI", self.turn, giver)
 
-    def hand_over(self, holder: int, giver: int, number: int, answered: bool) -> Opening:
-        """The holder's share of the giver's seed, if it has answered, else of its key.
+    def reveal(self, holder: int, giver: int, number: int, answered: bool) -> RevealedShare:
+        """The holder's share of the giver's seed, if the giver has uploaded, else of its key.
 
         Raises
         ------
         BrokenProtocol
-            when the other one has been handed over, or the shares that the holder was sent do not open.
+            when the holder has revealed its share of the other secret, or its sealed shares do not open.
         """
-        if self._handed.setdefault((holder, giver), answered) != answered:
+        if self._revealed.setdefault((holder, giver), answered) != answered:
             raise BrokenProtocol(
                 f"turn {self.turn}: client {holder} is asked for its shares of both secrets of client {giver}, whose "
-                "answer they would show; it hands over one"
+                "upload they would reveal; it reveals its share of one only"
             )
         sealed, context = self.held[giver][number - 1], _context(b"shares", self.turn, giver)
         both = unseal(*self._between(holder, giver, giver), sealed, context)
-        return Opening(giver, number, both[:SHARE_BYTES] if answered else both[SHARE_BYTES:])
+        return RevealedShare(giver, number, both[:SHARE_BYTES] if answered else both[SHARE_BYTES:])
 
 
 def open_seed(deposit: Deposit, shares: Mapping[int, bytes], least: int, turn: int) -> bytes:
-    """[16] of the own mask of a client who has answered; on the server.
+    """Seed [16] of the self-mask of a client that has uploaded; on the server.
 
     Raises
     ------
     TooFewClients
-        when fewer than `least` shares were handed over.
+        when fewer than `least` shares were revealed.
     BrokenProtocol
-        when one of them was changed.
+        when a share was changed.
     """
     seed = rebuild(shares, least)
     check(seed, _context(b"seed", turn, deposit.client), deposit.seed_commitment)
@@ -140,7 +142,7 @@ def open_seed(deposit: Deposit, shares: Mapping[int, bytes], least: int, turn: i
 
 
 def open_keys(deposit: Deposit, shares: Mapping[int, bytes], least: int, turn: int) -> list[bytes]:
-    """[16] each, of the pair masks of a client who left before it answered; on the server. Raises like `open_seed`."""
+    """Keys [16] of the pairwise masks of a client that left before its upload; on the server. Raises: `open_seed`."""
     wrap = rebuild(shares, least)
     check(wrap, _context(b"key", turn, deposit.client), deposit.key_commitment)
     context = _context(b"keys", turn, deposit.client)

@@ -1,15 +1,15 @@
-"""The masked channel: clients add numbers to their integers that cancel in the sum and nowhere else.
+"""The masked channel: secure aggregation, in which clients add masks to their integers that cancel only in the sum.
 
-Each client adds, for each other one with whom it shares a secret, a key stream that the other takes away (Bonawitz,
+For each client with which it shares a secret, a client adds a key stream that the other subtracts (Bonawitz,
 Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth 2017, "Practical secure aggregation for
-privacy-preserving machine learning", CCS; eprint 2017/281). So the ordinary reduction adds masked integers, and who
-carries them sees nothing but their sum. Masks of clients of one rank are not cancelled beforehand: they are parties
-of their own. Everybody is taken to follow the protocol, and may tell others what it has seen.
+privacy-preserving machine learning", CCS; eprint 2017/281). So an ordinary reduction adds masked integers, and
+reveals nothing but their sum. Masks between clients of the same rank are not cancelled beforehand: the clients are
+separate parties. All parties are honest but curious, and may collude.
 
-- `ToServer`: rank 0 hears the sum. Places that a single client fills are not masked there, since the sum is its value.
-- `ToClients`: each client adds another stream, under a key that all clients share and the server lacks.
-- Where absent clients go on counting, see `mpifed.comm.masking.kept`: changes travel.
-- Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each adds a mask of its own as well.
+- `ToServer`: rank 0 receives the sum. Entries that a single client fills are not masked: the sum is its value.
+- `ToClients`: each client adds another key stream, under a group key that the server does not have.
+- Where stale answers count, see `mpifed.comm.masking.sealed_total`: clients upload changes.
+- Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each also adds a self-mask.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from numpy.typing import NDArray
 from mpifed.comm.channel import Channel, Setting, answering, hearing
 from mpifed.comm.groups import refuse_small
 from mpifed.comm.keys import Keyring
-from mpifed.comm.line import Line, one_of
+from mpifed.comm.line import Line, answer_of
 from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
 from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.graph import Common, Plan, enough, order
-from mpifed.comm.masking.kept import Kept
+from mpifed.comm.masking.sealed_total import SealedTotal
 from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.core.errors import NumericalError, TooFewClients
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 
-_FEW = 20  # clients, up to whom every pair shares a mask: of so few, a third could easily be one more
-_STREAMS = 2**14  # kept from turn to turn: making one takes as long as 5,000 of its numbers
+_FEW = 20  # up to this many clients every pair shares a mask: a third of so few could easily be one more
+_STREAMS = 2**14  # cached from turn to turn: creating a stream takes as long as 5,000 of its numbers
 
 
 class Masked(Channel):
-    """Pairwise masks, and one reduction."""
+    """Pairwise masks and a single reduction."""
 
     name = "masked"
 
     def __init__(self, setting: Setting) -> None:
-        """Raises UsageError when more clients may leave than their neighbours can make up for."""
+        """Raises UsageError when more clients may leave than their neighbours can compensate."""
         super().__init__(setting)
         self.keyring = Keyring.made_up(setting) if setting.rehearsed else Keyring(setting)
         self.pad, self._turns = Pad(), Turns()
-        self._dropouts: Dropouts | None = None  # where nobody may leave
+        self._dropouts: Dropouts | None = None  # None where nobody may leave
         self._most = setting.protection.max_dropouts
         if self._most:
             threshold(min(setting.clients - 1, self.neighbours(setting.clients)), self._most)
@@ -58,22 +58,21 @@ class Masked(Channel):
         self._nonce = nonce(0)  # of the turn
         self._commons: dict[str, Common] = {}
         self._plans: dict[str, tuple[bytes, Plan]] = {}
-        self._aside: dict[str, NDArray[Any]] = {}
+        self._discarded: dict[str, NDArray[Any]] = {}
 
     def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
-        """Show an audit what clients draw in each turn so that others may leave."""
+        """Pass the secrets that clients draw for dropouts, in each turn, to an audit."""
         if self._dropouts is not None:
             self._dropouts.watch = watch
 
     def neighbours(self, n: int) -> int:
-        """How many neighbours each of n clients has, if there are so many others."""
+        """Number of neighbours of each of n clients; n - 1 or more means all others."""
         chosen = self.setting.protection.neighbours
         if chosen is None:
             return n - 1 if n <= _FEW else enough(n, self._most)
         return 2 * -(-chosen // 2)
 
     def prepare(self, lines: list[Line]) -> None:
-        """New keys. Collective."""
         self.keyring.prepare(self.keys.timed)
         self._streams.clear()
         self._group, self._turns = None, Turns()
@@ -86,40 +85,40 @@ class Masked(Channel):
                 self.recorder.note(None, None, f"client {client}", "server", "public key", public)
 
     def secrets(self) -> Iterator[bytes]:
-        """Those of the keyring, and the keys of the streams that are made from them."""
+        """Secrets of the keyring, and the keys of the streams derived from them."""
         yield from self.keyring.secrets()
         for i, j in list(self._streams):
             yield self.keyring.prf(i, j).key(b"streams", 0)
 
     def _turn(self, line: Line, now: Round) -> Turn:
         name, asked = line.exchange.name, now.asked
-        kept = self._plans.get(name)
-        if kept is None or kept[0] != asked.tobytes():
+        cached = self._plans.get(name)
+        if cached is None or cached[0] != asked.tobytes():
             if name not in self._commons:
                 self._commons[name] = Common(line)
             who = np.flatnonzero(asked)
             plan = Plan(self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients))
-            kept = self._plans[name] = asked.tobytes(), plan
-        return Turn(line, now, kept[1], self._turns.now)
+            cached = self._plans[name] = asked.tobytes(), plan
+        return Turn(line, now, cached[1], self._turns.now)
 
     def begin(self, line: Line, now: Round) -> None:
-        """A new turn; where clients may leave, those who are asked share its secrets first, which is collective."""
+        """Start a new turn; where clients may leave, they first share its secrets. Collective in that case."""
         super().begin(line, now)
         if line.memory is not None:
             line.sum.message[:-1] = 0
             if line.memory.sealed is None:
-                line.memory.sealed = Kept(line)
+                line.memory.sealed = SealedTotal(line)
         self._nonce = nonce(self._turns.next())
         if self._dropouts is not None:
             self._dropouts.deposit(self._turn(line, now), self.recorder)
 
     def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
-        """Add the answers, or how they have changed, and every mask of each of the clients."""
+        """Add the answers, or their changes, and all masks of each client."""
         if line.memory is None:
             super().add(line, answer, clients, now)
         else:
             for i, client in enumerate(clients.tolist()):
-                numbers = line.sum.numbers(one_of(answer, i), client)
+                numbers = line.sum.numbers(answer_of(answer, i), client)
                 line.put(line.sum.message, client, self._change(line, numbers, client))
                 line.memory.last[client] = numbers
         with line.account.timed():
@@ -133,7 +132,7 @@ class Masked(Channel):
         Raises
         ------
         NumericalError
-            when one of them is outside what its field may send: the sum could pass over the end of the numbers.
+            when an integer is outside its field's range: the sum could overflow.
         """
         check_range(line, integers, client)
         if line.memory is None:
@@ -147,17 +146,16 @@ class Masked(Channel):
 
     @staticmethod
     def _change(line: Line, numbers: NDArray[Any], client: int) -> NDArray[Any]:
-        """How a client's numbers differ from those before; in integers, which may pass over the end and come back."""
+        """Change of a client's numbers since its last upload; integers may wrap around, and do so back in the sum."""
         assert line.memory is not None
         before = line.memory.last.get(client)
         return numbers if before is None else numbers - before
 
     def gather(self, line: Line, upload: NDArray[Any], client: int) -> None:
-        """Add what left a client."""
         line.sum.message[:-1] += upload
 
     def resend(self, line: Line, now: Round) -> None:
-        """As changes from nothing, masked in a turn of their own."""
+        """As `Channel.resend`: as changes from zero, masked in a turn of their own."""
         memory = line.memory
         assert memory is not None
         last, memory.last = memory.last, {}
@@ -170,18 +168,18 @@ class Masked(Channel):
         self.collect(line, now)
 
     def _target(self, line: Line, message: NDArray[Any]) -> NDArray[Any]:
-        """Where masks go: in a rehearsal nobody takes them away, so they cost the same and are left aside."""
+        """Where masks are added: in a forecast they would never be removed, so they are computed and discarded."""
         if not self.setting.rehearsed:
             return message
         name = line.exchange.name
-        if name not in self._aside:
-            self._aside[name] = np.zeros_like(message)
-        return self._aside[name]
+        if name not in self._discarded:
+            self._discarded[name] = np.zeros_like(message)
+        return self._discarded[name]
 
     def _mask(self, turn: Turn, message: NDArray[Any], client: int) -> None:
-        """Add the masks of one client."""
+        """Add all masks of a client."""
         self._turns.use(client)
-        masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # those for the same parts are added together
+        masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # masks of the same parts are added together
         for other, sign, parts in turn.plan.partners(client):
             masks.setdefault(id(parts), (parts, []))[1].append((self._between(client, other), sign))
         own = turn.plan.common.own(client)
@@ -189,48 +187,48 @@ class Masked(Channel):
             masks.setdefault(id(own), (own, []))[1].append((self._dropouts.own(client), 1))
         if isinstance(turn.line.exchange, ToClients):
             masks.setdefault(id(own), (own, []))[1].append((self._sealing(client), 1))
-        for parts, some in masks.values():
-            self.pad.add(some, message, parts)
+        for parts, streams in masks.values():
+            self.pad.add(streams, message, parts)
 
     def _between(self, i: int, j: int) -> Stream:
-        """The mask of two clients in this turn; under a key of its own where the server may be given that."""
+        """Pairwise mask of two clients in this turn; with dropouts, under a key of this turn alone."""
         if self._dropouts is not None:
             return self._dropouts.between(i, j)
         pair = (i, j) if i < j else (j, i)
-        found = self._streams.get(pair)
-        if found is None:
+        stream = self._streams.get(pair)
+        if stream is None:
             if len(self._streams) >= _STREAMS:
                 self._streams.clear()
-            found = self._streams[pair] = Stream(self.keyring.prf(i, j).key(b"streams", 0))
-        found.begin(self._nonce)
-        return found
+            stream = self._streams[pair] = Stream(self.keyring.prf(i, j).key(b"streams", 0))
+        stream.begin(self._nonce)
+        return stream
 
     def _sealing(self, client: int) -> Stream:
-        """What the clients know and the server does not, for one client's answer of this turn."""
+        """Key stream that clients know and the server does not, for a client's upload of this turn."""
         if self._group is None:
             self._group = Stream(self.keyring.group[:16])
         self._group.begin(nonce(self._turns.now, client))
         return self._group
 
     def collect(self, line: Line, now: Round) -> bool:
-        """Reduce; on rank 0 take away masks of those who have left; open for who may hear. Collective.
+        """Reduce; on rank 0 remove the masks of clients that left; open the sum for its receivers. Collective.
 
         Raises
         ------
         TooFewClients
-            on all ranks alike, before anything is opened: when so few have answered that the sum hides nobody, or so
-            many have left that it cannot be opened.
+            on all ranks alike, before anything is opened: when the sum is over fewer clients than the job allows, or
+            too many have left to open it.
         BrokenProtocol
-            on all ranks alike, when shares are not what was sealed.
+            on all ranks alike, when shares were changed.
         """
         turn, message, reduced = self._turn(line, now), line.sum.message, line.reduced
         self._refuse(turn)
         if self.recorder is not None:
             self.recorder.passed_on(line, now, message[:-1])
         to_clients, serves = isinstance(line.exchange, ToClients), self.transport.rank == 0
-        kept: Kept | None = line.memory.sealed if line.memory is not None else None
-        if kept is not None and to_clients and serves:
-            message[:-1] += kept.total[:-1]
+        stored: SealedTotal | None = line.memory.sealed if line.memory is not None else None
+        if stored is not None and to_clients and serves:
+            message[:-1] += stored.total[:-1]
         if to_clients and self._dropouts is None:
             self.transport.reduce_all(message, reduced)
         else:
@@ -240,28 +238,28 @@ class Masked(Channel):
                 self._dropouts.open(turn, self._target(line, reduced), self.recorder)
             if to_clients:
                 self.transport.broadcast(reduced)
-        if kept is not None and to_clients:
-            return self._hear_kept(turn, kept)
-        if kept is not None and serves:
-            kept.total[:-1] += reduced[:-1]
-            reduced[:-1] = kept.total[:-1]
+        if stored is not None and to_clients:
+            return self._hear_stored(turn, stored)
+        if stored is not None and serves:
+            stored.total[:-1] += reduced[:-1]
+            reduced[:-1] = stored.total[:-1]
         return self._hear(turn) if to_clients else serves
 
     def _refuse(self, turn: Turn) -> None:
-        """Before anything is reduced: where nobody may leave, the reduction is what opens the sum."""
+        """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
         line, now = turn.line, turn.now
         refuse_small(line, self.setting.cells, self.setting.protection, now)
-        gone = np.flatnonzero(now.asked & ~now.present)
+        left = np.flatnonzero(now.asked & ~now.present)
         if self._dropouts is not None:
             self._dropouts.refuse(turn)
-        elif len(gone):
+        elif len(left):
             raise TooFewClients(
-                f"{line.exchange.name}: client {gone[0]} left before it answered, and masks of others would stay in "
-                "the sum; set [participation] max_dropouts to as many as may leave"
+                f"{line.exchange.name}: client {left[0]} left before it uploaded, and masks of others would stay in "
+                "the sum; set [participation] max_dropouts to the number of clients that may leave"
             )
 
     def _hear(self, turn: Turn) -> bool:
-        """Take away what the clients have added under their common key, if one of this rank's hears the sum."""
+        """Remove the key streams under the group key, if a client of this rank receives the sum; whether one does."""
         if not hearing(turn.line.exchange, turn.now)[self.setting.hosted].any():
             return False
         with turn.account.timed():
@@ -270,40 +268,40 @@ class Masked(Channel):
                 self.pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
         return True
 
-    def _hear_kept(self, turn: Turn, kept: Kept) -> bool:
-        """The same of a sum with what the server has kept, which is sealed anew for it. Collective."""
+    def _hear_stored(self, turn: Turn, stored: SealedTotal) -> bool:
+        """As `_hear`, for a sum with the stored total, which is then sealed again for the server. Collective."""
         line, now, message = turn.line, turn.now, turn.line.sum.message
-        heard = self._hear(turn)
+        receives = self._hear(turn)
         with turn.account.timed():
             opened = self._target(line, line.reduced)
-            for unit, before in kept.known() if heard else ():
-                self.pad.add([(self._keeping(unit.number, before), -1)], opened, [unit.at])
+            for unit, before in stored.known() if receives else ():
+                self.pad.add([(self._storing(unit.number, before), -1)], opened, [unit.at])
             message[:-1] = 0
-            sealers = list(kept.sealers(line, now))
+            sealers = list(stored.sealers(line, now))
             hosted = set(self.setting.hosted.tolist())
             for unit, client in sealers:
                 if client in hosted:
-                    message[unit.at], stream = line.reduced[unit.at], self._keeping(unit.number, turn.number)
+                    message[unit.at], stream = line.reduced[unit.at], self._storing(unit.number, turn.number)
                     self.pad.add([(stream, 1)], self._target(line, message), [unit.at])
                     if self.recorder is not None:
                         sealed = message[unit.at].tobytes()
                         self.recorder.note(line, now, f"client {client}", "server", "sum so far, sealed", sealed)
-                kept.sealed_in[unit.number] = turn.number
+                stored.sealed_in[unit.number] = turn.number
         total = np.empty_like(message) if self.transport.rank == 0 else None
         self.transport.reduce(message, total)
         if total is not None:
             for unit, _ in sealers:
-                kept.total[unit.at] = total[unit.at]
-        return heard
+                stored.total[unit.at] = total[unit.at]
+        return receives
 
-    def _keeping(self, unit: int, turn: int) -> Stream:
-        """What the clients know and the server does not, for what it keeps of a unit since that turn."""
-        found = self._sealing(0)
-        found.begin(nonce(turn, self.setting.clients + unit))
-        return found
+    def _storing(self, unit: int, turn: int) -> Stream:
+        """Key stream that clients know and the server does not, for a unit of the stored total since that turn."""
+        stream = self._sealing(0)
+        stream.begin(nonce(turn, self.setting.clients + unit))
+        return stream
 
     def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[N] bytes of uploads, of shares to and from the server, and of the sum for those who hear it."""
+        """[N] bytes of uploads and of shares, and of shares and the sum that each client receives."""
         up, down = super().traffic(line, now)
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(self._turn(line, now))
@@ -314,7 +312,7 @@ class Masked(Channel):
 
 
 def check_range(line: Line, integers: NDArray[np.signedinteger], client: int) -> None:
-    """Refuse integers [m] that no answer within its fields' bounds is encoded as.
+    """Refuse integers [m] that are no encoding of values within their fields' bounds.
 
     Raises
     ------

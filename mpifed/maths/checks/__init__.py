@@ -1,1 +1,1 @@
-"""What objectives, terms and regularizers promise, tried on a few random points: for classes that users write."""
+"""The contracts of objectives, terms and regularizers, tested at random points: for classes that users write."""

@@ -1,6 +1,6 @@
-"""What a loss and its slope promise, of an objective or of a term: tried at a few points.
+"""The contract of a loss and its slope, of an objective or of a term, tested at a few points.
 
-See `mpifed.maths.objectives.form` for the promises. Each law raises `Broken` where it does not hold.
+`mpifed.maths.objectives.form` states it. Each function raises `Broken` where its law does not hold.
 """
 
 from __future__ import annotations
@@ -27,63 +27,63 @@ from mpifed.maths.checks.examined import (
 from mpifed.maths.checks.points import Point, nudged
 from mpifed.maths.objectives import Slope
 
-_SCORES = 8  # of each point, by which derivatives are compared
-_OF_LEAF = 4  # numbers of each leaf of the head by which they are
-_SEGMENTS = 10  # random ones between each two points, along which a loss is to be convex
-_MODERATE = 10.0  # scores beyond that may overflow
-_COARSE = 1e3  # where scores or targets beyond that are rounded to float32, no step need show
+_SCORES = 8  # scores of each point whose derivatives are compared
+_OF_LEAF = 4  # numbers of each leaf of the head whose derivatives are compared
+_SEGMENTS = 10  # random segments from each point, along which a loss must be convex
+_MODERATE = 10.0  # larger scores may overflow
+_COARSE = 1e3  # larger scores or targets, rounded to float32, may hide a step
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss and slope of an objective, or of a term with its objective."""
+    """Loss and slope of an objective, or of a term together with its objective."""
 
     examined: Examined
-    before: Mapping[str, Any]  # the arguments before the head: a term's objective
+    before: Mapping[str, Any]  # the arguments before the head: for a term, the objective
 
     def loss(self, point: Point, twice: bool = False) -> Array:
-        """[..., s] float64."""
+        """[..., s] float64 losses."""
         call = self.examined.call_twice if twice else self.examined.call
-        found = call("loss", **self.before, head=point.head, scores=point.scores, y=point.y)
-        return must_be_array(found, point.y.shape, "what loss() gives", "loss").astype(np.float64)
+        loss = call("loss", **self.before, head=point.head, scores=point.scores, y=point.y)
+        return must_be_array(loss, point.y.shape, "what loss() gives", "loss").astype(np.float64)
 
     def slope(self, point: Point, weights: Array, twice: bool = False, own_heads: bool = False) -> Slope:
-        """The slope, in the dtype of the scores; `own_heads`: each client has a head of its own."""
+        """The slope, in the dtype of the scores; `own_heads`: the head has a leading axis of clients."""
         call = self.examined.call_twice if twice else self.examined.call
-        given = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
-        found = call("slope", **self.before, **given)
-        if not all(hasattr(found, name) for name in Slope._fields):
-            raise Broken(f"slope() gives a {type(found).__name__}; a Slope(loss, head, scores) is expected", "slope")
-        must_be_array(found.loss, point.y.shape, "slope.loss", "slope")
-        must_be_array(found.scores, point.scores.shape, "slope.scores", "slope", point.scores.dtype)
+        arguments = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
+        slope = call("slope", **self.before, **arguments)
+        if not all(hasattr(slope, name) for name in Slope._fields):
+            raise Broken(f"slope() gives a {type(slope).__name__}; a Slope(loss, head, scores) is expected", "slope")
+        must_be_array(slope.loss, point.y.shape, "slope.loss", "slope")
+        must_be_array(slope.scores, point.scores.shape, "slope.scores", "slope", point.scores.dtype)
         like = map_leaves(lambda leaf: leaf[0], point.head) if own_heads else point.head
-        must_be_record(found.head, like, point.y.shape[:-1], "slope.head", "slope", point.scores.dtype)
-        return Slope(found.loss, found.head, found.scores)
+        must_be_record(slope.head, like, point.y.shape[:-1], "slope.head", "slope", point.scores.dtype)
+        return Slope(slope.loss, slope.head, slope.scores)
 
 
 def finite(losses: Losses, points: Sequence[Point]) -> list[Point]:
-    """The points without samples whose loss is not finite, as of an exponential that overflows; Broken where all are.
+    """The points without samples whose loss is not finite, such as exponentials that overflow.
 
-    What is left out depends on where random scores lie, and says nothing against a class.
+    These depend on the random scores, and are no fault of the class. Raises Broken if no sample is left.
     """
-    found = []
+    usable = []
     for point in points:
         known = np.isfinite(losses.loss(point, twice=True)).reshape(-1, point.y.shape[-1]).all(axis=0)
         if known.any():
-            found.append(point if known.all() else point.rows(known))
-    if not found:
-        raise Broken(f"loss() is finite at none of {len(points)} points with scores of a few units", "loss")
-    return found
+            usable.append(point if known.all() else point.rows(known))
+    if not usable:
+        raise Broken(f"loss() is not finite at any of {len(points)} points with scores of a few units", "loss")
+    return usable
 
 
 def dtypes(losses: Losses, point: Point, dtype: str) -> None:
-    """In the job's dtype, the slope is of that too: in float32, shapes and memory would double else."""
+    """Arguments in the job's dtype give a slope of the same dtype: float32 must not become float64."""
     head, scores = map_leaves(lambda leaf: leaf.astype(dtype), point.head), point.scores.astype(dtype)
     losses.slope(Point(head, scores, point.y), np.ones(point.y.shape))
 
 
 def weights(losses: Losses, point: Point, rng: Generator) -> None:
-    """The slope is linear in the weights, which may be negative and zero, sample by sample; its loss has none in it."""
+    """The slope is linear in each sample's weight, which may be negative or zero; slope.loss is unweighted."""
     ones, count = np.ones(point.y.shape), point.y.shape[-1]
     plain = losses.slope(point, ones, twice=True)
     loss = losses.loss(point)
@@ -101,27 +101,27 @@ def weights(losses: Losses, point: Point, rng: Generator) -> None:
 
 
 def samples_apart(losses: Losses, point: Point) -> None:
-    """A sample's loss and slope do not depend on which others there are."""
+    """A sample's loss and slope do not depend on the other samples of the call."""
     count = point.y.shape[-1]
     loss, slope = losses.loss(point), losses.slope(point, np.ones(point.y.shape))
-    for which in (slice(0, 1), slice(1, count)) if count > 1 else ():
-        part = point.rows(which)
-        _agree(losses.loss(part), loss[..., which], "with other samples beside it, loss()", "expected as before is",
+    for rows in (slice(0, 1), slice(1, count)) if count > 1 else ():
+        part = point.rows(rows)
+        _agree(losses.loss(part), loss[..., rows], "called with part of the samples, loss()", "with all of them it is",
                "loss")  # fmt: skip
         came = losses.slope(part, np.ones(part.y.shape)).scores
-        _agree(came, slope.scores[..., which, :], "with other samples beside it, slope.scores", "expected as before is",
+        _agree(came, slope.scores[..., rows, :], "called with part of the samples, slope.scores", "with all it is",
                "slope")  # fmt: skip
 
 
 def derivatives(losses: Losses, points: Sequence[Point], rng: Generator) -> int:
-    """The slope is the derivative of the sum of losses; how many finite differences could tell."""
+    """The slope is the derivative of the sum of losses; the number of comparisons that counted."""
     known = sum(_by_scores(losses, point, rng) for point in points)
     known += sum(_by_head(losses, point, rng) for point in points if any(leaves(point.head)))
     return known
 
 
 def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
-    """All samples are moved at a time, since they are apart."""
+    """Compare by scores; those of all samples are moved at a time, since samples are independent."""
     width = point.scores.shape[-1]
     chosen = np.sort(rng.permutation(width)[:_SCORES]).tolist()
 
@@ -131,26 +131,26 @@ def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
         return losses.loss(point._replace(scores=scores))
 
     slope = losses.slope(point, np.ones(point.y.shape)).scores
-    found = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
+    differences = [derivative(lambda step, at=at: moved(step, at)) for at in chosen]  # type: ignore[misc]
     claims = [slope[..., at] for at in chosen]
-    most = np.abs(point.scores).max(axis=-1)
-    coarse = np.maximum(most, np.abs(point.y)) > _COARSE
-    for claim, one in zip(claims, found, strict=True):
-        np.copyto(claim, one.value, where=(most > _MODERATE) & ~np.isfinite(claim))
-        np.copyto(one.counts, False, where=coarse & (one.value == 0))
-    compared = compare(claims, found, own_scales=True)
+    largest = np.abs(point.scores).max(axis=-1)
+    coarse = np.maximum(largest, np.abs(point.y)) > _COARSE
+    for claim, difference in zip(claims, differences, strict=True):
+        np.copyto(claim, difference.value, where=(largest > _MODERATE) & ~np.isfinite(claim))
+        np.copyto(difference.counts, False, where=coarse & (difference.value == 0))
+    compared = compare(claims, differences, own_scales=True)
     if compared.worst is not None:
-        which, where = compared.worst
-        place = ", ".join(map(str, (*where[point.y.ndim - 1 :], chosen[which])))
+        worst, where = compared.worst
+        place = ", ".join(map(str, (*where[point.y.ndim - 1 :], chosen[worst])))
         count = sum(claim.size for claim in claims)
-        raise _mismatch(f"scores[{place}]", claims[which][where], found[which].value[where], count)
+        raise _mismatch(f"scores[{place}]", claims[worst][where], differences[worst].value[where], count)
     return compared.known
 
 
 def _by_head(losses: Losses, point: Point, rng: Generator) -> int:
-    """Numbers of each leaf, and a random direction through all of it."""
+    """Compare by the head: a few numbers of each leaf, and a random direction in each leaf."""
     slope = losses.slope(point, np.ones(point.y.shape)).head
-    names, claims, found = [], [], []
+    names, claims, differences = [], [], []
     parts = zip(leaves(point.head), bare_leaves(slope), strict=True)
     for number, ((name, leaf), claim) in enumerate(parts):
         directions = [(f", along a random direction of all {leaf.size} numbers", rng.standard_normal(leaf.shape))]
@@ -162,11 +162,11 @@ def _by_head(losses: Losses, point: Point, rng: Generator) -> int:
         for label, direction in reversed(directions):
             names.append(f"head.{name}{label}" if name else f"head{label}")
             claims.append(np.sum(claim * direction))
-            found.append(_along(losses, point, number, direction))
-    compared = compare(claims, found, own_scales=False)
+            differences.append(_along(losses, point, number, direction))
+    compared = compare(claims, differences, own_scales=False)
     if compared.worst is not None:
-        which = compared.worst[0]
-        raise _mismatch(names[which], claims[which], found[which].value, len(claims))
+        worst = compared.worst[0]
+        raise _mismatch(names[worst], claims[worst], differences[worst].value, len(claims))
     return compared.known
 
 
@@ -180,7 +180,7 @@ def _along(losses: Losses, point: Point, number: int, direction: Array) -> Deriv
 
 
 def _moved(record: Record, number: int, by: Array) -> Record:
-    """The record with the leaf of that number moved."""
+    """`record` with `by` added to the leaf of index `number`."""
     left = iter(range(len(bare_leaves(record))))
     return map_leaves(lambda leaf: leaf + by if next(left) == number else leaf, record)
 
@@ -194,32 +194,34 @@ def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
 
 
 def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
-    """Answers for several clients at once are those for each, with one head for all or one for each."""
+    """Results for several clients at once equal those for each client, with a common head and with separate heads."""
     lead, count = points[0].y.shape[:-1], len(points)
     flat = [(p.scores.reshape(p.scores.shape[-2:]), p.y.reshape(-1)) for p in points]
     scores, y = (np.stack(part) for part in zip(*flat, strict=True))
     w = rng.uniform(0.5, 2.0, y.shape)
-    own = [nudged(points[0].head, rng) for _ in points]
-    stacked = map_leaves(lambda *parts: np.stack(parts), *own)
-    for head, heads in ((points[0].head, None), (stacked, own)) if any(leaves(points[0].head)) else (((), None),):
+    client_heads = [nudged(points[0].head, rng) for _ in points]
+    stacked = map_leaves(lambda *parts: np.stack(parts), *client_heads)
+    for head, heads in (
+        ((points[0].head, None), (stacked, client_heads)) if any(leaves(points[0].head)) else (((), None),)
+    ):
         many, kind = Point(head, scores, y), "with a head for each client" if heads else "for several clients at once"
         loss, slope = losses.loss(many), losses.slope(many, w, own_heads=heads is not None)
         for i in range(count):
-            one = points[i]._replace(head=heads[i] if heads else head)
-            alone = losses.slope(one, w[i].reshape(*lead, -1))
-            pairs = [(loss[i], losses.loss(one), "loss()", "loss")]
+            point = points[i]._replace(head=heads[i] if heads else head)
+            alone = losses.slope(point, w[i].reshape(*lead, -1))
+            pairs = [(loss[i], losses.loss(point), "loss()", "loss")]
             pairs += [(slope.scores[i], alone.scores, "slope.scores", "slope")]
             names = [f"slope.head.{name}" for name, _ in leaves(alone.head)]
             pairs += [(part[i], leaf, name, "slope") for name, part, leaf in
                       zip(names, bare_leaves(slope.head), bare_leaves(alone.head), strict=True)]  # fmt: skip
             for came, expected, name, method in pairs:
-                _agree(came, np.reshape(expected, came.shape), f"{kind}, {name}", "one by one it is", method)
+                _agree(came, np.reshape(expected, came.shape), f"{kind}, {name}", "for each client alone it is", method)
 
 
 def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
-    """`nonnegative` where the user's class says so itself, and `convex`.
+    """The attributes `nonnegative`, where the user's own class sets it, and `convex`.
 
-    A term says that it is convex where the objective's loss is; with others nothing rests on it.
+    A term's `convex` is a claim for convex objectives only, and is tested with these only.
     """
     kind = type(losses.examined.target)
     says = defines(kind, "nonnegative")
@@ -236,7 +238,7 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
 
 
 def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
-    """In the middle of a segment, of scores and head together, a convex loss is at most the mean of its ends."""
+    """At the middle of a segment in scores and head a convex loss is at most the mean of the losses at its ends."""
     for point in points:
         for number in range(_SEGMENTS):
             by = (0.3, 1.0, 5.0)[number % 3]
@@ -258,7 +260,7 @@ def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
 
 def _agree(came: Array, expected: Array, what: str, where: str, *methods: str) -> None:
     """Raise Broken where two arrays differ by more than rounding in float32."""
-    wrong = ~near(came, expected, ROUNDING)
-    if wrong.any():
-        at = tuple(np.argwhere(wrong)[0])
+    differs = ~near(came, expected, ROUNDING)
+    if differs.any():
+        at = tuple(np.argwhere(differs)[0])
         raise Broken(f"{what} is {float(came[at]):.6g} where {where} {float(expected[at]):.6g}", *methods)

@@ -1,4 +1,4 @@
-"""What an objective promises beside its loss and slope; the whole examination of an objective, and of a term."""
+"""The contract of an objective beside its loss and slope; the complete test of an objective, and of a term."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mpifed.maths.checks.losses import Losses
 from mpifed.maths.checks.points import Origin, Point, nudged, points, wide
 from mpifed.maths.objectives import Linear, Parameters
 
-_DRAWN_TWICE = 2**21  # numbers of a model: of a larger one, the start is drawn once
-_PREDICTED = 64  # samples whose classes are predicted: cheap, and more of them reach all classes
-_DIRECTIONS = 3  # random ones, along which it is
-_FOLLOWED = 2**20  # numbers of a model, of which a term's own part is compared with differences
+_DRAWN_TWICE = 2**21  # numbers of a model: the start of a larger model is drawn only once
+_PREDICTED = 64  # samples whose classes are predicted: cheap, and enough to reach most classes
+_DIRECTIONS = 3  # random directions along which derivatives are compared
+_FOLLOWED = 2**20  # numbers of a model: for larger models server() is not compared with differences
 
 
 class Task(NamedTuple):
-    """What the job and its data say, and random numbers that nothing else draws."""
+    """The job's data and settings that the tests need, and random numbers of their own."""
 
     features: int
     outputs: int
@@ -32,18 +32,18 @@ class Task(NamedTuple):
     X: Any  # [1, s, p], or a tuple of one CSR matrix [s, p]; in float64
     targets: Array  # [s] as in the shards
     lead: tuple[int, ...]  # see `Origin`
-    rng: Callable[[], Generator]  # the same generator, from its beginning, each time
+    rng: Callable[[], Generator]  # the same generator, in its initial state, each time
 
 
 def origin(examined: Examined, model: Parameters, task: Task) -> Origin:
-    """Where the points of an objective, or of a term on it, come from: the start of the objective."""
+    """The origin of the points of an objective, or of a term on it: the start of the objective."""
     scores = np.asarray(examined.call("scores", first=model.first, X=task.X))[0]
     classes = task.outputs if task.classifies else 0
     return Origin(wide(model.head), scores.astype(np.float64), task.targets, classes, task.lead)
 
 
 def examine_objective(examined: Examined, task: Task) -> int:
-    """How many derivatives could be compared; raises Broken with the first promise that the objective does not keep."""
+    """The number of derivatives that were compared; raises Broken with the first violation of the contract."""
     objective, rng = examined.target, task.rng()
     model = _start(examined, task)
     _scores(examined, model, task, rng)
@@ -56,7 +56,7 @@ def examine_objective(examined: Examined, task: Task) -> int:
 
 
 def examine_term(examined: Examined, objective: Examined, model: Parameters, task: Task) -> int:
-    """The same of a term, with the job's objective and its start."""
+    """`examine_objective` for a term, with the job's objective and its start."""
     rng = task.rng()
     chosen = points(origin(objective, model, task), rng)
     of_rows = Losses(examined, {"objective": objective.target})
@@ -80,7 +80,7 @@ def _examine_losses(losses: Losses, chosen: Sequence[Point], task: Task, rng: Ge
 
 
 def _start(examined: Examined, task: Task) -> Parameters:
-    """The model to begin with, in memory; a function of what start() is given alone."""
+    """The initial model, in memory; it must depend on the arguments of start() only."""
 
     def drawn() -> Any:
         return examined.target.start(task.features, task.outputs, task.rng(), task.dtype)
@@ -98,7 +98,7 @@ def _start(examined: Examined, task: Task) -> Parameters:
     if sum(leaf.size for leaf in (first, *bare_leaves(model.head))) <= _DRAWN_TWICE:
         again = bare_leaves(drawn())
         if not all(map(np.array_equal, bare_leaves(model), again)):
-            raise Broken("start() gives two models for equal generators; draw from its `rng` alone", "start")
+            raise Broken("start() gives different models for equal generators; draw from its `rng` only", "start")
     return Parameters(first, model.head)
 
 
@@ -107,30 +107,30 @@ def _called_scores(examined: Examined, first: Array, X: Any) -> Array:
 
 
 def _scores(examined: Examined, model: Parameters, task: Task, rng: Generator) -> None:
-    """Scores of a class's own are linear in weights and features, and pull() is their adjoint."""
+    """scores() of the user's class is linear in weights and features, and pull() is its adjoint."""
     kind = type(examined.target)
     if all(getattr(kind, name) is getattr(Linear, name) for name in ("scores", "pull")):
         return
     X, sparse = task.X, isinstance(task.X, tuple)
     count, (features, width) = X[0].shape[0], model.first.shape
-    # of rank one: as good as any other, and quickly made of 100,000 features
-    one, other = (rng.standard_normal((features, 1)) * rng.standard_normal(width) for _ in range(2))
+    # of rank one, which suffices, and is quick to draw for 100,000 features
+    weights, other_weights = (rng.standard_normal((features, 1)) * rng.standard_normal(width) for _ in range(2))
     shape = (1, count, width)
-    scores = must_be_array(_called_scores(examined, one, X), shape, "what scores() gives", "scores")
+    scores = must_be_array(_called_scores(examined, weights, X), shape, "what scores() gives", "scores")
     negative = tuple(-3.0 * x for x in X) if sparse else -3.0 * X
-    _linear(_called_scores(examined, one, negative), -3.0 * scores, "features")
-    beside = _called_scores(examined, other, X)
-    _linear(_called_scores(examined, 2.0 * one - other, X), 2.0 * scores - beside, "weights")
+    _linear(_called_scores(examined, weights, negative), -3.0 * scores, "features")
+    beside = _called_scores(examined, other_weights, X)
+    _linear(_called_scores(examined, 2.0 * weights - other_weights, X), 2.0 * scores - beside, "weights")
     if features > 1:
         half = features // 2
         sides = slice(half), slice(half, None)
         parts = [tuple(x[:, p] for x in X) if sparse else X[..., p].copy() for p in sides]
-        added = _called_scores(examined, one[:half], parts[0]) + _called_scores(examined, one[half:], parts[1])
+        added = _called_scores(examined, weights[:half], parts[0]) + _called_scores(examined, weights[half:], parts[1])
         _linear(added, scores, "columns")
     slopes = rng.standard_normal(shape)
     pulled = examined.call("pull", X=X, slopes=slopes)
     must_be_array(pulled, (1, features, width), "what pull() gives", "pull")
-    left, right = float(np.sum(scores * slopes)), float(np.sum(one * pulled[0]))
+    left, right = float(np.sum(scores * slopes)), float(np.sum(weights * pulled[0]))
     if abs(left - right) > ROUNDING * (np.linalg.norm(scores) * np.linalg.norm(slopes) + abs(left)):
         raise Broken(
             f"<scores(w, X), d> is {left:.6g} and <w, pull(X, d)> is {right:.6g}; pull() is to be the adjoint of "
@@ -144,42 +144,44 @@ def _linear(came: Array, expected: Array, what: str) -> None:
 
 
 def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> None:
-    """[..., s] a class, or a number."""
+    """predict() gives [..., s] classes, or real numbers."""
     if not examined.has("predict"):
         return
     scores = 3.0 * rng.standard_normal((*point.scores.shape[:-2], _PREDICTED, point.scores.shape[-1]))
     for by in (0.0, 1.0, 3.0, 3.0, 3.0):
-        found = examined.call_twice("predict", head=nudged(point.head, rng, by), scores=scores)
-        must_be_array(found, scores.shape[:-1], "what predict() gives", "predict")
-        wrong = outputs and ~np.isin(found, np.arange(outputs))
-        if np.any(wrong):
-            raise Broken(f"predict() gives {found[wrong][0]}; there are the classes 0 to {outputs - 1}", "predict")
+        predicted = examined.call_twice("predict", head=nudged(point.head, rng, by), scores=scores)
+        must_be_array(predicted, scores.shape[:-1], "what predict() gives", "predict")
+        invalid = outputs and ~np.isin(predicted, np.arange(outputs))
+        if np.any(invalid):
+            raise Broken(
+                f"predict() gives {predicted[invalid][0]}; there are the classes 0 to {outputs - 1}", "predict"
+            )
 
 
 def _head_squares(losses: Losses, point: Point) -> None:
-    """What clipping goes by: squared norms of samples' derivatives by the head, and sums made from those by scores.
+    """head_squares() and head_sum(), which clipping uses, agree with slope().
 
-    Either is used only where it belongs to the slope, and is not of an ancestor whose slope was another.
+    Each is tested only where it belongs to the slope, and not to an ancestor with another slope.
     """
     kind, examined = type(losses.examined.target), losses.examined
-    place = {name: kind.__mro__.index(one) for name in ("slope", "head_squares", "head_sum")
-             if (one := defines(kind, name)) is not None}  # fmt: skip
+    depth = {name: kind.__mro__.index(ancestor) for name in ("slope", "head_squares", "head_sum")
+             if (ancestor := defines(kind, name)) is not None}  # fmt: skip
     ones, last = np.ones(point.y.shape), len(kind.__mro__)
     slopes = losses.slope(point, ones)
-    own = kind.head_squares is not Linear.head_squares
-    if own and place["head_squares"] <= place["slope"]:
-        given = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
-        found = examined.call_twice("head_squares", **given)
-        must_be_array(found, point.y.shape, "what head_squares() gives", "head_squares")
+    overridden = kind.head_squares is not Linear.head_squares
+    if overridden and depth["head_squares"] <= depth["slope"]:
+        arguments = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
+        claimed = examined.call_twice("head_squares", **arguments)
+        must_be_array(claimed, point.y.shape, "what head_squares() gives", "head_squares")
         alone = [losses.slope(point, ones * row).head for row in np.eye(point.y.shape[-1])]
-        true = np.array([sum(float(np.sum(leaf**2)) for leaf in bare_leaves(one)) for one in alone])
-        if not near(found.reshape(-1), true, ROUNDING).all():
-            at = int(np.argmax(np.abs(found.reshape(-1) - true)))
+        true = np.array([sum(float(np.sum(leaf**2)) for leaf in bare_leaves(head_slope)) for head_slope in alone])
+        if not near(claimed.reshape(-1), true, ROUNDING).all():
+            at = int(np.argmax(np.abs(claimed.reshape(-1) - true)))
             raise Broken(
-                f"head_squares() gives {found.reshape(-1)[at]:.6g} for sample {at}, whose derivative by the head has "
+                f"head_squares() gives {claimed.reshape(-1)[at]:.6g} for sample {at}, whose derivative by the head has "
                 f"the squared norm {true[at]:.6g}", "head_squares",
             )  # fmt: skip
-    if any(leaves(point.head)) and place.get("head_sum", last) <= place["slope"]:
+    if any(leaves(point.head)) and depth.get("head_sum", last) <= depth["slope"]:
         summed = examined.call("head_sum", slopes=slopes.scores)
         must_be_record(summed, point.head, point.y.shape[:-1], "what head_sum() gives", "head_sum")
         pairs = zip(bare_leaves(summed), bare_leaves(slopes.head), strict=True)
@@ -188,18 +190,18 @@ def _head_squares(losses: Losses, point: Point) -> None:
 
 
 def _counted(examined: Examined, y: Array) -> None:
-    """[..., s] bool, sample by sample; None: all."""
+    """counted() gives [..., s] bool, sample by sample, or None."""
     mask = examined.call_twice("counted", y=y)
     if mask is None:
         return
     must_be_array(mask, y.shape, "what counted() gives", "counted", np.bool_)
     for i in range(y.shape[-1]):
         if not np.array_equal(examined.call("counted", y=y[..., i : i + 1]), mask[..., i : i + 1]):
-            raise Broken("counted() depends on which other samples there are", "counted")
+            raise Broken("counted() of a sample depends on the other samples of the call", "counted")
 
 
 def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
-    """The part that needs no samples: its gradient is its derivative."""
+    """The gradient that server() gives is the derivative of its value."""
     if sum(leaf.size for leaf in bare_leaves(start)) > _FOLLOWED:
         return
     examined = examined.in_memory  # as the server computes it
@@ -209,7 +211,7 @@ def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
         return
     _, slope = part
     must_be_record(slope, model, (), "the gradient that server() gives", "server")
-    # of length 1, or a square's curvature would hide its derivative where parameters are many
+    # of length 1: else the curvature of a square would hide its derivative in models of many parameters
     others = [map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model) for _ in range(_DIRECTIONS)]
     directions = [_of_length_1(direction) for direction in (slope, *others)]
 
@@ -217,13 +219,13 @@ def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
         moved = map_leaves(lambda w, d: w + step * d, model, direction)
         return np.float64(examined.call("server", model=moved)[0])
 
-    found = [derivative(lambda step, d=direction: value(step, d)) for direction in directions]  # type: ignore[misc]
+    differences = [derivative(lambda step, d=direction: value(step, d)) for direction in directions]  # type: ignore[misc]
     claims = [np.float64(flat(slope) @ flat(direction)) for direction in directions]
-    worst = compare(claims, found, own_scales=False).worst
+    worst = compare(claims, differences, own_scales=False).worst
     if worst is not None:
         raise Broken(
             f"along a direction of length 1 the gradient that server() gives is {float(claims[worst[0]]):.6g}, finite "
-            f"differences of its value give {float(found[worst[0]].value):.6g}", "server",
+            f"differences of its value give {float(differences[worst[0]].value):.6g}", "server",
         )  # fmt: skip
     if examined.target.convex:
         _convex_server(examined, model, rng)
@@ -235,11 +237,11 @@ def _of_length_1(record: Record) -> Record:
 
 
 def _convex_server(examined: Examined, model: Parameters, rng: Generator) -> None:
-    """Halfway between two models a convex part is at most the mean of its ends."""
+    """Halfway between two models a convex function is at most the mean of its values there."""
     for by in (0.3, 1.0, 5.0):
         to = nudged(model, rng, by)
         middle = map_leaves(lambda a, b: (a + b) / 2, model, to)
-        low, high, between = (float(examined.call("server", model=one)[0]) for one in (model, to, middle))
+        low, high, between = (float(examined.call("server", model=point)[0]) for point in (model, to, middle))
         ends = (low + high) / 2
         if between - ends > ROUNDING * (abs(ends) + abs(between)):
             raise Broken(

@@ -1,8 +1,8 @@
-"""What a regularizer promises: that p = prox(u, c) is the minimizer of h(x) + ||x - u||^2 / (2 c).
+"""The contract of a regularizer: p = prox(u, c) is the minimizer of h(x) + ||x - u||^2 / (2 c).
 
-So no other x may lie lower. Tried are points near p, between p and u and beyond, multiples of p, and what prox gives
-for other steps: these are allowed where h is infinite elsewhere. The inequality holds for minimizers of any h, convex
-or not.
+So no other x may have a lower value. The values at p are compared with those at points near p, between p and u and
+beyond, at multiples of p, and at the results of prox for other steps, where h is finite also if it is infinite
+elsewhere. The inequality holds for minimizers of any h, convex or not.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from mpifed.maths.checks.examined import Broken, Examined, must_be_record
 from mpifed.maths.checks.points import nudged, wide
 from mpifed.maths.objectives import Parameters
 
-# of the size of what is compared: an iterative prox may stop a hair away from the minimizer
+# relative tolerance: an iterative prox may stop slightly before the minimizer
 _EXACT = 1e-5
 _STEPS = (0.1, 1.0, 10.0)
-_WIDE = 10.0 ** np.arange(-6, 7)  # among which is a step that moves a good part of the model
+_WIDE = 10.0 ** np.arange(-6, 7)  # among these is a step that moves the model by a good part of its length
 _ALONG = (-0.3, -0.1, -0.03, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _TIMES = (0.0, 0.5, 0.9, 0.97, 1.03, 1.1, 1.5)
 _NEAR = (1e-3, 1e-2, 0.1)
-_FEW = 2**13  # numbers of a model on which all is tried; of a larger one it is on as many features as make up for it
-_MANY = 2**17  # numbers of a model that cannot be cut, on which less is tried; of a larger one nothing
-_SHAPED = 2**20  # numbers of a model on which shapes and dtypes are looked at
-_EDGE = 1e-6  # by so much a point may lie outside of the set where h is finite, by rounding
+_FEW = 2**13  # numbers of a model that is tested in full; a larger model is cut to so few features
+_MANY = 2**17  # numbers of a model that cannot be cut, and is tested at fewer points; larger ones are not
+_SHAPED = 2**20  # numbers of a model whose shapes and dtypes are tested
+_EDGE = 1e-6  # relative distance by which rounding may move a point out of the set where h is finite
 
 
 def examine_regularizer(examined: Examined, start: Parameters, rng: Generator) -> int:
-    """How many points were compared, for models of the shapes of `start` or, of large ones, of fewer features.
+    """The number of points compared, for models of the shapes of `start`; large ones are cut to fewer features.
 
-    Raises Broken with the first promise that the regularizer does not keep.
+    Raises Broken with the first violation of the contract.
     """
     examined = examined.in_memory  # as the server computes it
     size = sum(leaf.size for leaf in bare_leaves(start))
@@ -48,13 +48,13 @@ def examine_regularizer(examined: Examined, start: Parameters, rng: Generator) -
         examined.call("prox", model=wide(fewer), step=1.0)
     except Broken:
         raise
-    except Exception:  # it knows its features, as those of a picture: what it says of fewer is no matter
+    except Exception:  # it needs its features, such as the pixels of an image: errors with fewer do not matter
         return _minimizes(examined, wide(start), rng, small=False) if size <= _MANY else 0
     return _minimizes(examined, wide(fewer), rng, small=sum(leaf.size for leaf in bare_leaves(fewer)) <= 2 * _FEW)
 
 
 def _minimizes(examined: Examined, start: Record, rng: Generator, small: bool) -> int:
-    """The inequality, for several models and steps; for one that is not small, one model and two steps."""
+    """Test the inequality for several models and steps; unless `small`, for a single model and two steps."""
     compared = 0
     for number, u in enumerate(_models(start, rng, small)):
         moving = _moving_step(examined, u)
@@ -67,7 +67,7 @@ def _minimizes(examined: Examined, start: Record, rng: Generator, small: bool) -
 
 
 def _models(start: Record, rng: Generator, small: bool) -> Iterator[Record]:
-    """Models of a size of 1; of the start's; and those where the numbers of one leaf alone are not tiny, by leaves."""
+    """Models of size 1, of the size of the start, and, for each leaf, with all other leaves close to zero."""
     normal = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), start)
     yield normal
     count = len(bare_leaves(start))
@@ -80,7 +80,7 @@ def _models(start: Record, rng: Generator, small: bool) -> Iterator[Record]:
 
 
 def _kind(examined: Examined, model: Record) -> None:
-    """Shapes, dtypes and what kind of number h is, in the job's dtype; the same answer every time."""
+    """value() gives a number, prox() a model of the same shapes and dtypes, in the job's dtype."""
     h = examined.call_twice("value", model=model)
     if isinstance(h, (bool, str)) or h is None or np.ndim(h) != 0 or not np.isrealobj(h) or np.isnan(float(h)):
         raise Broken(f"value() gives {h!r}; a number is expected, infinite where the model is forbidden", "value")
@@ -96,7 +96,7 @@ def _kind(examined: Examined, model: Record) -> None:
 
 
 def _moving_step(examined: Examined, u: Record) -> float:
-    """The least step at which prox moves u by a tenth of its length; the largest where none does."""
+    """The smallest step at which prox moves u by a tenth of its length; the largest step if none does."""
     length = float(np.linalg.norm(flat(u)))
     for step in _WIDE.tolist():
         moved = float(np.linalg.norm(flat(_prox(examined, u, step)) - flat(u)))
@@ -112,7 +112,7 @@ def _prox(examined: Examined, u: Record, step: float) -> Record:
 
 
 def _around(u: Record, p: Record, rng: Generator, small: bool) -> Iterator[Record]:
-    """What could lie lower than p."""
+    """Points whose values could be lower than that of p."""
     yield u
     for t in _ALONG if small else _ALONG[1:-2:3]:
         yield map_leaves(lambda a, b, t=t: b + t * (b - a), u, p)
@@ -124,26 +124,27 @@ def _around(u: Record, p: Record, rng: Generator, small: bool) -> Iterator[Recor
 
 
 def _lowest(examined: Examined, u: Record, step: float, p: Record, others: list[Record]) -> int:
-    """Nothing lies lower than p; with how much it was compared."""
-    own = _value(examined, p)
-    if not np.isfinite(own):
-        own = _value(examined, map_leaves(lambda leaf: (1 - _EDGE) * leaf, p))
+    """No other point has a lower value than p; returns the number of points compared."""
+    value_at_p = _value(examined, p)
+    if not np.isfinite(value_at_p):
+        value_at_p = _value(examined, map_leaves(lambda leaf: (1 - _EDGE) * leaf, p))
     from_u, compared = flat(u), 0
-    far = _distance(flat(p), from_u, step)
+    distance_of_p = _distance(flat(p), from_u, step)
     for x in others:
         h = _value(examined, x)
         if not np.isfinite(h):
             continue
-        compared, there = compared + 1, _distance(flat(x), from_u, step)
-        if not np.isfinite(own):
+        compared, distance = compared + 1, _distance(flat(x), from_u, step)
+        if not np.isfinite(value_at_p):
             raise Broken(
-                f"value() is {own} at what prox() gives with step {step:.6g}, and finite elsewhere: it is to be the "
-                "minimizer of value(x) + ||x - model||^2 / (2 step)", "prox", "value",
+                f"value() is {value_at_p} at what prox() gives with step {step:.6g}, and finite elsewhere: it must be "
+                "the minimizer of value(x) + ||x - model||^2 / (2 step)", "prox", "value",
             )  # fmt: skip
-        if h + there < own + far - _EXACT * (abs(own) + far):
+        if h + distance < value_at_p + distance_of_p - _EXACT * (abs(value_at_p) + distance_of_p):
             raise Broken(
                 f"prox() with step {step:.6g} gives a point where value(x) + ||x - model||^2 / (2 step) is "
-                f"{own + far:.6g}, and at another it is {h + there:.6g}: it is no minimizer", "prox", "value",
+                f"{value_at_p + distance_of_p:.6g}, and at another point {h + distance:.6g}: it "
+                "is no minimizer", "prox", "value",
             )  # fmt: skip
     return compared
 

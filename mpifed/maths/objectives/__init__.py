@@ -1,4 +1,4 @@
-"""Objectives: what is minimized, by the name that a job gives it. All have the form that `form` describes."""
+"""Objectives by the names that jobs give them. All have the form that `form` describes."""
 
 from mpifed.maths.objectives.form import (
     Linear,

@@ -1,8 +1,9 @@
 """The form of objectives: a loss of scores that are linear in the features.
 
-That form is the seam between horizontal and vertical federations: clients with other columns of the same rows add
-their *scores*, clients with other rows add their *pulls*. All derivatives are written by hand; tests hold them
-against finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
+This form serves horizontal and vertical splits alike: clients that hold different columns of the same rows add their
+*scores*, clients that hold different rows add their gradients, the *pulls*. All derivatives are written by hand; tests
+compare them with finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes
+broadcast.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from mpifed.maths.ranges import Weight
 
 
 class Parameters(NamedTuple):
-    """A model: the weights of the features, and whatever turns scores into predictions."""
+    """A model: the weights of the features, and the head, the parameters that turn scores into predictions."""
 
     first: Array  # [p, h]
-    head: Record
+    head: Record  # all other parameters; () where there are none
 
 
 class Slope(NamedTuple):
-    """Derivatives of a weighted sum of losses."""
+    """Losses of the samples, and derivatives of their weighted sum."""
 
     loss: Array  # [..., s] the unweighted loss of each sample
-    head: Record  # the head's shapes, each with the leading axes
-    scores: Array  # [..., s, h] of each sample's weighted loss
+    head: Record  # derivative with respect to the head: its shapes, each with the leading axes
+    scores: Array  # [..., s, h] derivative of each sample's weighted loss with respect to its scores
 
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """What is minimized: mean loss + l2 * (sum of squares of all parameters but intercepts), and the model's form.
+    """A model and the objective it minimizes: mean loss + l2 * (sum of squares of all parameters but intercepts).
 
-    A subclass is a frozen dataclass whose fields are the keys of `[model]`; `l2` is one of all. It must give `start`,
-    `loss`, `slope`, `predict`, `scores` and `pull`; `Linear` has the last two.
+    A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `start`, `loss`,
+    `slope`, `predict`, `scores` and `pull`; `Linear` has the last two.
 
     Attributes
     ----------
-    classifies : whether y are classes 0 to outputs - 1; otherwise real targets, and one output
-    nonnegative : whether no loss is below zero: a limit <= 0 can then not be met
-    convex : whether each loss is a convex function of the model: lower bounds rest on it
-    dual : the conjugate of the loss, which algorithms on the dual problem need; None where it is not known here
-    unpenalized : the fields of the head that are intercepts, which no penalty counts
+    classifies : whether y are classes 0 to outputs - 1; otherwise y are real targets, and there is a single output
+    nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
+    convex : whether each loss is a convex function of the model: lower bounds rely on it
+    dual : the dual of the loss, which algorithms on the dual problem need; None if there is none
+    unpenalized : the fields of the head that are intercepts, which penalties omit
     """
 
     l2: Weight = field(default=0.0, kw_only=True)
@@ -61,26 +62,26 @@ class Objective(ABC):
 
     @property
     def nonconvex_penalty(self) -> float:
-        """beta, the factor of the sum of w^2 / (1 + w^2) over the same parameters, which is minimized too."""
+        """beta, the factor of the sum of w^2 / (1 + w^2) over the same parameters, a second penalty."""
         return 0.0
 
     @property
     def penalize_bias(self) -> bool:
-        """Whether the penalties count intercepts all the same."""
+        """Whether the penalties include intercepts."""
         return False
 
     @property
     def hidden(self) -> int | None:
-        """The hidden cells of a network with one layer of them."""
+        """The number of hidden units of a network with a single hidden layer; None for other models."""
         return None
 
     @abstractmethod
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """A model to begin with, drawn from `rng` alone."""
+        """The initial model; its random numbers come from `rng` only."""
 
     @abstractmethod
     def scores(self, first: Array, X: Any) -> Array:
-        """[..., s, h] linear in the features X [..., s, p], or CSR matrices of them, and in `first` [..., p, h]."""
+        """[..., s, h] linear in the features X [..., s, p], or a tuple of CSR matrices, and in `first` [..., p, h]."""
 
     @abstractmethod
     def loss(self, head: Any, scores: Array, y: Array) -> Array:
@@ -88,53 +89,53 @@ class Objective(ABC):
 
     @abstractmethod
     def slope(self, head: Any, scores: Array, y: Array, weights: Array) -> Slope:
-        """Derivatives of sum over samples of weights [..., s] times the loss."""
+        """Derivatives of the sum over samples of weights [..., s] times the loss."""
 
     @abstractmethod
     def pull(self, X: Any, slopes: Array) -> Array:
-        """[..., p, h] the derivative by the feature weights, from that by the scores."""
+        """[..., p, h] the derivative with respect to `first`, given that with respect to the scores [..., s, h]."""
 
     @abstractmethod
     def predict(self, head: Any, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
 
     def head_squares(self, head: Any, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] float64 ||derivative of each sample's loss by all of the head||^2, which clipping needs.
+        """[..., s] float64 squared norm of the gradient of each sample's loss with respect to the head, for clipping.
 
-        `slopes` [..., s, h] are the derivatives by the sample's scores. No sample's gradient need be built. Zeros,
-        since there is no head; an objective with a head says otherwise.
+        `slopes` [..., s, h] are the derivatives with respect to the sample's scores; per-sample gradients need not be
+        formed. The default is zeros, for models without a head.
         """
         return namespace(scores).zeros(y.shape)
 
     def head_sum(self, slopes: Array) -> Record:
-        """The derivative by the head, from `slopes` [..., s, h]; of objectives in which these tell it."""
+        """The derivative with respect to the head, where it follows from `slopes` [..., s, h] alone."""
         raise NotImplementedError
 
     def check(self, outputs: int) -> list[str]:
-        """What does not fit to data with so many outputs, one message each."""
+        """Messages on what does not fit data with so many outputs."""
         return []
 
 
 class Linear(Objective):
-    """The base of objectives whose scores are X times `first`: all that clipping and sparse data need."""
+    """The base of objectives whose scores are X times `first`, as clipping and sparse data require."""
 
     def scores(self, first: Array, X: Any) -> Array:
-        """[..., s, h] = X @ first."""
+        """[..., s, h] X @ first."""
         return product(X, first)
 
     def pull(self, X: Any, slopes: Array) -> Array:
-        """[..., p, h] = X' @ slopes."""
+        """[..., p, h] X' @ slopes."""
         return transposed_product(X, slopes)
 
 
 def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
-    """The derivative of sum over samples of weights [..., s] times the loss; no penalty in it."""
+    """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
     slope = objective.slope(model.head, objective.scores(model.first, X), y, weights)
     return Parameters(objective.pull(X, slope.scores), slope.head)
 
 
 def squares(model: Parameters) -> float:
-    """||w||^2, the sum of squares of all parameters, in float64; intercepts are among them."""
+    """||w||^2, the sum of squares of all parameters, intercepts included, in float64."""
     return sum(_square(leaf) for leaf in bare_leaves(model))
 
 
@@ -143,14 +144,14 @@ def _square(leaf: Array) -> float:
 
 
 def penalized(objective: Objective, model: Parameters) -> Parameters:
-    """A record of the model's structure: True for parameters that the penalties count, False for intercepts."""
-    every: Parameters = map_leaves(lambda leaf: True, model)
+    """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
+    counted: Parameters = map_leaves(lambda leaf: True, model)
     if objective.penalize_bias:
-        return every
-    head: Any = every.head
+        return counted
+    head: Any = counted.head
     fields = [name for name in objective.unpenalized if name in getattr(head, "_fields", ())]
     free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
-    return every._replace(head=head._replace(**free)) if free else every
+    return counted._replace(head=head._replace(**free)) if free else counted
 
 
 def penalty(objective: Objective, model: Parameters) -> float:
@@ -165,7 +166,7 @@ def penalty(objective: Objective, model: Parameters) -> float:
 
 
 def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
-    """The derivative of `penalty`, in the dtype of the parameters: zeros for intercepts."""
+    """The gradient of `penalty`, in the dtype of the parameters: zeros for intercepts."""
 
     def slope_of(w: Array, counts: bool) -> Array:
         slope = w * w.dtype.type(2 * objective.l2 if counts else 0)
@@ -173,12 +174,12 @@ def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
             slope += concave_gradient(objective, w)
         return slope
 
-    found: Parameters = map_leaves(slope_of, model, penalized(objective, model))
-    return found
+    slopes: Parameters = map_leaves(slope_of, model, penalized(objective, model))
+    return slopes
 
 
 def concave(objective: Objective) -> float:
-    """beta, the factor of the penalty that is not convex; 0 for objectives that have none."""
+    """beta, the factor of the nonconvex penalty; 0 for objectives without it."""
     return float(objective.nonconvex_penalty)
 
 

@@ -1,4 +1,4 @@
-"""Models whose predictions come from scores without a hidden layer: classifiers, and linear regression."""
+"""Models without a hidden layer: linear classifiers, and linear regression."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mpifed.maths.ranges import Weight
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
-    """[..., s] the loss of each sample, of logits [..., s, L]."""
+    """[..., s] the cross-entropy of each sample, from logits [..., s, L]."""
     if namespace(logits) is not np:
         return device_cross_entropy(logits, y)
     return _softmax(logits, y)[0]
 
 
 def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-    """(loss [..., s], derivative of the weighted loss by the logits [..., s, L])."""
+    """(loss [..., s], derivative of the weighted loss with respect to the logits [..., s, L])."""
     if namespace(logits) is not np:
         return device_cross_entropy_slope(logits, y, weights)
     loss, slopes, at = _softmax(logits, y)
@@ -35,27 +35,27 @@ def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array,
 
 
 def _softmax(logits: Array, y: Array) -> tuple[Array, Array, Array]:
-    """(loss [..., s], probabilities [L, m] of all m samples, where each one's class stands in them flattened [m]).
+    """(loss [..., s], probabilities [L, m] of all m samples, flat index [m] of each sample's class in these).
 
-    Classes come first, since what runs along a short last axis is slow; and few calls, since each is one into a cold
-    cache after the products of matrices before it.
+    Classes are the first axis, since NumPy is slow along a short last axis. There are few calls, since the matrix
+    products before leave the cache cold.
     """
     power = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")
     at = np.arange(y.size)
     at += y.reshape(-1) * y.size
-    own, top = power.reshape(-1).take(at), power.max(axis=0)
-    power -= top
+    true_logits, largest = power.reshape(-1).take(at), power.max(axis=0)
+    power -= largest
     np.exp(power, out=power)
     total = power.sum(axis=0)
     power /= total
     loss = np.log(total)
-    loss += top
-    loss -= own
+    loss += largest
+    loss -= true_logits
     return loss.reshape(y.shape), power, at
 
 
 def _places(logits: Array, y: Array) -> Array:
-    """[number of samples] where each row's class stands in the logits [..., s, L] flattened."""
+    """[number of samples] the flat index of each sample's class in the logits [..., s, L]."""
     at = namespace(logits).arange(0, logits.size, logits.shape[-1])
     at += y.reshape(-1)
     return at
@@ -72,10 +72,10 @@ Head = Bias | tuple[()]
 
 @dataclass(frozen=True)
 class OfScores(Linear):
-    """What models without a hidden layer share: each adds its loss of the scores, and the slope of that.
+    """The base of models without a hidden layer, which define their loss of the scores and its derivative.
 
-    Intercepts, one for each score, are in the head. Where `bias` is None the job's algorithm settles it; here None is
-    none.
+    Intercepts, one for each score, are in the head. Where `bias` is None the job's algorithm decides; here None means
+    no intercepts.
     """
 
     unpenalized: ClassVar[tuple[str, ...]] = ("bias",)
@@ -85,7 +85,7 @@ class OfScores(Linear):
     """Count intercepts in `l2` and `nonconvex_penalty` too."""
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Zeros: the loss is convex."""
+        """The initial model: zeros, since the loss is convex."""
         h = self.width(outputs)
         return Parameters(np.zeros((features, h), dtype), Bias(np.zeros(h, dtype)) if self.bias else ())
 
@@ -94,36 +94,34 @@ class OfScores(Linear):
         return 1
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] the loss of each sample, of scores [..., s, h] with their intercepts."""
+        """[..., s] the loss of each sample, from scores [..., s, h] with intercepts added."""
         raise NotImplementedError
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """(loss [..., s], derivative of the weighted loss by the scores [..., s, h])."""
+        """(loss [..., s], derivative of the weighted loss with respect to the scores [..., s, h])."""
         raise NotImplementedError
 
     def prediction(self, scores: Array) -> Array:
-        """[..., s] the predicted class, or value, of scores with their intercepts."""
+        """[..., s] the predicted class, or value, from scores with intercepts added."""
         raise NotImplementedError
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
-        """[..., s] the loss of each sample."""
         return self.of_scores(_biased(head, scores), y)
 
     def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
-        """An intercept adds up what its score has."""
+        """The derivative with respect to an intercept is the sum of those with respect to its score."""
         loss, slopes = self.slope_of_scores(_biased(head, scores), y, weights)
         return Slope(loss, self.head_sum(slopes) if isinstance(head, Bias) else (), slopes)
 
     def head_sum(self, slopes: Array) -> Bias:
-        """The derivative by the intercepts, from those by the scores of each sample's weighted loss."""
+        """The derivative with respect to the intercepts, from `slopes` [..., s, h] of each sample's weighted loss."""
         return Bias(slopes.sum(axis=-2))
 
     def predict(self, head: Head, scores: Array) -> Array:
-        """[..., s] the predicted class, or value."""
         return self.prediction(_biased(head, scores))
 
     def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
-        """A sample's derivative by the intercepts is that by its scores."""
+        """[..., s] squared norms of the derivatives with respect to the scores, which are those of the intercepts."""
         return square_norms(slopes) if isinstance(head, Bias) else super().head_squares(head, scores, y, slopes)
 
 
@@ -133,7 +131,7 @@ def _biased(head: Head, scores: Array) -> Array:
 
 @dataclass(frozen=True)
 class PerClass(OfScores):
-    """What classifiers with one score for each class share.
+    """The base of classifiers with one score for each class.
 
     `nonconvex_penalty` is beta of (25) in the paper of `TrueClassLogistic`.
     """
@@ -142,7 +140,6 @@ class PerClass(OfScores):
     """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
 
     def width(self, outputs: int) -> int:
-        """One for each class."""
         return outputs
 
     def prediction(self, scores: Array) -> Array:
@@ -157,17 +154,16 @@ class Softmax(PerClass):
     convex: ClassVar[bool] = True
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] cross-entropy."""
         return cross_entropy(scores, y)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """Probabilities minus one-hot labels."""
+        """(loss, weighted probabilities minus one-hot labels)."""
         return cross_entropy_slope(scores, y, weights)
 
 
 @dataclass(frozen=True)
 class OneVsRest(PerClass):
-    """A logistic regression of each class against all others: loss sum over k of log(1 + exp(-b_k z_k)).
+    """A logistic regression for each class against the rest: loss sum over k of log(1 + exp(-b_k z_k)).
 
     b_k is 1 for the sample's class and -1 for all others.
     """
@@ -175,14 +171,14 @@ class OneVsRest(PerClass):
     convex: ClassVar[bool] = True
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] the sum over the classes."""
+        """[..., s] sum over the classes of the logistic loss."""
         xp = namespace(scores)
         against = scores.copy() if scores.flags.c_contiguous else xp.ascontiguousarray(scores)
         against.reshape(-1)[_places(scores, y)] *= -1
         return xp.logaddexp(scores.dtype.type(0), against).sum(axis=-1)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """The probabilities of each class against the rest, minus one-hot labels."""
+        """(loss, weighted probabilities of each class against the rest minus one-hot labels)."""
         slopes = sigmoid(scores)
         slopes.reshape(-1)[_places(scores, y)] -= 1
         slopes *= weights[..., None].astype(slopes.dtype)
@@ -195,33 +191,33 @@ class TrueClassLogistic(PerClass):
 
     Y. Li, C.-W. Huang, S. Wang, C.-Y. Chi, T. Q. S. Quek: "Privacy-Preserving Federated Primal-Dual Learning for
     Non-convex Problems with Non-smooth Regularization" (IEEE MLSP 2023); its beta is `nonconvex_penalty`.
-    It is degenerate. Nothing speaks against a class, so all scores may grow at once: a model of biases alone reaches a
-    tiny loss at 10 % accuracy with ten classes, and accuracy may fall while the loss falls. It is here for
-    reproduction; take `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
+    It is degenerate: no class is ever penalized, so that all scores may grow together. Intercepts alone reach a tiny
+    loss at 10 % accuracy with ten classes, and accuracy may decrease with the loss. It serves to reproduce the paper;
+    otherwise use `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
     """
 
     convex: ClassVar[bool] = True
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] of the score of the sample's class."""
-        own = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
-        return namespace(scores).logaddexp(scores.dtype.type(0), -own)
+        """[..., s] logistic loss of the score of the sample's class."""
+        true_scores = scores.reshape(-1)[_places(scores, y)].reshape(y.shape)
+        return namespace(scores).logaddexp(scores.dtype.type(0), -true_scores)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """The probability of the sample's class minus 1, and zeros."""
+        """(loss, weighted probability of the sample's class minus 1, zeros for other classes)."""
         at, slopes = _places(scores, y), namespace(scores).zeros(scores.shape, scores.dtype)
-        own = sigmoid(scores.reshape(-1)[at])
-        own -= 1
-        slopes.reshape(-1)[at] = own
+        residuals = sigmoid(scores.reshape(-1)[at])
+        residuals -= 1
+        slopes.reshape(-1)[at] = residuals
         slopes *= weights[..., None].astype(slopes.dtype)
         return self.of_scores(scores, y), slopes
 
 
 @dataclass(frozen=True)
 class Logistic(OfScores):
-    """Logistic regression of two classes, 0 and 1, by one score z: loss log(1 + exp(-(2y - 1) z)).
+    """Logistic regression of two classes, 0 and 1, with a single score z: loss log(1 + exp(-(2y - 1) z)).
 
-    Softmax with two classes has twice the parameters for the same predictions, and with a penalty another optimum.
+    Softmax with two classes has twice the parameters for the same predictions, and a different optimum with a penalty.
     """
 
     convex: ClassVar[bool] = True
@@ -230,23 +226,20 @@ class Logistic(OfScores):
     """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] cross-entropy."""
         z = scores[..., 0]
         return namespace(z).logaddexp(z.dtype.type(0), (1 - 2 * y.astype(z.dtype)) * z)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """The probability of class 1 minus y."""
+        """(loss, weighted probability of class 1 minus y)."""
         slopes = sigmoid(scores)
         slopes -= y[..., None].astype(scores.dtype)
         slopes *= weights[..., None].astype(scores.dtype)
         return self.of_scores(scores, y), slopes
 
     def prediction(self, scores: Array) -> Array:
-        """[..., s] the more probable class."""
         return (scores[..., 0] > 0).astype(np.int64)
 
     def check(self, outputs: int) -> list[str]:
-        """Two classes alone."""
         if outputs == 2:
             return []
         return [
@@ -256,7 +249,7 @@ class Logistic(OfScores):
 
 
 def squared_error(scores: Array, y: Array) -> Array:
-    """[..., s] half the squared residual, of scores [..., s, 1]."""
+    """[..., s] half the squared residual, from scores [..., s, 1]."""
     return (scores[..., 0] - y) ** 2 / 2
 
 
@@ -275,13 +268,10 @@ class LeastSquares(OfScores):
     dual: ClassVar[Dual] = LeastSquaresDual()
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] half the squared residual."""
         return squared_error(scores, y)
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """Weighted residuals."""
         return squared_error_slope(scores, y, weights)
 
     def prediction(self, scores: Array) -> Array:
-        """[..., s] the predicted value."""
         return scores[..., 0]

@@ -1,8 +1,8 @@
-"""Support vector machines: two classes, 0 and 1, by one score z whose margin is t z, t = 2y - 1.
+"""Support vector machines: two classes, 0 and 1, with a single score z and the margin t z, t = 2y - 1.
 
 The penalty is that of all models, l2 * ||w||^2 without the intercept: where papers write lambda / 2, lambda is 2 * l2,
-and scikit-learn's C, which multiplies a sum of losses beside ||w||^2 / 2, is 1 / (2 * l2 * samples). Algorithms of dual
-variables know no intercept; a column of ones is one, with a penalty.
+and scikit-learn's C, which multiplies the sum of losses added to ||w||^2 / 2, is 1 / (2 * l2 * samples). Dual methods
+have no intercept; a column of ones serves as one, but is penalized.
 """
 
 from __future__ import annotations
@@ -20,33 +20,31 @@ from mpifed.maths.objectives.linear import OfScores
 
 @dataclass(frozen=True)
 class Margins(OfScores):
-    """What losses of the margin alone share."""
+    """The base of losses that depend on the margin only."""
 
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
 
     def of_shortfall(self, shortfall: Array) -> Array:
-        """[..., s] the loss, by how much the margin falls short of 1: max(0, 1 - t z)."""
+        """[..., s] the loss as a function of `shortfall` = max(0, 1 - t z)."""
         raise NotImplementedError
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        """[..., s] the loss of the margin."""
         z = scores[..., 0]
         t = 2 * y.astype(z.dtype) - 1
         return self.of_shortfall(namespace(z).maximum(1 - t * z, 0))
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        """A subgradient: of those at a kink, the smallest."""
+        """(loss, weighted subgradient: at a kink the shortest)."""
         slopes = self.dual.toward(scores[..., 0], y)
         slopes *= -weights.astype(slopes.dtype)
         return self.of_scores(scores, y), slopes[..., None]
 
     def prediction(self, scores: Array) -> Array:
-        """[..., s] the class on whose side the score is."""
+        """[..., s] class 1 where the score is positive, else 0."""
         return (scores[..., 0] > 0).astype(np.int64)
 
     def check(self, outputs: int) -> list[str]:
-        """Two classes alone."""
         if outputs == 2:
             return []
         name = "hinge" if isinstance(self, Hinge) else "squared-hinge"
@@ -63,7 +61,6 @@ class Hinge(Margins):
     dual: ClassVar[Dual] = HingeDual()
 
     def of_shortfall(self, shortfall: Array) -> Array:
-        """[..., s] itself."""
         return shortfall
 
 
@@ -74,5 +71,4 @@ class SquaredHinge(Margins):
     dual: ClassVar[Dual] = SquaredHingeDual()
 
     def of_shortfall(self, shortfall: Array) -> Array:
-        """[..., s] its square."""
         return shortfall * shortfall

@@ -1,4 +1,4 @@
-"""A network of one hidden layer."""
+"""Neural networks with one hidden layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
 
 
 class Output(NamedTuple):
-    """The head of a network."""
+    """The head of a network without biases."""
 
     second: Array  # [h, L]
 
@@ -47,8 +47,8 @@ class MLP(Linear):
     """Three-layer network with swish, softmax and cross-entropy, and an l2 penalty: SSCA (27), (28), (30).
 
     In the paper J = `hidden`, lambda = `l2`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
-    # differs from the paper: `bias` adds biases to hidden cells and outputs, as in `OfScores`. They belong to the head,
-    so that scores stay linear in the features, and are in no penalty, unless `penalize_bias`.
+    # differs from the paper: `bias` adds biases to hidden units and outputs, as in `OfScores`. They belong to the head,
+    so that scores stay linear in the features, and are not penalized unless `penalize_bias` is set.
     # differs from the paper: `loss = "squared-error"` is for real targets: one output z, and loss (z - y)^2 / 2.
     """
 
@@ -66,11 +66,10 @@ class MLP(Linear):
 
     @property
     def classifies(self) -> bool:  # type: ignore[override]  # the job says it
-        """With a cross-entropy."""
         return self.loss_name == "cross-entropy"
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """Glorot-uniform weights, since at zero every gradient of this network vanishes; the biases are zero."""
+        """The initial model: Glorot-uniform weights, since all gradients vanish at zero, and zero biases."""
         first = glorot(rng, features, self.hidden, dtype)
         second = glorot(rng, self.hidden, outputs, dtype)
         if not self.bias:
@@ -78,12 +77,11 @@ class MLP(Linear):
         return Parameters(first, BiasedOutput(second, np.zeros(self.hidden, dtype), np.zeros(outputs, dtype)))
 
     def loss(self, head: Output | BiasedOutput, scores: Array, y: Array) -> Array:
-        """[..., s] that which the job names."""
         outputs = self._outputs(head, scores)
         return cross_entropy(outputs, y) if self.classifies else squared_error(outputs, y)
 
     def slope(self, head: Output | BiasedOutput, scores: Array, y: Array, weights: Array) -> Slope:
-        """Backpropagation to the scores; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
+        """Derivatives by backpropagation; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
         z = _hidden(head, scores)
         gate, active = swish(z)
         loss, outputs = self._slope_of_outputs(_output(head, active), y, weights)
@@ -99,11 +97,11 @@ class MLP(Linear):
         return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
 
     def head_squares(self, head: Output | BiasedOutput, scores: Array, y: Array, slopes: Array) -> Array:
-        """By `second` the derivative is the product of hidden cells and slopes by the outputs."""
+        """[..., s] squared norms; the derivative by `second` is activations times output derivatives."""
         z = _hidden(head, scores)
         _, active = swish(z)
-        own = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
-        outputs = square_norms(own)
+        output_slopes = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
+        outputs = square_norms(output_slopes)
         of_second = square_norms(active) * outputs
         return of_second + square_norms(slopes) + outputs if isinstance(head, BiasedOutput) else of_second
 
@@ -116,12 +114,12 @@ class MLP(Linear):
 
 
 def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
-    """[..., s, h] what goes into the hidden cells."""
+    """[..., s, h] the inputs of the hidden units."""
     return scores + head.hidden_bias[..., None, :] if isinstance(head, BiasedOutput) else scores
 
 
 def _output(head: Output | BiasedOutput, active: Array) -> Array:
-    """[..., s, L] the logits, or the one value."""
+    """[..., s, L] the logits, or the predicted value, L = 1."""
     logits = common_product(active, head.second)
     if isinstance(head, BiasedOutput):
         logits += head.output_bias[..., None, :]

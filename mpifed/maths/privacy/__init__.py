@@ -1,1 +1,1 @@
-"""Differential privacy: what a job asks for, what a round releases, and what that costs."""
+"""Differential privacy: settings, mechanisms, sensitivities and accounting."""

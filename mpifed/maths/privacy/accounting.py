@@ -1,9 +1,9 @@
-"""What the releases of a job cost: epsilon of what was released, and the noise for an epsilon.
+"""Privacy accounting: the epsilon of a job's releases, and the noise for a given epsilon.
 
-Every number is an upper bound for the settings that it is asked for. `spent` is what one client has released: how
-many mechanisms of each (multiplier, rate). The multiplier is the standard deviation of the noise / the sensitivity,
+Every epsilon is an upper bound for the given settings. `spent` describes the releases of a client: the number of
+mechanisms of each (multiplier, rate). The multiplier is the standard deviation of the noise / the sensitivity,
 the distance between the outputs of two neighbours (Privacy.reach: 2 G under "replace-one", G under "add-remove"); the
-rate is the chance that a record is in a mechanism at all, 1 for no amplification by sampling.
+rate is the probability that a record is in a mechanism, 1 without amplification by sampling.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
 from mpifed.maths.privacy.settings import Privacy
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
-Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / that of the job, rate, count)
+Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / the job's multiplier, rate, count)
 Parts: TypeAlias = tuple[tuple[float, float, int], ...]  # (multiplier, rate, count)
 
-CALIBRATED = 1e-4  # relative, how close to the least multiplier `calibrate` comes
-DISTINCT = 16  # how many amplified mechanisms are told apart; of more, multipliers are rounded down by up to 2 %
+CALIBRATED = 1e-4  # relative error of the multiplier of `calibrate`
+DISTINCT = 16  # distinct amplified mechanisms; of more, multipliers are rounded down by up to 2 %
 _LEFT_OUT_OF_FIXED = (
-    'adjacency = "add-remove" with sampling = "fixed": in a batch of fixed size another record takes the place of one'
-    ' left out, so that they are no closer than when one is replaced; use sampling = "poisson", or adjacency ='
+    'adjacency = "add-remove" with sampling = "fixed": in a batch of fixed size another record replaces the one that is'
+    ' left out, so that neighbours are as far apart as under "replace-one"; use sampling = "poisson", or adjacency ='
     ' "replace-one"'
 )
 
@@ -41,22 +41,22 @@ def epsilon(
     sampling: str = "fixed",
     accountant: str = "pld",
 ) -> float:
-    """An epsilon at which all that one client released is (epsilon, delta)-differentially private.
+    """An epsilon for which all releases of a client are (epsilon, delta)-differentially private.
 
     Parameters
     ----------
     spent : mapping of (multiplier, rate) to int
-        How many such mechanisms, one after the other, each chosen knowing the results of those before it.
+        Number of such mechanisms, composed adaptively.
     delta : float
-        Between 0 and 1, both excluded.
+        Strictly between 0 and 1.
     adjacency, sampling, accountant : str
         As in `Privacy`.
 
     Returns
     -------
     float
-        The least of the bounds that hold: that of the accountant, and that without amplification (exact, whatever the
-        accountant). inf when a mechanism has no noise.
+        The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
+        mechanism has no noise.
 
     Raises
     ------
@@ -71,16 +71,16 @@ def epsilon(
     plain = unamplified(spent, delta)
     if not amplified or plain in (0.0, math.inf):
         return plain
-    found = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
-    if not math.isfinite(found):  # also where the losses spread too far for a grid
-        found = _by_renyi(parts, delta, adjacency)
-    return min(plain, found)
+    bound = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
+    if not math.isfinite(bound):  # also where the range of losses is too large for a grid
+        bound = _by_renyi(parts, delta, adjacency)
+    return min(plain, bound)
 
 
 def unamplified(spent: Spent, delta: float) -> float:
-    """Epsilon as if every record were in every mechanism: what holds for who knows which records were drawn.
+    """Epsilon without amplification: the bound against an adversary who knows which records were drawn.
 
-    Gaussian mechanisms of multipliers m_j are together one of 1 / sqrt(sum 1/m_j^2), whose epsilon is exact.
+    Gaussian mechanisms of multipliers m_j compose to a single one of 1 / sqrt(sum 1/m_j^2), whose epsilon is exact.
     """
     parts = _parts(spent)
     return gaussian_epsilon(_together(parts), delta) if parts else 0.0
@@ -95,23 +95,23 @@ def calibrate(
     sampling: str = "fixed",
     accountant: str = "pld",
 ) -> float:
-    """The noise multiplier with which what is planned stays within an epsilon.
+    """The noise multiplier with which the planned releases stay within an epsilon.
 
     Parameters
     ----------
     target : float
         Positive.
     delta : float
-        Between 0 and 1, both excluded.
+        Strictly between 0 and 1.
     plan : iterable of (factor, rate, count)
-        `count` mechanisms whose multiplier is `factor` times what is asked for.
+        `count` mechanisms whose multiplier is `factor` times the result.
     adjacency, sampling, accountant : str
         As in `Privacy`.
 
     Returns
     -------
     float
-        `epsilon` of it is at most `target`; it is less than 1.0001 times the least such number.
+        A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
 
     Raises
     ------
@@ -122,8 +122,8 @@ def calibrate(
     planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
     if not planned or not all(factor > 0 for factor, _, _ in planned):
         raise UsageError(
-            "[privacy] epsilon: no noise can be found for it, since nothing is released in the rounds of the job, or"
-            " something without any noise; check [run] rounds and who takes part, or give noise_multiplier instead"
+            "[privacy] epsilon: no noise multiplier can be computed for it, since the job releases nothing, or releases"
+            " something without noise; check [run] rounds and who participates, or give noise_multiplier instead"
         )
 
     def spent(multiplier: float) -> Spent:
@@ -143,24 +143,27 @@ def calibrate(
 
 
 def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
-    """What is wrong with the settings by themselves: messages that say what to do; `amplified`: batches are sampled."""
-    p, wrong = privacy, []
+    """Messages on settings of `[privacy]` that contradict each other; `amplified`: batches are sampled."""
+    p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
-        wrong.append('noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"')
+        messages.append(
+            'noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"'
+        )
     elif p.trust != "local" and p.noise_on == "gradients":
-        wrong.append(
-            f'noise_on = "gradients" with trust = "{p.trust}": only a sum of uploads is made noisy there;'
+        messages.append(
+            f'noise_on = "gradients" with trust = "{p.trust}": noise is added only to a sum of uploads there;'
             ' use noise_on = "upload", or trust = "local"'
         )
     if p.by_coins and p.trust != "central":
-        wrong.append(
-            f'sampling = "poisson" of clients with trust = "{p.trust}": how many take part would be seen, and there'
-            ' would be no noise when nobody does; use trust = "central", or sampling = "fixed"'
+        messages.append(
+            f'sampling = "poisson" of clients with trust = "{p.trust}": the number of participating clients'
+            ' would be visible, and there would be no noise when none participates; use trust = "central", or '
+            'sampling = "fixed"'
         )
     sampled = amplified and (p.level == "sample" or p.trust == "central")
     if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
-        wrong.append(_LEFT_OUT_OF_FIXED)
-    return [f"[privacy] {message}" for message in wrong + _wrong_paper(p)]
+        messages.append(_LEFT_OUT_OF_FIXED)
+    return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
 def _wrong_paper(privacy: Privacy) -> list[str]:
@@ -185,7 +188,7 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
 
 
 def _parts(spent: Spent) -> Parts:
-    """What counts of it, in order: something is released, with some chance."""
+    """`spent` sorted, without mechanisms that release nothing."""
     return tuple(
         sorted(
             (float(multiplier), float(rate), int(count))
@@ -196,23 +199,23 @@ def _parts(spent: Spent) -> Parts:
 
 
 def _together(parts: Parts) -> float:
-    """The multiplier of the one Gaussian mechanism that tells as much as all of them, unamplified."""
+    """The multiplier of the single Gaussian mechanism equivalent to their composition, without amplification."""
     if any(multiplier == 0 for multiplier, _, _ in parts):
         return 0.0
     return 1 / math.sqrt(math.fsum(count / multiplier**2 for multiplier, _, count in parts))
 
 
 def _by_losses(parts: Parts, delta: float, adjacency: str, sampling: str) -> float:
-    plain = tuple(part for part in parts if part[1] == 1)
+    unsampled_parts = tuple(part for part in parts if part[1] == 1)
     amplified = tuple(part for part in parts if part[1] < 1)
     if len(amplified) > DISTINCT:
         amplified = _rounded(amplified)
-    whole = ((_together(plain), 1.0, 1),) if plain else ()
-    return composed_epsilon(amplified + whole, _together(parts), delta, adjacency, sampling)
+    unsampled = ((_together(unsampled_parts), 1.0, 1),) if unsampled_parts else ()
+    return composed_epsilon(amplified + unsampled, _together(parts), delta, adjacency, sampling)
 
 
 def _rounded(parts: Parts) -> Parts:
-    """Fewer of them, with multipliers rounded down to powers of 1.02, and so no less telling."""
+    """Fewer mechanisms: multipliers are rounded down to powers of 1.02, which can only raise epsilon."""
     gathered: dict[tuple[float, float], int] = {}
     for multiplier, rate, count in parts:
         coarse = min(1.02 ** math.floor(math.log(multiplier, 1.02)), multiplier)
@@ -225,11 +228,11 @@ def _by_renyi(parts: Parts, delta: float, adjacency: str) -> float:
     return converted(ORDERS, np.sum(list(curves), axis=0), delta)
 
 
-# --- their inverse -----------------------------------------------------------------------------------------------
+# --- inverse ---------------------------------------------------------------------------------------------------
 
 
 def _least(cost: Callable[[float], float], target: float, start: float) -> float:
-    """The least multiplier whose cost, which falls with it, is within `target`; rounded up by up to CALIBRATED."""
+    """The smallest multiplier with cost, a decreasing function, at most `target`; rounded up by at most CALIBRATED."""
     from scipy.optimize import brentq
 
     high = start

@@ -1,19 +1,19 @@
-"""Discrete Gaussian numbers: integers x with probabilities in proportion to exp(-x^2 / (2 sigma^2)), sigma >= 1.
+"""Discrete Gaussian samples: integers x with probabilities proportional to exp(-x^2 / (2 sigma^2)), sigma >= 1.
 
-A wide one is a sum over levels j of 2^{m_j} a_j, m_0 = 0, with narrow ones a_j ~ D(sigma_j), and each narrow one comes
-from an alias table (A. J. Walker 1977; M. D. Vose 1991) whose thresholds have 144 bits. Of these 16 are compared at
-once, and the others, with random bits of their own, only on a tie: as one comparison of 144 random bits would end.
+A sample of large sigma is a sum over levels j of 2^{m_j} a_j, m_0 = 0, with a_j ~ D(sigma_j) of small sigma_j, each
+drawn from an alias table (A. J. Walker 1977; M. D. Vose 1991) with thresholds of 144 bits. The upper 16 bits are
+compared first, and the others, with fresh random bits, only on a tie, which is equivalent to comparing all 144.
 
-How far a number is from D(sigma), in total variation, is proved here and computed in integers and fractions, by
+The total variation between a sample and D(sigma) is bounded here, and computed in integers and fractions by
 `closeness`. With V the variance of all levels above level j, a Gaussian on the multiples of 2^{m_{j+1}}, and
-s = 2^{m_j} sigma_j, their sum has at x a probability in proportion to
+s = 2^{m_j} sigma_j, the probability of their sum at x is proportional to
 
     exp(-x^2 / (2 (V + s^2))) * sum over y in 2^{m_{j+1}} Z of exp(-(y - c x)^2 / (2 t^2)),   t^2 = V s^2 / (V + s^2),
 
 and by Poisson's summation formula the second factor is constant up to a relative h = 2 sum over k >= 1 of
 exp(-2 pi^2 r^2 k^2), r = t / 2^{m_{j+1}} (C. Peikert, CRYPTO 2010; D. Micciancio, M. Walter, CRYPTO 2017): a total
-variation of at most h / (1 - h). Levels are chosen with r^2 >= 5, where that is below 1e-42. A table is without its
-tails beyond 13 sigma_j, which have a probability below 2e-38, and its rounding moves less than 2^-143.
+variation of at most h / (1 - h). Levels are chosen with r^2 >= 5, where that is below 1e-42. A table
+omits the tails beyond 13 sigma_j, of probability below 2e-38; its rounding errors sum to less than 2^-143.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 
 Integers = NDArray[np.int64]
-Words = Callable[[int], NDArray[np.uint64]]  # so many random words of 64 bits, the next ones each time
+Words = Callable[[int], NDArray[np.uint64]]  # the next so many random words of 64 bits
 
-MOST_BITS = 16  # of a place in a table
-WIDEST = 2.0**40  # sigma
-_TAIL = 13  # standard deviations that a table reaches at least
+MOST_BITS = 16  # of an index of a table
+WIDEST = 2.0**40  # the largest sigma
+_TAIL = 13  # standard deviations that a table covers at least
 _THRESHOLD_BITS = 144
-_PRECISE_BITS = 320  # of the weights from which a table is made
-_TOGETHER = 2**13  # numbers made at once: what is between stays in the cache
+_PRECISE_BITS = 320  # of the weights from which a table is computed
+_TOGETHER = 2**13  # samples drawn at a time: intermediate results stay in the cache
 _SQUARE = 6  # (2^{m_j} sigma_j / 2^{m_{j+1}})^2 of every level but the last
 _ABOVE = 5  # variance of all levels above a level / its own, at least: hence r^2 >= 6 * 5 / 6
 _DIGITS = 120  # of decimal arithmetic
 
 
 class Level(NamedTuple):
-    """2^shift a, a ~ D(sigma_j): the alias table of a + middle, of 2^bits places."""
+    """2^shift a, a ~ D(sigma_j): the alias table of a + middle, with 2^bits entries."""
 
     variance: Fraction  # sigma_j^2
     shift: int
     bits: int
-    table: NDArray[np.uint32]  # upper 16 bits of each place's threshold, and its alias
-    next_bits: NDArray[np.uint64]  # the next 64 of the threshold
+    table: NDArray[np.uint32]  # upper 16 bits of each entry's threshold, and its alias
+    next_bits: NDArray[np.uint64]  # the next 64 bits of the threshold
     last_bits: NDArray[np.uint64]
 
     @property
     def middle(self) -> int:
-        """The place of 0."""
+        """The index of a = 0."""
         return int(2 ** (self.bits - 1))
 
 
 @lru_cache(maxsize=16)
 def levels_of(sigma: float) -> tuple[Level, ...]:
-    """The levels of D(sigma), the finest first; none for sigma = 0.
+    """The levels of D(sigma), finest first; () for sigma = 0.
 
     Raises
     ------
     ValueError
-        for other numbers below 1, or above 2^40.
+        for sigma between 0 and 1, negative, or above 2^40.
     """
     if sigma == 0:
         return ()
@@ -76,99 +76,99 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
         raise ValueError(f"sigma = {sigma}: must lie between 1 and 2^40")
     variance, narrow = Fraction(sigma) ** 2, 2 ** (MOST_BITS - 1) // _TAIL
     shifts = [0]
-    if variance > narrow**2:  # as few levels as there can be, each of about the same size
+    if variance > narrow**2:  # as few levels as possible, of about equal size
         count = next(n for n in range(2, 20) if sigma <= _widest(n, narrow))
         ratio = math.log2(sigma / math.sqrt(_SQUARE)) / count
         shifts = [math.ceil(ratio * j) for j in range(count)]
     parts = [Fraction(_SQUARE * 4 ** (b - a)) for a, b in pairwise(shifts)]
-    rest = variance - sum((part * 4**shift for part, shift in zip(parts, shifts[:-1], strict=True)), Fraction(0))
-    return tuple(_level(part, shift) for part, shift in zip([*parts, rest / 4 ** shifts[-1]], shifts, strict=True))
+    coarsest = variance - sum((part * 4**shift for part, shift in zip(parts, shifts[:-1], strict=True)), Fraction(0))
+    return tuple(_level(part, shift) for part, shift in zip([*parts, coarsest / 4 ** shifts[-1]], shifts, strict=True))
 
 
 def _widest(levels: int, narrow: int) -> float:
-    """The largest sigma of so many levels, where sqrt(6) 2^m, m a whole number, fits a table."""
+    """The largest sigma for so many levels, where sqrt(6) 2^m with integer m fits a table."""
     step = math.floor(math.log2(narrow / math.sqrt(_SQUARE)))
     return float(2 ** (step * (levels - 1)) * narrow)
 
 
 def _level(variance: Fraction, shift: int) -> Level:
-    most = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
-    bits = max(1, (2 * most).bit_length())
+    reach = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
+    bits = max(1, (2 * reach).bit_length())
     middle = 2 ** (bits - 1)
     thresholds, aliases = _alias(_weights(variance, bits))
     table = np.zeros(2**bits, np.uint32)
-    rest = np.zeros((2, 2**bits), np.uint64)
+    low_bits = np.zeros((2, 2**bits), np.uint64)
     low = 2**64 - 1
     for place, (threshold, other) in enumerate(zip(thresholds, aliases, strict=True)):
         table[place] = (threshold >> 128) << 16 | other
-        rest[:, place] = threshold >> 64 & low, threshold & low
+        low_bits[:, place] = threshold >> 64 & low, threshold & low
     assert len(thresholds) == 2 * middle
-    return Level(variance, shift, bits, table, rest[0], rest[1])
+    return Level(variance, shift, bits, table, low_bits[0], low_bits[1])
 
 
 def _weights(variance: Fraction, bits: int) -> list[int]:
-    """[2^bits] of 1 - 2^(bits - 1) to 2^(bits - 1) - 1 about the place 2^(bits - 1); their sum is 2^(bits + 144).
+    """[2^bits] weights of the integers -2^(bits - 1) (weight 0) to 2^(bits - 1) - 1; their sum is 2^(bits + 144).
 
     With q = exp(-1 / (2 sigma^2)), the probability of i + 1 is that of i times q^(2i + 1).
     """
-    one = 2**_PRECISE_BITS
+    unit = 2**_PRECISE_BITS
     with localcontext(Context(prec=_DIGITS)):
         exponent = Decimal(-variance.denominator) / Decimal(2 * variance.numerator)
-        q = int(exponent.exp() * one)
-    half, weight, ratio, square = 2 ** (bits - 1), one, q, q * q >> _PRECISE_BITS
-    found = [one]
+        q = int(exponent.exp() * unit)
+    half, weight, ratio, square = 2 ** (bits - 1), unit, q, q * q >> _PRECISE_BITS
+    half_weights = [unit]
     for _ in range(half - 1):
         weight = weight * ratio >> _PRECISE_BITS
         ratio = ratio * square >> _PRECISE_BITS
-        found.append(weight)
-    whole, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(found) - one
-    scaled = [weight * whole // total for weight in found]
-    scaled[0] += whole - (2 * sum(scaled) - scaled[0])  # what rounding down has left
+        half_weights.append(weight)
+    target_sum, total = 2 ** (bits + _THRESHOLD_BITS), 2 * sum(half_weights) - unit
+    scaled = [weight * target_sum // total for weight in half_weights]
+    scaled[0] += target_sum - (2 * sum(scaled) - scaled[0])  # the remainder of rounding down
     return [0, *scaled[:0:-1], *scaled]
 
 
 def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
-    """(thresholds, aliases): of a place, itself below its threshold of 2^144, its alias from there on; exact."""
-    whole = 2**_THRESHOLD_BITS
-    left, aliases = list(weights), list(range(len(weights)))
-    thresholds = [whole - 1] * len(weights)  # of a place that is its own alias it does not matter
-    small = [place for place, weight in enumerate(left) if weight < whole]
-    large = [place for place, weight in enumerate(left) if weight >= whole]
+    """(thresholds, aliases), exact: below its threshold, out of 2^144, an index gives itself, above it its alias."""
+    unit = 2**_THRESHOLD_BITS
+    remaining, aliases = list(weights), list(range(len(weights)))
+    thresholds = [unit - 1] * len(weights)  # does not matter where an index is its own alias
+    small = [place for place, weight in enumerate(remaining) if weight < unit]
+    large = [place for place, weight in enumerate(remaining) if weight >= unit]
     while small:
         place, other = small.pop(), large[-1]
-        thresholds[place], aliases[place] = left[place], other
-        left[other] -= whole - left[place]
-        if left[other] < whole:
+        thresholds[place], aliases[place] = remaining[place], other
+        remaining[other] -= unit - remaining[place]
+        if remaining[other] < unit:
             small.append(large.pop())
     return thresholds, aliases
 
 
 def probabilities(level: Level) -> list[Fraction]:
-    """[2^bits] of each place of a level's table, exactly as it is read."""
-    whole, count = 2**_THRESHOLD_BITS, 2**level.bits
-    found = [0] * count
+    """[2^bits] the exact probability of each index of a level's table."""
+    unit, count = 2**_THRESHOLD_BITS, 2**level.bits
+    sums = [0] * count
     for place, entry in enumerate(level.table.tolist()):
         threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
-        found[place] += threshold
-        found[entry & 0xFFFF] += whole - threshold
-    return [Fraction(one, whole * count) for one in found]
+        sums[place] += threshold
+        sums[entry & 0xFFFF] += unit - threshold
+    return [Fraction(numerator, unit * count) for numerator in sums]
 
 
 @lru_cache(maxsize=16)
 def closeness(sigma: float) -> float:
     """A bound on the total variation between `draw`'s numbers and D(sigma)."""
-    found = levels_of(sigma)
+    levels = levels_of(sigma)
     with localcontext(Context(prec=_DIGITS, rounding=ROUND_CEILING)) as context:
         total = Decimal(0)
-        for level in found:
+        for level in levels:
             reach = Decimal(level.middle - 1) ** 2 / _decimal(2 * level.variance, context)
-            # the tails of a Gaussian: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
+            # Gaussian tails: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
             total += (-reach).exp() / 16 + Decimal(2) ** (1 - _THRESHOLD_BITS)
-        for j in range(len(found) - 1):
-            above = sum((one.variance * 4**one.shift for one in found[j + 1 :]), Fraction(0))
-            own = found[j].variance * 4 ** found[j].shift
-            square = above * own / (above + own) / 4 ** found[j + 1].shift  # r^2
-            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is more than that
+        for j in range(len(levels) - 1):
+            above = sum((level.variance * 4**level.shift for level in levels[j + 1 :]), Fraction(0))
+            variance = levels[j].variance * 4 ** levels[j].shift
+            square = above * variance / (above + variance) / 4 ** levels[j + 1].shift  # r^2
+            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is larger
             ripple = 2 * first / (1 - first)
             total += ripple / (1 - ripple)
     return math.nextafter(float(total), math.inf)
@@ -179,24 +179,24 @@ def _decimal(number: Fraction, context: Context) -> Decimal:
 
 
 def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
-    """Fill `out` [m] with independent numbers, from as many random words for every two levels."""
+    """Fill `out` [m] with independent samples, using m random words for every two levels."""
     if not levels:
         out.fill(0)
         return
     for start in range(0, len(out), _TOGETHER):
-        some = out[start : start + _TOGETHER]
-        given = np.empty(0, np.uint64)
+        numbers = out[start : start + _TOGETHER]
+        random_words = np.empty(0, np.uint64)
         for j, level in enumerate(levels):
             if j % 2 == 0:
-                given = words(len(some))
+                random_words = words(len(numbers))
             upper = bool(j % 2)
-            ties = loops.alias_level(given, upper, level.table, level.middle, level.shift, j == 0, some)
+            ties = loops.alias_level(random_words, upper, level.table, level.middle, level.shift, j == 0, numbers)
             if len(ties):
-                _settle(level, given[ties] >> np.uint64(32 * upper), words, some, ties)
+                _settle(level, random_words[ties] >> np.uint64(32 * upper), words, numbers, ties)
 
 
 def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers, ties: Integers) -> None:
-    """Decide ties by the bits that follow: `out` has taken them to be not below their thresholds."""
+    """Resolve ties with the following bits; `out` has the result for values not below their thresholds."""
     place = (words & np.uint64(2**level.bits - 1)).astype(np.int64)
     first, second = more(2 * len(ties)).reshape(2, -1)
     threshold, last = level.next_bits[place], level.last_bits[place]

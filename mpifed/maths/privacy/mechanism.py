@@ -1,9 +1,9 @@
-"""From a private vector to a release: whole numbers on a public grid, plus whole numbers of noise.
+"""Noisy releases of private vectors: integers on a public grid, plus integer noise.
 
-The value is divided by the public sensitivity S of its round, rounded to multiples of 2^-k, and discrete Gaussian noise
-of standard deviation z 2^k is added to the integers; k and z are those of the job. What is computed from the sum later
-tells nothing more. So no bit of a float tells what the noise was, which of floats it does (I. Mironov, CCS 2012).
-Why the accountants for continuous noise hold, with every constant: docs/explanation/private-noise.md.
+The vector is divided by the public sensitivity S of its round and rounded to multiples of 2^-k, and discrete Gaussian
+noise of standard deviation z 2^k is added to the integers; k and z are those of the job. Computations on the sum are
+post-processing. So no bit of a float reveals the noise, as it does with noise in floats (I. Mironov, CCS 2012).
+docs/explanation/private-noise.md proves that the accountants for continuous noise hold, with every constant.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
 from mpifed.maths.privacy.settings import Privacy
 
-# sqrt(values) * 2^-k at most: how far rounding moves neighbours apart, in sensitivities; no job's epsilon grows by more
-# than 0.2 % by it, which where noise is little and records are few in many grows by three times as much as the distance
+# upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
+# by at most 0.2 %: with little noise and small sampling rates by three times the relative increase of the distance
 FINE = 6.4e-4
-SMOOTH = 4.0  # s: noise is a randomized rounding, of width s, of continuous noise; within 2 exp(-2 pi^2 s^2) < 1e-136
-_NARROWEST = 32.0  # standard deviation of anybody's noise, in steps of the grid, at least
-_ROOM = 16  # times what a vector has anyway may be in one number of it, before it is cut off
-_REACH = 13  # standard deviations that noise counts with where integers must not pass over an end
-_DOUBLES = 2.0**-20  # sensitivities that all other roundings in float64 come to, generously
-_LARGEST = 2.0**50  # integers that doubles hold, with room for their sum
-_TOGETHER = 2**13  # numbers made noisy at once: what is between stays in the cache
+SMOOTH = 4.0  # s: the noise is continuous noise, randomly rounded with width s, up to 2 exp(-2 pi^2 s^2) < 1e-136
+_NARROWEST = 32.0  # least standard deviation of each share of the noise, in steps of the grid
+_ROOM = 16  # an element is clamped at this multiple of its usual bound
+_REACH = 13  # standard deviations of noise for which there must be no integer overflow
+_DOUBLES = 2.0**-20  # upper bound, in sensitivities, of all other rounding errors in float64
+_LARGEST = 2.0**50  # bound of integers that doubles represent, with room for their sum
+_TOGETHER = 2**13  # numbers to which noise is added at a time: intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What makes a job's releases integers: one grid and one noise level for all its rounds."""
+    """A job's integer mechanism: the grid and the noise level of all its rounds."""
 
     exponent: int  # k
-    multiplier: float  # z: standard deviation of the whole noise, in sensitivities
-    most: float  # what one number of a vector is cut off at, in sensitivities
+    multiplier: float  # z: standard deviation of the total noise, in sensitivities
+    most: float  # bound at which each element is clamped, in sensitivities
     truncate: bool  # round towards zero, so that no norm grows
-    inexact: float  # by how much roundings can move neighbours further apart, in sensitivities
-    shares: int = 1  # parts of the noise, each from a client of its own
+    inexact: float  # how much further rounding can move neighbours apart, in sensitivities
+    shares: int = 1  # number of clients that each add a part of the noise
 
     @property
     def sigma(self) -> float:
-        """z 2^k."""
+        """z 2^k, the standard deviation of the integer noise."""
         return self.multiplier * 2.0**self.exponent
 
     @property
     def bound(self) -> float:
-        """No integer of one client is larger, its noise included."""
+        """Upper bound of a client's integers, noise included."""
         return math.ceil((self.most + _REACH * self.multiplier) * 2.0**self.exponent)
 
-    def told(self, distance: Floats) -> Floats:
-        """The noise multiplier of the continuous Gaussian mechanism that tells as much.
+    def equivalent_multiplier(self, distance: Floats) -> Floats:
+        """[N] noise multipliers of the continuous Gaussian mechanisms with the same privacy.
 
         Parameters
         ----------
-        distance : [N] of two neighbours' exact values, in sensitivities
+        distance : [N] between two neighbours' exact values, in sensitivities
         """
         square = self.sigma**2 - self.shares * SMOOTH**2
-        found: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
-        return found
+        multiplier: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
+        return multiplier
 
     def of_sum(self) -> Mechanism:
-        """The same for a sum, which is on the grid already."""
+        """The mechanism for a sum that is on the grid already."""
         return replace(self, most=_LARGEST * 2.0**-self.exponent, truncate=False)
 
     def wrong(self, clients: int) -> list[str]:
-        """Why the sum of so many clients' integers would not fit, one message each."""
+        """A message if the sum of so many clients' integers would overflow, else none."""
         if clients * self.bound < _LARGEST and self.sigma <= WIDEST:
             return []
         change = "lower" if self.multiplier > 1 else "raise"
@@ -83,25 +83,25 @@ class Mechanism:
 
 
 def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechanism:
-    """The mechanism of a job.
+    """The mechanism of a job's releases.
 
     Parameters
     ----------
-    values : d, of all that is released together
-    rows : records of a client that one release may count, at most
+    values : d, the numbers in a release
+    rows : most records of a client in a release
     clients : N
     """
     z, shares = privacy.multiplier, clients if privacy.trust == "distributed" else 1
-    # both of two records are rounded apart from the sum without either, and each must stay within its half
+    # the sums with either record are each rounded; neighbours are compared through the sum without both
     parts = 2 if privacy.adjacency == "replace-one" and privacy.sampling == "poisson" else 1
     fine = math.ceil(math.log2(parts * math.sqrt(values) / FINE))
     if z > 0:
         fine = max(fine, math.ceil(math.log2(_NARROWEST * math.sqrt(shares) / z)))
     if privacy.level == "client":
         return Mechanism(fine, z, 1.0, True, 0.0, shares)
-    # a sum of so many vectors of norm G has an error of rows^2 2^-53 G at most, and so has its neighbour's
+    # the sum of `rows` vectors of norm G has an error of at most rows^2 2^-53 G, and so has its neighbour's
     summed = parts * rows**2 * 2.0**-52 * privacy.bound / privacy.reach
-    # room for the gradients, and for dual and control variables, which hold the noise of rounds before
+    # for gradients, and for dual and control variables, which contain the noise of previous rounds
     most = 2.0 ** math.ceil(math.log2(_ROOM * rows + _ROOM**2 * z))
     return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
@@ -111,46 +111,46 @@ _ZEROS.flags.writeable = False
 
 
 class Noise:
-    """So many discrete Gaussian numbers, piece by piece; on whatever arrays they go, they are the same."""
+    """A stream of `count` discrete Gaussian samples, which do not depend on how it is cut into pieces."""
 
     def __init__(self, sigma: float, words: Words, count: int) -> None:
-        """`sigma`: 0, or at least 1; `words`: the random words that they are made of."""
+        """`sigma` is 0 or at least 1; `words` gives the random words."""
         self._levels, self._words, self._left = levels_of(sigma), words, count
         size, self._next = min(_TOGETHER, count), 0
         self._made = np.empty(size, np.int64) if self._levels else _ZEROS[:size]
         self._stop = 0 if self._levels else size
 
     def piece(self, most: int) -> NDArray[np.int64]:
-        """The next ones, up to `most`, at least one; they stand until the call after."""
+        """The next samples, between 1 and `most`; valid until the next call."""
         if self._next == self._stop:
             self._next, self._stop = 0, min(len(self._made), self._left)
             if self._levels:
                 draw(self._levels, self._words, self._made[: self._stop])
-        found = self._made[self._next : min(self._next + most, self._stop)]
-        self._next += len(found)
-        self._left -= len(found)
-        return found
+        numbers = self._made[self._next : min(self._next + most, self._stop)]
+        self._next += len(numbers)
+        self._left -= len(numbers)
+        return numbers
 
     def array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """As many as fill it."""
-        found = np.empty(math.prod(shape), np.int64)
+        """The next samples, as an array of this shape."""
+        numbers = np.empty(math.prod(shape), np.int64)
         start = 0
-        while start < len(found):
-            some = self.piece(len(found) - start)
-            found[start : start + len(some)] = some
-            start += len(some)
-        return found.reshape(shape)
+        while start < len(numbers):
+            piece = self.piece(len(numbers) - start)
+            numbers[start : start + len(piece)] = piece
+            start += len(piece)
+        return numbers.reshape(shape)
 
 
 def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:
-    """Put integers of `values` times `each` on the grid plus noise into `out`; in units of `gain` where one is given.
+    """Write `values` times `each`, rounded to the grid, plus noise to `out`.
 
     Parameters
     ----------
-    values : contiguous, in memory or on a device; what is not a number counts as 0, which tells nothing
-    each : what brings values to sensitivities
-    gain : what the release of one sensitivity stands for; None: integers, for float64
-    out : of the shape of `values`, contiguous, where they are
+    values : contiguous, in memory or on a device; NaN counts as 0, which reveals nothing
+    each : 1 / sensitivity
+    gain : unit of `out` per sensitivity; None: `out` gets the integers, in float64
+    out : of the shape of `values`, contiguous, on the same device
     """
     factor, scale = 2.0**how.exponent * each, 1.0 if gain is None else gain * 2.0**-how.exponent
     most = how.most * 2.0**how.exponent
@@ -160,7 +160,7 @@ def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: floa
         return
     flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
     while start < len(flat):
-        some = noise.piece(len(flat) - start)
-        stop = start + len(some)
-        loops.noisy(flat[start:stop], factor, most, how.truncate, some, scale, flat_out[start:stop])
+        piece = noise.piece(len(flat) - start)
+        stop = start + len(piece)
+        loops.noisy(flat[start:stop], factor, most, how.truncate, piece, scale, flat_out[start:stop])
         start = stop

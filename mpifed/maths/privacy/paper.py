@@ -1,14 +1,14 @@
-"""The privacy analysis of the FedPDM-DP paper, as printed but for one exponent: never *the* epsilon of a job.
+"""The privacy analysis of the FedPDM-DP paper, as printed except for an exponent: never *the* epsilon of a job.
 
 Li, Huang, Wang, Chi, Quek, "Privacy-Preserving Federated Primal-Dual Learning for Non-Convex Problems with Non-Smooth
-Regularization", MLSP 2023. What is wrong with it:
+Regularization", MLSP 2023. Its errors:
 
-- Lemma 1, (5) and (18), is sufficient, not the minimum noise, and proved for epsilon < 1; above about 8.4 it fails.
-- (19) is right, and attained, for minibatch gradients clipped as a whole (4 eta G, without the 1/b of per-sample
-  clipping) and a dual variable that is public. In the paper it is not: it remembers the data, so that the true
+- Lemma 1, (5) and (18), gives sufficient, not minimal noise, and is proved for epsilon < 1; above about 8.4 it fails.
+- (19) is correct and tight for minibatch gradients clipped as a whole (4 eta G, without the 1/b of per-sample clipping)
+  and a public dual variable. In the paper it is not public: it depends on all data so far, so that the true
   sensitivity is up to 1.5 times this (step "prox", 300 rounds) or 8 times ("fedpd"), and no round is amplified.
 - (20) grows like the moments accountant's bound, which needs noise multipliers of 1 and more and small q; c_0 is not
-  given. With its own constant a claimed epsilon of 7 is between 161 and 80,000 in truth.
+  given. With that of the moments accountant, a claimed epsilon of 7 is in truth between 161 and 80,000.
 
 # differs from the paper: (20) has q^2, which its own source (moments accountant) does not give: q here.
 """
@@ -42,14 +42,14 @@ def total(multiplier: float, rate: float, participations: float, delta: float) -
     rate : float
         q: the share of a client's records that a round uses, all its local steps together.
     participations : float
-        n = p T: in how many rounds a client takes part, expected or counted.
+        n = p T: the number of rounds in which a client participates, expected or counted.
     delta : float
         That of (18).
 
     Returns
     -------
     float
-        inf when q is 1, where (20) has no value, or there is no noise.
+        inf when q is 1, where (20) is not defined, or without noise.
 
     """
     return composed({(multiplier, rate): participations}, delta)
@@ -58,7 +58,7 @@ def total(multiplier: float, rate: float, participations: float, delta: float) -
 def composed(spent: Mapping[tuple[float, float], float], delta: float) -> float:
     """(20) for rounds that differ: the root of the sum of squares, which is (20) when they are alike.
 
-    `spent`: how many rounds of each (multiplier, rate). NaN where one of them is: the paper says nothing about it.
+    `spent`: number of rounds of each (multiplier, rate). NaN where a multiplier or rate is: the paper defines none.
     """
     squares = math.fsum(
         count * _weight(rate) / _square(multiplier)
@@ -79,5 +79,5 @@ def _weight(rate: float) -> float:
 
 
 def _square(multiplier: float) -> float:
-    """So that no noise makes an infinite epsilon."""
+    """multiplier^2, but positive: without noise epsilon becomes infinite, and 0 / 0 does not occur."""
     return multiplier * multiplier or math.ulp(0.0)

@@ -1,9 +1,9 @@
-"""How far apart two neighbours' outputs can be told: privacy profiles, and their composition on a grid of losses.
+"""Privacy profiles, and their composition on a grid of privacy losses.
 
-The profile of a pair of distributions P, Q is delta(e) = sup over events of P(event) - exp(e) Q(event). A pair whose
-profile lies above that of every pair of neighbours stands for them all, also under (adaptive) composition, and that
-is the composition of its privacy losses (Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via
-Characteristic Function", AISTATS 2022, arXiv:2106.08567). Losses are put on a grid in the pessimistic way (Doroshenko,
+The profile of a pair of distributions P, Q is delta(e) = sup over events of P(event) - exp(e) Q(event). A pair
+whose profile lies above that of every pair of neighbours dominates them all, also under (adaptive) composition, which
+is the convolution of its privacy losses (Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via
+Characteristic Function", AISTATS 2022, arXiv:2106.08567). Losses are discretized pessimistically (Doroshenko,
 Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS 2022, arXiv:2207.04380) and convolved by Google's
 dp-accounting.
 
@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from mpifed.maths.privacy.release import Floats
 from mpifed.maths.privacy.renyi import general_curve
 
-POINTS = 2**17  # of a grid, about, at most
-FINE = 1 / 64  # spacing of a grid / standard deviation of one loss
-WIDEST = 64.0  # spacing of the grid above which nothing is gained by it
-ROUNDOFF = 1e-12  # of the convolutions, counted against delta
-_TAIL = math.log(1e15)  # what is cut off the losses has a chance of 1e-15, and counts as an infinite loss
+POINTS = 2**17  # approximate upper bound of the points of a grid
+FINE = 1 / 64  # spacing of a grid / standard deviation of a loss
+WIDEST = 64.0  # spacing above which a grid gives no useful bound
+ROUNDOFF = 1e-12  # rounding error of the convolutions, subtracted from delta
+_TAIL = math.log(1e15)  # losses beyond a tail probability of 1e-15 count as infinite
 
 
 def gaussian_delta(epsilon: ArrayLike, multiplier: float) -> Floats:
@@ -66,7 +66,7 @@ def mirrored(epsilon: Floats, delta: Floats) -> Floats:
 
 @lru_cache(maxsize=4096)
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The least epsilon at which the Gaussian mechanism has `delta`, rounded up in its last digits."""
+    """The smallest epsilon for which the Gaussian mechanism has `delta`, rounded up in its last digits."""
     if multiplier == 0:
         return math.inf
     if float(gaussian_delta(0.0, multiplier)) <= delta:
@@ -79,13 +79,13 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def amplified_delta(epsilon: ArrayLike, multiplier: float, rate: float) -> Floats:
-    """A profile above that of any mechanism that sees a record with chance `rate`, when one is replaced.
+    """An upper bound of the profiles of mechanisms with sampling probability `rate`, under "replace-one".
 
     Given that the record is not drawn, drawn, or its replacement is drawn, the outputs are A, B and B', Gaussians no
     farther apart than the sensitivity; so (1 - q) A + q B and (1 - q) A + q B' have, by advanced joint convexity
     (Balle, Barthe, Gaboardi, NeurIPS 2018, arXiv:1807.01647, Theorems 2 and 10),
     delta'(log(1 + q (exp(e) - 1))) <= q delta(e) for e >= 0; for e < 0 the same holds with the two exchanged.
-    This is so for a batch of fixed size and for Poisson sampling alike.
+    This holds for batches of fixed size and for Poisson sampling.
     """
     e = np.asarray(epsilon, dtype=np.float64)
     size = np.abs(e)
@@ -97,22 +97,24 @@ def amplified_delta(epsilon: ArrayLike, multiplier: float, rate: float) -> Float
 
 
 def farthest(multiplier: float, rate: float) -> float:
-    """A loss that one amplified mechanism exceeds with a chance below 1e-23."""
+    """A loss that a single amplified mechanism exceeds with probability below 1e-23."""
     loss = 0.5 / multiplier**2 + 10 / multiplier
     return loss + math.log(rate + (1 - rate) * math.exp(-loss))
 
 
 def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float) -> float:
-    """The spacing of a grid for the losses of these (multiplier, rate, count) together: a power of two.
+    """The spacing of the grid for the composition of these (multiplier, rate, count): a power of two.
 
-    It matters to speed and tightness alone: fine beside the spread of one loss, but with no more than about 2 POINTS
-    points between the tails of the composition, as the Renyi divergences bound them.
+    It affects speed and tightness only: small relative to the standard deviation of a loss, but with at most about
+    2 POINTS points between the tails of the composition, which Renyi divergences bound.
     """
     orders = np.unique(np.geomspace(2, 256, 40).astype(np.int64))
     curve, spread, many = np.zeros(len(orders)), 0.0, 0
     for multiplier, rate, count in parts:
         curve += count * general_curve(0.5 / multiplier**2, rate, orders)
-        small = math.expm1(min(1 / multiplier**2, 700)) * rate**2  # chi^2 divergence, about the variance of a loss
+        small = (
+            math.expm1(min(1 / multiplier**2, 700)) * rate**2
+        )  # chi^2 divergence, approximately the variance of a loss
         spread, many = spread + count * min(small, 1 / multiplier**2), many + count
     width = min(float(np.min(curve + _TAIL / (orders - 1))), 0.5 / total_multiplier**2 + 9 / total_multiplier)
     single = max(farthest(multiplier, rate) for multiplier, rate, _ in parts)
@@ -122,7 +124,7 @@ def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float
 
 @lru_cache(maxsize=32)
 def single(multiplier: float, rate: float, adjacency: str, sampling: str, grid: float) -> Any:
-    """The privacy loss distribution of one mechanism: dp_accounting's PrivacyLossDistribution.
+    """The privacy loss distribution of a single mechanism: dp_accounting's PrivacyLossDistribution.
 
     Poisson sampling. A record's contribution has norm G at most, and is there or is not. Left out: (1 - q) N(0) +
     q N(G) against N(0). Replaced: P = (1 - q) N(0) + q N(u) against Q = (1 - q) N(0) + q N(v), with u and v of norm
@@ -159,14 +161,14 @@ def single(multiplier: float, rate: float, adjacency: str, sampling: str, grid: 
 def composed_epsilon(
     parts: tuple[tuple[float, float, int], ...], total_multiplier: float, delta: float, adjacency: str, sampling: str
 ) -> float:
-    """Epsilon of mechanisms together, by their privacy losses; inf where the grid would be too coarse or too large.
+    """Epsilon of a composition, by privacy losses; inf where the grid would be too coarse or too large.
 
     Parameters
     ----------
     parts : tuple of (multiplier, rate, count)
-        One of rate 1 has count 1.
+        Those of rate 1 have count 1.
     total_multiplier : float
-        That of all the mechanisms together, without amplification.
+        Multiplier of the composition without amplification.
     delta, adjacency, sampling
         As in `accounting.epsilon`.
 
@@ -179,10 +181,10 @@ def composed_epsilon(
     grid = spacing(parts, total_multiplier)
     if grid > WIDEST or delta <= 10 * ROUNDOFF:
         return math.inf
-    whole = None
+    composition = None
     for multiplier, rate, count in parts:
         part = single(multiplier, rate, adjacency, sampling, grid)
         part = part.self_compose(count) if count > 1 else part
-        whole = part if whole is None else whole.compose(part)
-    assert whole is not None  # a client that released nothing does not come here
-    return float(whole.get_epsilon_for_delta(delta - ROUNDOFF))
+        composition = part if composition is None else composition.compose(part)
+    assert composition is not None  # clients without releases are handled by the caller
+    return float(composition.get_epsilon_for_delta(delta - ROUNDOFF))

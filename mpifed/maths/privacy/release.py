@@ -1,4 +1,4 @@
-"""What a round releases, as the accountants take it, and the sensitivities behind it."""
+"""The releases of a round, as input of the accountants."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Floats = NDArray[np.float64]
 
 
 class Release(NamedTuple):
-    """What one round gives away of each client who takes part: Gaussian mechanisms, one after the other."""
+    """The releases of a round for each participating client: Gaussian mechanisms in sequence."""
 
-    mechanisms: int  # how many
+    mechanisms: int  # number of mechanisms
     multiplier: Floats  # [N] standard deviation of the noise / sensitivity; inf: nothing is released
-    rate: Floats  # [N] chance, secret, that a given record (or client) is in a mechanism; 1: no amplification
-    paper_multiplier: Floats  # [N] standard deviation / the sensitivity that (19) states; NaN where (20) says nothing
-    paper_rate: Floats  # [N] q of (20): the share of a client's records that one mechanism uses
-    by_chance: bool = False  # whether all clients count in every round, present or not, since who is present is secret
+    rate: Floats  # [N] probability that a given record (or client) is in a mechanism, secretly; 1: no amplification
+    paper_multiplier: Floats  # [N] standard deviation / the sensitivity of (19); NaN where (20) is not defined
+    paper_rate: Floats  # [N] q of (20): the fraction of a client's records that a mechanism uses
+    by_chance: bool = False  # whether every client counts in every round, since participation is secret

@@ -14,32 +14,32 @@ from numpy.typing import NDArray
 
 from mpifed.maths.privacy.release import Floats
 
-# of `gaussian_curve`: dp-accounting's, less some whose cost, the square of the order, is not worth it
+# orders of `gaussian_curve`: dp-accounting's, without a few large ones, since time grows with the order's square
 ORDERS = np.array([*(1 + i / 10 for i in range(1, 100)), *range(11, 33), 36, 40, 48, 56, 64, 96, 128, 192, 512, 1024.0])
-_FIXED = 2**53  # records of a data set that stands for a rate
+_FIXED = 2**53  # records of the data set by which a rate is represented
 
 
 def general_curve(rho: float, rate: float, orders: NDArray[np.int64]) -> Floats:
-    """Renyi divergences of a subsampled mechanism whose own are at most rho times the order.
+    """Renyi divergences of a subsampled mechanism that has at most rho times the order without sampling.
 
     Wang, Balle, Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments Accountant" (AISTATS
     2019, arXiv:1808.00087), Theorem 9 with epsilon(infinity) = infinity; for any mechanism, and so for discrete noise
-    too. Its proof needs of the sampling no more than A, B and B' in `profile.amplified_delta`: it holds for fixed
-    batches and for Poisson sampling, and when a record is left out (B' = A).
+    too. Its proof requires of the sampling only A, B and B' of `profile.amplified_delta`: it holds for fixed batches
+    and for Poisson sampling, and when a record is left out (B' = A).
 
     Parameters
     ----------
     rho : float
         1 / (2 multiplier^2).
     rate : float
-        Chance that a record is drawn.
+        Probability that a record is drawn.
     orders : [a] array of int
         Orders, all 2 or more.
 
     Returns
     -------
     Floats
-        [a] a bound for each order.
+        [a] an upper bound for each order.
 
     """
     from scipy.special import gammaln, logsumexp
@@ -62,7 +62,7 @@ def general_curve(rho: float, rate: float, orders: NDArray[np.int64]) -> Floats:
 def gaussian_curve(multiplier: float, rate: float, adjacency: str) -> Floats:
     """The Renyi divergences of a subsampled Gaussian mechanism at ORDERS, by dp-accounting.
 
-    "replace-one" takes that of sampling without replacement (Wang, Balle, Kasiviswanathan 2019, Theorem 27), whose
+    "replace-one" uses that of sampling without replacement (Wang, Balle, Kasiviswanathan 2019, Theorem 27), whose
     proof holds for Poisson sampling too (see `general_curve`), and whose multiplier is ours.
     """
     from dp_accounting import dp_event
@@ -82,7 +82,7 @@ def gaussian_curve(multiplier: float, rate: float, adjacency: str) -> Floats:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps dp-accounting from warning of each order that it leaves out."""
+    """Suppress dp-accounting's warnings on the orders that it leaves out."""
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""`[privacy]`: what a job protects, from whom, and with which noise."""
+"""`[privacy]`: settings of differential privacy."""
 
 from __future__ import annotations
 
@@ -56,42 +56,42 @@ class Privacy:
 
     @property
     def on_gradients(self) -> bool:
-        """Whether every clipped gradient is made noisy, and not the upload."""
+        """Whether noise is added to every clipped gradient instead of the upload."""
         return self.noised == "gradients"
 
     @property
     def on_grid(self) -> bool:
-        """Whether what is released are integers; where there is no noise at all, nothing need be rounded."""
+        """Whether releases are integers; without any noise they are not."""
         return self.distribution == "discrete" and self.noise_multiplier != 0
 
     @property
     def whole(self) -> bool:
-        """Whether integers are summed, and not what each client has made of its own."""
+        """Whether the sum is of integers on the grid, which are decoded after summation."""
         return self.trust != "local" and self.on_grid
 
     @property
     def protects(self) -> bool:
-        """Whether the noise is drawn in secret, and in a way that tells nothing more; else epsilon is nobody's."""
+        """Whether the noise is secret and discrete; otherwise epsilon does not hold."""
         return self.noise == "secure" and self.distribution == "discrete"
 
     @property
     def by_coins(self) -> bool:
-        """Whether each client takes part by a coin of its own, so that how many do is secret."""
+        """Whether clients participate independently at random, so that their number is secret."""
         return self.level == "client" and self.sampling == "poisson"
 
     @property
     def bound(self) -> float:
-        """G."""
+        """G, the clipping norm."""
         assert self.clip is not None  # the job is checked for it
         return self.clip
 
     @property
     def multiplier(self) -> float:
-        """The noise multiplier, once it is settled."""
-        assert self.noise_multiplier is not None  # a run computes it before anything is played
+        """The noise multiplier, after it was computed from epsilon where that is given."""
+        assert self.noise_multiplier is not None  # a run computes it before the first round
         return self.noise_multiplier
 
     @property
     def reach(self) -> float:
-        """By how much a sum of clipped contributions can change: 2 G when one is replaced, G when it is left out."""
+        """How much a sum of clipped contributions can change: 2 G if a record is replaced, G if it is left out."""
         return reach(self.bound, self.adjacency)

@@ -1,4 +1,4 @@
-"""Where data comes from: each source is a frozen dataclass of its options whose `read` gives a `Dataset`."""
+"""Sources of data: each source is a frozen dataclass of its options, whose `read` gives a `Dataset`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Covtype(Source):
     path: Path | None = None
     """The file covtype.data.gz, or its folder; downloaded and kept where absent."""
     samples: int | None = None
-    """Rows, drawn by the seed; all where absent."""
+    """Number of rows to draw at random; all where absent."""
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -41,9 +41,9 @@ class Covtype(Source):
         Raises
         ------
         DataError
-            When the file is another, or is not there and cannot be downloaded.
+            When the file is not the original, or is missing and cannot be downloaded.
         UsageError
-            When there are fewer rows than asked for.
+            When there are fewer rows than requested.
         """
         path = original("covtype", self.path, MIRRORS, SHA256)
         width = len(NAMES) + 1

@@ -1,4 +1,4 @@
-"""What every source gives, and what sources of files have in common."""
+"""The interface of sources, and functions for sources that read files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from typing import IO, Any
 
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.partition import Partition
 
-CHUNK_VALUES = 1 << 22  # of dense rows made at a time: 16 MiB of float32
+CHUNK_VALUES = 1 << 22  # dense values per chunk: 16 MiB of float32
 
-# what a packed file may unpack to, unless the user allows more: a9a.bz2 has 40 times its size, gzip can reach 1,000
+# limits for unpacked files, unless the user allows more: a9a.bz2 has 40 times its size, gzip can reach 1,000 times
 UNPACKED_RATIO, UNPACKED_BYTES = 100, 2**28
 
 _PIECE_BYTES = 2**20  # unpacked at a time
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
-shown = _SHORT.repr  # as a message shows what a file says, however long that is
+shown = _SHORT.repr  # shortens content of files in messages
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
@@ -38,42 +38,42 @@ _DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows and labels as the source has them.
+    """Rows and labels of a source.
 
-    Dense rows may come in any number of chunks, so that they need not fit into memory; sparse rows come in one.
+    Dense rows come in any number of chunks, so that they need not fit into memory; sparse rows come in a single chunk.
     Labels are always in memory.
     """
 
-    features: int
+    features: int  # p
     dtype: Any  # of dense rows as stored; None for sparse rows
     labels: Array  # [s] int64 of classes, float64 of real targets
     chunks: Callable[[], Iterator[Any]]  # called for each pass: rows X [b, p] in order, dense or CSR
     test: tuple[Any, Array] | None = None  # rows X [s, p] and labels [s]
-    top: float | None = None  # the largest value there can be, which `--scale unit` divides by
+    top: float | None = None  # the largest possible value, by which `--scale unit` divides
     names: tuple[str, ...] | None = None  # [p] of the features
-    files: tuple[Path, ...] = ()  # it was read from
-    partition: Partition | None = None  # who holds what, where the source says so
+    files: tuple[Path, ...] = ()  # from which the data were read
+    partition: Partition | None = None  # of rows and columns among clients, if the source determines it
 
 
 class Source(ABC):
-    """Where data come from: a frozen dataclass, whose fields are options of `mpifed data`.
+    """A source of data: a frozen dataclass whose fields are options of `mpifed data`.
 
-    A source of your own is named as my_module:MyClass, and a text beneath a field is the help of its option. `path` is
-    the argument after the name.
+    Name your own source as my_module:MyClass. The docstring below a field is the help of its option; the field `path`
+    is the argument after the name.
     """
 
     @abstractmethod
     def read(self, seed: int) -> Dataset:
-        """The data; the seed matters where they are drawn."""
+        """Read or generate the data; `seed` is for random data and subsets."""
 
 
 def whole(X: Any) -> Callable[[], Iterator[Any]]:
-    """The chunks of rows that are in memory: one."""
+    """`Dataset.chunks` for rows in memory: a single chunk."""
     return lambda: iter([X])
 
 
 class _Bounded(io.RawIOBase):
-    """The first bytes of what a packed file unpacks to; DataError where it has more, or is damaged."""
+    """An unpacked stream of at most `most` bytes; DataError if it is longer, or damaged."""
 
     def __init__(self, stream: Any, path: Path, most: float) -> None:
         self._stream, self._path, self._most, self._done = stream, path, most, 0
@@ -90,20 +90,20 @@ class _Bounded(io.RawIOBase):
         if not self._done <= self._most:
             raise DataError(
                 f"{self._path}: {self._path.stat().st_size} bytes that unpack to more than {self._most:.0f}; if that "
-                "is as it should be, allow more with --max-unpacked GIB"
+                "is correct, allow more with --max-unpacked GIB"
             )
         return size
 
 
 @contextmanager
 def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None) -> Iterator[IO[Any]]:
-    """The content of a regular file, unpacked where its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
+    """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 
     Parameters
     ----------
     path : of the file
     mode : "rb" or "rt"
-    max_unpacked : GiB that a packed file may have unpacked; None for a hundred times its size, at least 1/4 GiB
+    max_unpacked : GiB to which a packed file may unpack; None for 100 times its size, at least 0.25 GiB
 
     Raises
     ------
@@ -115,15 +115,15 @@ def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None)
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             if path.suffix in _OPENERS:
                 likely = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-                most = likely if max_unpacked is None else max_unpacked * 2**30
-                file = io.BufferedReader(_Bounded(file, path, most), 2**16)
+                limit = likely if max_unpacked is None else max_unpacked * 2**30
+                file = io.BufferedReader(_Bounded(file, path, limit), 2**16)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
         raise _damaged(path, error) from error
 
 
 def check_packed(path: Path, max_unpacked: float | None) -> None:
-    """Raise the errors of `open_packed` for a packed file, to its end, before anything that it holds takes memory."""
+    """Raise the errors of `open_packed` for a packed file, reading it to its end without storing its content."""
     if path.suffix in _OPENERS:
         with open_packed(path, "rb", max_unpacked) as file:
             while file.read(_PIECE_BYTES):
@@ -131,7 +131,7 @@ def check_packed(path: Path, max_unpacked: float | None) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise DataError unless there is such a file: no folder, pipe or device, which may have no end."""
+    """Raise DataError unless `path` is a regular file: pipes and devices may have no end."""
     try:
         if not path.is_file():
             raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
@@ -144,42 +144,49 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def typed_labels(path: Path, labels: Array, task: str) -> Array:
-    """Labels [s] float64 as class numbers int64, or as they are where they are real targets.
+    """Labels [s] as int64 classes, or unchanged if they are real targets.
 
     Parameters
     ----------
-    path : of the file they are from
-    labels : [s]
+    path : of the file, for messages
+    labels : [s] float64
     task : "classification", "regression", or "auto": classification if all labels are integers
 
     Raises
     ------
     DataError
-        When classes are asked for and a label is no integer.
+        When the task is classification and a label is not an integer.
+    UsageError
+        When the task is "auto" and there are many different integers, few rows of each.
     """
     real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
+    if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):
+        raise UsageError(
+            f"{path}: the labels are {values} different integers in {len(labels)} rows, classes or real targets; give "
+            "--task classification or --task regression"
+        )
     if task == "regression" or (task == "auto" and real.any()):
         return labels
     if real.any():
         row = np.flatnonzero(real)[0]
         raise DataError(
-            f"{path}: row {row + 1} has the label {labels[row]:g}, no class number; mend it, or --task regression"
+            f"{path}: row {row + 1} has the label {labels[row]:g}, not a class; correct it, or use --task regression"
         )
     return labels.astype(np.int64)
 
 
 def check_finite(path: Path, X: Any, labels: Array) -> None:
-    """Raise DataError for the first row of X [s, p], CSR, or label [s] that is no finite number in float32."""
+    """Raise DataError for the first row of X [s, p], CSR, or label [s], that is not finite in float32."""
     bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
     row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
     bad[row_of[~np.isfinite(X.data)]] = True
     if bad.any():
         raise DataError(
-            f"{path}: row {np.flatnonzero(bad)[0] + 1} has a value that is no finite number; mend or remove it"
+            f"{path}: row {np.flatnonzero(bad)[0] + 1} has a value that is not finite; correct or remove it"
         )
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names separated by commas; of many, the first, and how many there are."""
-    every = [str(name) for name in names]
-    return ", ".join(every[:most]) + (f", ... ({len(every)} in all)" if len(every) > most else "")
+    """Names separated by commas; of more than `most`, the first, and their number."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels, which scikit-learn carries (UCI, Alpaydin and Kaynak)."""
+"""Handwritten digits of 8 x 8 pixels, included in scikit-learn (UCI, Alpaydin and Kaynak)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class Digits(Source):
     """1,797 images of handwritten digits, 64 pixels from 0 to 16, from scikit-learn; no test rows."""
 
     def read(self, seed: int) -> Dataset:
-        """The data."""
         from sklearn.datasets import load_digits
 
         data = load_digits()

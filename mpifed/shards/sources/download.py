@@ -1,4 +1,4 @@
-"""Downloading a file whose content can be checked, from the first mirror that has it."""
+"""Downloads of files with known checksums, from the first mirror that works."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from mpifed.core.errors import DataError
 from mpifed.shards.layout import sha256
 from mpifed.shards.progress import progress
 
-TIMEOUT_S = 10.0  # without any byte
-MOST_BYTES = 2**30  # that any of the files may have
+TIMEOUT_S = 10.0  # without receiving a byte
+MOST_BYTES = 2**30  # largest file
 
 
 def cache_folder(name: str) -> Path:
-    """Where downloads of this user are kept (XDG base directory specification)."""
+    """The folder of the user's downloads (XDG base directory specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpifed" / name
 
 
+def own_folder(name: str) -> Path | None:
+    """The folder $MPIFED_DATA/NAME with the user's own copy of the files; None if there is none."""
+    parent = os.environ.get("MPIFED_DATA")
+    return Path(parent) / name if parent and (Path(parent) / name).is_dir() else None
+
+
 def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> None:
-    """Download a file to `path`, going on where an earlier attempt stopped.
+    """Download a file to `path`, resuming an interrupted download.
 
     Parameters
     ----------
-    path : which then holds the complete, checked file
-    urls : tried in turn, each for as long as it gets further
-    check : called with the downloaded file, which has the same suffix; raises DataError if that is not the right one
+    path : of the complete, checked file
+    urls : tried in order, each as long as it makes progress
+    check : called with the downloaded file, which has the same suffix; raises DataError if the content is wrong
 
     Raises
     ------
     DataError
-        When no address gave the right file.
+        When no URL gives the right file.
     """
     import requests
 
@@ -60,20 +66,21 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
 
 
 def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str) -> Path:
-    """A file whose SHA-256 is known, checked.
+    """The path of a file with known SHA-256, downloaded if necessary, and checked.
 
     Parameters
     ----------
     name : of the source
-    path : the file, or the folder it lies in; None for the folder of downloads, where it is kept
-    urls : where it is; the last part of each is its name
+    path : the file or its folder; None for the user's own folder ($MPIFED_DATA), or that of downloads
+    urls : of the file, whose name is the last part of the last URL
     checksum : SHA-256 in hexadecimal digits
 
     Raises
     ------
     DataError
-        When it is another file, or is missing and cannot be downloaded.
+        When the file is not the original, or is missing and cannot be downloaded.
     """
+    path = path or own_folder(name)
     folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]
     file = folder if path and path.is_file() else folder / filename
 
@@ -104,7 +111,7 @@ def _size(path: Path) -> int:
 
 
 def _go_on(url: str, part: Path) -> None:
-    """Append to `part` what it lacks of the file at `url`, or get all of it from a server that cannot give parts."""
+    """Append to `part` the rest of the file at `url`, or all of it if the server does not support ranges."""
     import requests
 
     have = _size(part)

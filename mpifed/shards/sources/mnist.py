@@ -11,7 +11,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards.sources.dataset import Dataset, Source, open_packed, whole
-from mpifed.shards.sources.download import cache_folder, fetch
+from mpifed.shards.sources.download import cache_folder, fetch, own_folder
 
 # name: (shape, MD5 of the unpacked file)
 FILES = {
@@ -31,8 +31,8 @@ class Mnist(Source):
     """MNIST: 60,000 images of handwritten digits, and 10,000 to test with, of 784 pixels."""
 
     path: Path | None = None
-    """The folder of the four files, .gz or plain; downloaded and kept where absent."""
-    mirrors: tuple[str, ...] = MIRRORS  # no option
+    """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
+    mirrors: tuple[str, ...] = MIRRORS  # not an option
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -40,23 +40,23 @@ class Mnist(Source):
         Raises
         ------
         DataError
-            When a file is missing and cannot be downloaded, or is not the one that MNIST has.
+            When a file is missing and cannot be downloaded, or is not the original.
         """
-        folder = self.path or cache_folder("mnist")
-        files = tuple(self._find(folder, name) for name in FILES)
+        folder = self.path or own_folder("mnist")
+        files = tuple(self._find(folder or cache_folder("mnist"), name, folder is not None) for name in FILES)
         X, y, test_X, test_y = (read_idx(file, *FILES[name]) for file, name in zip(files, FILES, strict=True))
         X, test_X = (images.reshape(len(images), -1) for images in (X, test_X))
         test = test_X, test_y.astype(np.int64)
         return Dataset(X.shape[1], np.uint8, y.astype(np.int64), whole(X), test, top=255.0, files=files)
 
-    def _find(self, folder: Path, name: str) -> Path:
-        """The file of that name, packed or not, downloaded if need be."""
+    def _find(self, folder: Path, name: str, own: bool) -> Path:
+        """The file of that name, packed or not, downloaded if necessary, but not into the user's own folder."""
         packed = folder / f"{name}.gz"
         for path in (packed, folder / name):
             if path.is_file():
                 return path
         remedy = f"put {', '.join(FILES)}, each with or without .gz, into "
-        if self.path:
+        if own:
             raise DataError(f"{packed}: no such file; {remedy}{folder}")
         try:
             fetch(packed, [mirror + packed.name for mirror in self.mirrors], lambda part: read_idx(part, *FILES[name]))
@@ -71,7 +71,7 @@ def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
     Parameters
     ----------
     path : the file, packed or not
-    shape : that it must have
+    shape : expected
     md5 : of the unpacked file, in hexadecimal digits
 
     Returns
@@ -87,17 +87,17 @@ def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
     header = 4 + 4 * len(shape)
     size = header + int(np.prod(shape))
     with open_packed(path) as file:
-        content: bytes = file.read(size + 1)  # no more, whatever the header says
+        content: bytes = file.read(size + 1)  # at most this, whatever the header states
     if content[:4] != bytes([0, 0, 8, len(shape)]):
         raise DataError(
             f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {len(shape)} dimensions with "
             f"0000080{len(shape)}; {remedy}"
         )
-    found = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
-    if found != shape or len(content) != size:
+    header_shape = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
+    if header_shape != shape or len(content) != size:
         raise DataError(
-            f"{path}: {f'more than {size}' if len(content) > size else len(content)} bytes, said to be an array "
-            f"{found}; expected {size} bytes and {shape}; {remedy}"
+            f"{path}: {f'more than {size}' if len(content) > size else len(content)} bytes, and a header for an array "
+            f"{header_shape}; expected {size} bytes and {shape}; {remedy}"
         )
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != md5:

@@ -21,27 +21,27 @@ MIRRORS = (
 )
 SHA256 = "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610"
 FOLDERS = ("20news-bydate-train", "20news-bydate-test")
-MOST_TEXTS, MOST_BYTES = 100_000, 2**24  # in the archive, of a text: far more than the original has
+MOST_TEXTS, MOST_BYTES = 100_000, 2**24  # limits for the archive, far above the original
 
 
 @dataclass(frozen=True)
 class Newsgroups(Source):
     """20 Newsgroups: 11,314 texts, and 7,532 to test with, as TF-IDF of words and pairs of words.
 
-    Labels are the 20 groups in alphabetical order. A feature is a word or a pair of words that occurs in two training
-    texts or more; its value is (1 + ln of how often it occurs) times its inverse document frequency, and rows have
+    Labels are the 20 groups in alphabetical order. A feature is a word or a pair of words that occurs in at least two
+    training texts; its value is (1 + ln of its count) times its inverse document frequency, and rows have
     norm 1.
     """
 
     path: Path | None = None
     """The archive 20news-bydate.tar.gz, or its folder; downloaded and kept where absent."""
     remove: str = "headers"
-    """Parts of the texts to leave out: some of headers,footers,quotes, separated by commas, or none."""
+    """Parts of the texts to leave out: headers, footers or quotes, separated by commas, or none."""
 
     def __post_init__(self) -> None:
         strange = set(self._parts()) - set(PARTS)
         if strange:
-            raise UsageError(f"--remove {self.remove}: expected some of {','.join(PARTS)}, or none")
+            raise UsageError(f"--remove {self.remove}: expected {', '.join(PARTS)}, separated by commas, or none")
 
     def read(self, seed: int) -> Dataset:
         """The data.
@@ -66,7 +66,7 @@ class Newsgroups(Source):
         return () if self.remove == "none" else tuple(self.remove.split(","))
 
     def _stripped(self, text: str) -> str:
-        """A text without the parts that are to be left out."""
+        """The text without the parts in `remove`."""
         from sklearn.datasets import _twenty_newsgroups as strip
 
         parts = self._parts()
@@ -78,7 +78,7 @@ class Newsgroups(Source):
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, bytes]]]:
-    """What the files of the archive hold, by folder, group and name; nothing is written to disk."""
+    """Contents of the files in the archive, by folder, group and name, without writing to disk."""
     content: dict[str, dict[str, dict[str, bytes]]] = {folder: {} for folder in FOLDERS}
     try:
         with tarfile.open(path, "r|gz") as archive:

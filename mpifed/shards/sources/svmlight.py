@@ -24,8 +24,8 @@ from mpifed.shards.sources.dataset import (
     whole,
 )
 
-FEATURES = 2**24  # that a small file may have, unless the user allows more; webspam has 16,609,143
-DENSE_ABOVE = 0.3  # share of values that are not zero; at 0.5, CSR takes as much room as dense float32
+FEATURES = 2**24  # limit for small files, unless the user allows more; webspam has 16,609,143
+DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Svmlight(Source):
         Raises
         ------
         DataError
-            When a file is missing or damaged, or holds something that is no finite number, or few values of very many
-            features.
+            When a file is missing or damaged, or has a value that is not finite, or very many features with few values.
         UsageError
             When dense rows need more memory than there is.
         """
@@ -61,7 +60,7 @@ class Svmlight(Source):
         values, features = X.nnz + sum(part.nnz for part, _ in rest), X.shape[1]
         if features > (max(FEATURES, values) if self.max_features is None else self.max_features):
             raise DataError(
-                f"{' and '.join(map(str, files))}: {values} values of {features} features; if that is as it should be, "
+                f"{' and '.join(map(str, files))}: {values} values of {features} features; if that is correct, "
                 f"allow it with --max-features {features}"
             )
         dense = X.nnz > DENSE_ABOVE * X.shape[0] * features if self.dense is None else self.dense
@@ -78,7 +77,7 @@ class Svmlight(Source):
 
 
 def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Any, Array]]:
-    """(rows CSR [s, p] float32, labels [s]) of each file, with one p for all."""
+    """(rows CSR [s, p] float32, labels [s]) of each file, with the same p."""
     from sklearn.datasets import load_svmlight_files
 
     for path in files:
@@ -116,4 +115,4 @@ def _explain(path: Path, max_unpacked: float | None) -> None:
             if any(left >= right for left, right in zip([-1, *columns], columns, strict=False)):
                 raise DataError(f"{path}: line {number}: columns {shown(columns)} are not ascending numbers from 0")
             if columns and columns[-1] > np.iinfo(np.int32).max:
-                raise DataError(f"{path}: line {number}: column {shown(columns[-1])}; expected one below 2^31")
+                raise DataError(f"{path}: line {number}: column {shown(columns[-1])}; expected a column below 2^31")

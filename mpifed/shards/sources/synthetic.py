@@ -1,4 +1,4 @@
-"""Drawn data of any size, whose rows are a function of the seed and never all in memory."""
+"""Synthetic data of any size, whose rows are a function of the seed and are generated in chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import stream
 from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, Source
 
-MOST_NOISE = 1e30  # with which labels are numbers in float32
+MOST_NOISE = 1e30  # so that labels do not overflow float32
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,13 @@ class Synthetic(Source):
 
     def __post_init__(self) -> None:
         if self.task == "auto":
-            raise UsageError("--task auto: synthetic data have no labels to go by; give regression or classification")
+            raise UsageError(
+                "--task auto: synthetic data have no labels to infer it from; give regression or classification"
+            )
         if self.task == "regression" and self.classes is not None:
             raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
-        least = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
-        for name, low in least.items():
+        lowest = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
+        for name, low in lowest.items():
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise UsageError(f"--{name} {value}: expected a number of at least {low}")
@@ -55,26 +57,26 @@ class Synthetic(Source):
         check_memory(32 * self.samples, f"--samples {self.samples}: their labels", remedy)
         rows = min(self.samples, max(1, CHUNK_VALUES // self.features))
         size = 8 * self._outputs * (self.features + 2 * rows)
-        check_memory(size, f"--features {self.features}: {self._outputs} scores of each row, and their weights", remedy)
+        check_memory(size, f"--features {self.features}: {self._outputs} scores per row, and their weights", remedy)
 
     @property
     def nbytes(self) -> int:
-        """Of all values as stored."""
+        """Bytes of all values as stored."""
         return self.samples * self.features * np.dtype(self.dtype).itemsize
 
     @property
     def _outputs(self) -> int:
-        """h, scores of a row."""
+        """h, the number of scores."""
         return 1 if self.task == "regression" else self.classes or 10
 
     def read(self, seed: int) -> Dataset:
-        """The data; one pass over them gives the labels."""
+        """The data; a first pass over the rows generates the labels."""
         labels = np.concatenate([y for _, y in self._drawn(seed)])
         top = 255.0 if self.dtype == "uint8" else None
         return Dataset(self.features, np.dtype(self.dtype), labels, lambda: (X for X, _ in self._drawn(seed)), top=top)
 
     def _drawn(self, seed: int) -> Iterator[tuple[Array, Array]]:
-        """Rows X [b, p] and labels [b]; each chunk is a function of (seed, number of the chunk)."""
+        """Rows X [b, p] and labels [b]; each chunk is a function of (seed, index of the chunk)."""
         size = max(1, CHUNK_VALUES // self.features)
         weights = self._weights(seed)
         for number, start in enumerate(range(0, self.samples, size)):
@@ -90,7 +92,7 @@ class Synthetic(Source):
         """[p, h] float32 by which raw values are multiplied."""
         weights = stream(seed, "weights of synthetic data").standard_normal((self.features, self._outputs))
         if self.dtype == "uint8":
-            weights -= weights.mean(axis=0)  # values have a mean, which would favour some of the classes
+            weights -= weights.mean(axis=0)  # the positive mean of the values would favour classes
             weights *= np.sqrt(12) / 255
         return (weights / np.sqrt(self.features)).astype(np.float32)
 

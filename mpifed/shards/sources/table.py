@@ -1,4 +1,4 @@
-"""Tables of comma-separated numbers, with or without a line of names."""
+"""CSV files of numbers, with or without a header line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Table(Source):
         Raises
         ------
         DataError
-            When a file is missing or damaged, or a cell is no finite number.
+            When a file is missing or damaged, or a cell is not a finite number.
         UsageError
             When there is no column `label`.
         """
@@ -62,13 +62,13 @@ class Table(Source):
         names, width = first_line(path, self.max_unpacked)
         at = self._position(path, names, width)
         if width == 1:
-            raise DataError(f"{path}: no column beside the label's; expected a feature or more")
+            raise DataError(f"{path}: no column besides the label's; expected at least one feature")
         cells = read_numbers(path, names, width, range(width), self.max_unpacked)
         features = tuple(name for i, name in enumerate(names) if i != at) if names else None
         return features, np.delete(cells.astype(np.float32), at, axis=1), cells[:, at]
 
     def _position(self, path: Path, names: list[str] | None, width: int) -> int:
-        """Of the label's column."""
+        """The position of the label's column."""
         if names and self.label in names:
             return names.index(self.label)
         try:
@@ -84,7 +84,7 @@ class Table(Source):
 def read_numbers(
     path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None = None
 ) -> Array:
-    """Some columns of a table.
+    """The values in given columns of a table.
 
     Parameters
     ----------
@@ -100,11 +100,11 @@ def read_numbers(
     Raises
     ------
     DataError
-        When the file is damaged or has no rows, or a cell of those columns is no finite number in float32.
+        When the file is damaged or has no rows, or a cell of those columns is not finite in float32.
     """
     try:
         with open_packed(path, "rt", max_unpacked) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that there are no rows
+            warnings.simplefilter("ignore", UserWarning)  # for a file without rows
             cells = np.loadtxt(
                 file, delimiter=",", skiprows=1 if names else 0, ndmin=2, comments=None, quotechar='"',
                 usecols=None if len(columns) == width else columns,
@@ -117,12 +117,12 @@ def read_numbers(
     largest = np.finfo(np.float32).max
     if cells.shape[1] != len(columns) or not -largest <= cells.min() <= cells.max() <= largest:
         _explain(path, names, width, columns, max_unpacked)
-        raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; mend it")
+        raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; correct the file")
     return cells
 
 
 def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str] | None, int]:
-    """(the names of the columns if the first line has names, how many columns)."""
+    """(names of the columns, None if the first line has numbers; number of columns)."""
     with read_lines(path, max_unpacked) as lines:
         cells: list[str] = next(lines, [])
     if not cells:
@@ -149,7 +149,7 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
 
 @contextmanager
 def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Any]:
-    """The `csv.reader` of a table; what it finds wrong becomes a DataError."""
+    """The `csv.reader` of a table; its errors become DataError."""
     with open_packed(path, "rt", max_unpacked) as file:
         lines = csv.reader(file)
         try:
@@ -168,20 +168,28 @@ def _number(cell: str) -> float | None:
 def _explain(
     path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None
 ) -> None:
-    """Raise DataError for the first cell in `columns` that is no finite number in float32, or line of another width."""
+    """Raise DataError for the first cell in `columns` that is not finite in float32, or line of another width."""
     with read_lines(path, max_unpacked) as lines:
         if names:
             next(lines)
         for cells in filter(None, lines):
             place = f"{path}: line {lines.line_num}"
             if len(cells) != width:
-                raise DataError(f"{place}: {len(cells)} columns, the first line has {width}; mend or remove the line")
+                raise DataError(
+                    f"{place}: {len(cells)} columns, the first line has {width}; correct or remove the line"
+                )
             for column in columns:
                 cell = cells[column]
                 number = _number(cell)
                 if number is None or not abs(number) <= float(np.finfo(np.float32).max):
                     name = f" ({names[column]})" if names else ""
-                    raise DataError(
-                        f"{place}, column {column + 1}{name}: {shown(cell)} is no finite number; "
-                        "mend or remove the line"
-                    )
+                    raise DataError(f"{place}, column {column + 1}{name}: {shown(cell)} {_remedy(cell, number)}")
+
+
+def _remedy(cell: str, number: float | None) -> str:
+    """What is wrong with a cell, and what to do."""
+    if number is None and cell.strip().lower() in ("", "na", "n/a", "null", "none", "?"):
+        return "is a missing value; fill it in, or remove the line or the column"
+    if number is None:
+        return "is not a number; encode categories as numbers (labels as 0, 1, ...), or remove the column"
+    return "is not a finite number; correct or remove the line"

@@ -1,13 +1,13 @@
-"""Tables of clients who know different things about overlapping sets of samples, joined by identifiers.
+"""Tables of clients with different features of overlapping sets of samples, joined by identifiers.
 
 Samples are matched, and numbered, by HMAC-SHA256 of their identifiers (RFC 2104), under a key that the clients share
-and the server must not have. Identifiers and hashes are not stored. What the server learns, or anybody else who has
-`federation.h5`: which sample numbers each client holds, hence how many samples any clients have in common; not whose
-they are. But who has the key can hash all telephone numbers there are, and then knows the order in which the samples
-are numbered: identifiers that can be guessed are safe from those alone who have no key.
+and the server must not have. Identifiers and hashes are not stored. The server, like everyone with access to
+`federation.h5`, learns which sample numbers each client holds, hence how many samples clients have in common, but not
+their identifiers. A holder of the key can hash all possible telephone numbers, and so learns the order in which the
+samples are numbered: identifiers that can be guessed are protected only from those without the key.
 
-It is no private set intersection: whoever runs `read` has all files. Libraries for that are for two parties, and find
-what both have; here any number of clients are joined, with samples that only some of them know.
+This is not private set intersection: the process that runs `read` sees all files. Libraries for that are for two
+parties, and find their common samples; here any number of clients are joined, including samples that not all have.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEAST_KEY_BYTES = 16
 
 
 class Part(NamedTuple):
-    """The table of one client, its samples and its features in ascending order of their numbers."""
+    """The table of a client, with samples and features in ascending order of their numbers."""
 
     path: Path
     ids: list[str]  # [s]
@@ -73,12 +73,12 @@ class Tables(Source):
     """File with the clients' secret key, by which identifiers are hashed; by default a new one, which is forgotten."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
-    missing: str = "error"  # "zero" where a sample may have no value of a feature
+    missing: str = "error"  # "zero" if a sample may lack a feature in all files
     max_unpacked: Annotated[float, Gt(0)] | None = None
     """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
-        """The data.
+        """Join the clients' tables.
 
         Raises
         ------
@@ -90,16 +90,18 @@ class Tables(Source):
         """
         paths = sorted(path for path in _files(self.path) if path.name.endswith(SUFFIXES))
         if not paths:
-            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one a client")
+            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one per client")
         key = self._key()
         tables = [self._load(path) for path in paths]
-        names = list(dict.fromkeys(name for _, own, _, _ in tables for name in own))
+        names = list(dict.fromkeys(name for _, features, _, _ in tables for name in features))
         hashes = [[hmac.digest(key, name.encode(), "sha256") for name in ids] for ids, _, _, _ in tables]
         number = {digest: at for at, digest in enumerate(sorted(set().union(*hashes)))}
         feature = {name: at for at, name in enumerate(names)}
         parts = [
-            _in_order(path, ids, [number[digest] for digest in digests], [feature[name] for name in own], X, labels)
-            for path, digests, (ids, own, X, labels) in zip(paths, hashes, tables, strict=True)
+            _in_order(
+                path, ids, [number[digest] for digest in digests], [feature[name] for name in features], X, labels
+            )
+            for path, digests, (ids, features, X, labels) in zip(paths, hashes, tables, strict=True)
         ]
         labels = typed_labels(self.path, _labels(parts, len(number)), self.task)
         partition = self._partition(parts, len(number), names)
@@ -116,7 +118,7 @@ class Tables(Source):
             key: bytes = file.read()
         if len(key) < LEAST_KEY_BYTES:
             raise UsageError(
-                f"--key {self.key}: {len(key)} bytes; expected {LEAST_KEY_BYTES} or more that nobody can guess, "
+                f"--key {self.key}: {len(key)} bytes; expected {LEAST_KEY_BYTES} or more random ones, "
                 "for example of `openssl rand -out FILE 32`"
             )
         return key
@@ -127,45 +129,47 @@ class Tables(Source):
         names, width = first_line(path, self.max_unpacked)
         names = names or []
         if self.id not in names:
-            raise DataError(f"{path}: line 1 names no column {self.id!r}, which --id says has the identifiers")
+            raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
         at = names.index(self.id)
-        own = [name for name in names if name not in (self.id, self.label)]
-        if not own:
-            raise DataError(f"{path}: no column beside {listed(names)}; every client needs a feature")
+        features = [name for name in names if name not in (self.id, self.label)]
+        if not features:
+            raise DataError(f"{path}: no column besides {listed(names)}; every client needs a feature")
         ids = _identifiers(path, at, self.max_unpacked)
         cells = read_numbers(path, names, width, [i for i in range(width) if i != at], self.max_unpacked)
         if len(cells) != len(ids):
-            raise DataError(f"{path}: {len(ids)} lines, of which {len(cells)} can be read; remove line breaks in cells")
+            raise DataError(
+                f"{path}: {len(ids)} lines, of which {len(cells)} are readable; remove line breaks in cells"
+            )
         if self.label not in names:
-            return ids, own, cells.astype(np.float32), None
+            return ids, features, cells.astype(np.float32), None
         of_label = names.index(self.label) - (at < names.index(self.label))
-        return ids, own, np.delete(cells, of_label, axis=1).astype(np.float32), cells[:, of_label]
+        return ids, features, np.delete(cells, of_label, axis=1).astype(np.float32), cells[:, of_label]
 
     def _partition(self, parts: list[Part], samples: int, names: list[str]) -> Partition:
         rows, columns = Groups(), Groups()
         holds = [(rows.place(part.rows), columns.place(part.columns)) for part in parts]
         partition = by_rectangles(rows, columns, holds)
-        found = cover(partition, samples, len(names))
-        if found.cell is None or (found.missing and self.missing == "zero"):
-            return partition._replace(missing=found.missing)
-        row, column = found.cell
+        coverage = cover(partition, samples, len(names))
+        if coverage.cell is None or (coverage.missing and self.missing == "zero"):
+            return partition._replace(missing=coverage.missing)
+        row, column = coverage.cell
         what = f"feature {names[column]!r} of sample {shown(_id_of(parts, row))}"
-        if found.holders:
-            files = " and ".join(str(parts[client].path) for client in found.holders)
+        if coverage.holders:
+            files = " and ".join(str(parts[client].path) for client in coverage.holders)
             raise DataError(f"{self.path}: {what} is in {files}; remove it from all but one")
-        mend = f"add it, or --missing zero to let all {found.missing} such cells be zero"
-        raise DataError(f"{self.path}: {what} is in no file; {mend}")
+        remedy = f"add it, or --missing zero to let all {coverage.missing} such cells be zero"
+        raise DataError(f"{self.path}: {what} is in no file; {remedy}")
 
 
 def _files(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one a client") from error
+        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
 
 
 def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[str]:
-    """The identifiers [s] in a file, without blanks around them."""
+    """The identifiers [s] in a file, stripped of whitespace."""
     line_of: dict[str, int] = {}
     with read_lines(path, max_unpacked) as lines:
         next(lines)
@@ -192,7 +196,7 @@ def _in_order(path: Path, ids: list[str], rows: list[int], columns: list[int], X
 
 
 def _labels(parts: list[Part], samples: int) -> Array:
-    """[samples] float64 labels, the same wherever they are given."""
+    """[samples] float64 labels; DataError if files contradict each other, or a label is missing."""
     labels, given_by = np.full(samples, np.nan), np.full(samples, -1)
     for client, part in enumerate(parts):
         if part.labels is None:
@@ -201,7 +205,7 @@ def _labels(parts: list[Part], samples: int) -> Array:
         for i in np.flatnonzero((before != part.labels) & (given_by[part.rows] >= 0))[:1]:
             raise DataError(
                 f"{part.path}: sample {shown(part.ids[i])} has the label {part.labels[i]:g}, but {before[i]:g} in "
-                f"{parts[given_by[part.rows[i]]].path}; mend one of them"
+                f"{parts[given_by[part.rows[i]]].path}; correct one of them"
             )
         labels[part.rows], given_by[part.rows] = part.labels, client
     for row in np.flatnonzero(given_by < 0)[:1]:
@@ -213,12 +217,12 @@ def _labels(parts: list[Part], samples: int) -> Array:
 
 
 def _id_of(parts: list[Part], row: int) -> str:
-    """The identifier of a sample number."""
+    """The identifier of the sample with number `row`."""
     return next(part.ids[int(np.searchsorted(part.rows, row))] for part in parts if row in part.rows)
 
 
 def _chunks(parts: list[Part], samples: int, features: int) -> Iterator[Array]:
-    """All rows [b, p] in order, with zeros where nobody has a value."""
+    """All rows [b, p] in order, with zeros where no client has a value."""
     size = max(1, CHUNK_VALUES // features)
     for first in range(0, samples, size):
         X = np.zeros((min(size, samples - first), features), np.float32)

@@ -126,7 +126,7 @@ def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
     assert found.clear["primal.pulled"] == 12 * 4 * 3
     text = as_text(found)
     assert "the server knows w, and X'alpha, of every client; dual variables and inner products are for" in text
-    assert "24 samples have two holders: each of them learns what the other one told of them" in text
+    assert "24 samples have two holders: each of them learns what the other one sent of them" in text
 
 
 def test_neither_do_ciphertexts(squares: Path, audit: Callable[..., Audit]) -> None:
@@ -203,7 +203,7 @@ def test_a_kept_total_that_is_open_is_found(
         def into(self, zeros: memoryview, out: memoryview) -> None:
             out[: len(zeros)] = zeros
 
-    monkeypatch.setattr(Masked, "_keeping", lambda *arguments: Nothing())
+    monkeypatch.setattr(Masked, "_storing", lambda *arguments: Nothing())
     found = audit(patches, ONE | {"inner": 40}, "masked", 2, **SOME)
     assert "not-uniform" in names(found)
     assert {one.what.split(",")[1] for one in found.uniform.rejected} == {" sum so far"}

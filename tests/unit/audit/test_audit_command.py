@@ -125,7 +125,7 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
     assert names(found) == ["determined", "inversion"]
     one = attack(found, "inversion", "the opened sum")
     assert (one.recovered, one.of) == (3, 3)
-    assert "whose they are is not told" in one.text
+    assert "whose they are is not known" in one.text
     assert not attack(found, "reconstruction", "sealed uploads").success
 
 

@@ -377,7 +377,7 @@ def test_the_server_is_given_the_groups_key(
     monkeypatch.setattr(keys.Keyring, "prepare", all_ranks)
     found = leaks(six, "--rounds", "1")
     assert "1 keys in the server's own memory" in found["key-with-server"]
-    assert "what the server's rank was told" in found["key-with-server"]
+    assert "what the server's rank was sent" in found["key-with-server"]
 
 
 def test_the_server_hosts_the_key_of_the_encryption(

@@ -248,7 +248,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text": (_data(lambda old: "hello"), "is of type object"),
     "complex": (_data(lambda old: old.astype(complex)), "is of type complex128"),
     "truth": (_data(lambda old: old > 0), "upload of type bool"),
-    "null": (_data(lambda old: h5py.Empty("i8")), "is no dataset"),
+    "null": (_data(lambda old: h5py.Empty("i8")), "is not a dataset"),
     "compound": (_data(lambda old: np.zeros(3, dtype=[("a", "i4"), ("b", "f8")])), "is of type"),
     "huge": (_huge, "claims 8000000000000 bytes"),
     "group": (lambda file: file.create_group("00000000x"), "no readable transcript"),

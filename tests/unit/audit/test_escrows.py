@@ -88,19 +88,19 @@ def test_a_seed_is_deposited_in_the_clear(half: slice, found: Found, monkeypatch
 
 def test_shares_of_both_secrets(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under whatever name."""
-    hand_over = Dropouts._hand_over
+    reveal = Dropouts._reveal
 
     def both(self: Dropouts, turn: Any, recorder: Any) -> Any:
-        given = hand_over(self, turn, recorder)
+        given = reveal(self, turn, recorder)
         if turn.now.present[1] and recorder is not None:  # not in the play of two ranks
-            self.escrow._handed.clear()
+            self.escrow._revealed.clear()
             number = int(np.searchsorted(turn.plan.near[1], 0)) + 1
             with suppress(KeyError):  # nobody hosts client 0 here
-                other = self.escrow.hand_over(0, 1, number, False)
+                other = self.escrow.reveal(0, 1, number, False)
                 recorder.note(turn.line, turn.now, "client 0", "server", "greeting", other.share)
         return given
 
-    monkeypatch.setattr(Dropouts, "_hand_over", both)
+    monkeypatch.setattr(Dropouts, "_reveal", both)
     leaks = found()
     assert set(leaks) == {"opened-more", "unknown-message"}
     assert "client 1 in changes, round 0: shares of its seed and of its key were sent" in leaks["opened-more"]

@@ -230,7 +230,7 @@ def test_fewer_neighbours_than_the_job_has(six: Path, audit: Audit, monkeypatch:
 def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose keys are opened late, because they seemed to have left, shows its answer."""
     masked_by(monkeypatch, lambda client: True, own=False)
-    add = Dropouts._take_away
+    add = Dropouts._unmask
 
     def pairs_alone(self: Dropouts, turn: Any, reduced: Any, openings: Any) -> None:
         before = self._pad
@@ -244,7 +244,7 @@ def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("mpifed.comm.masking.dropouts.Stream", lambda key: _named(key))
     monkeypatch.setattr("mpifed.comm.masking.dropouts.open_seed", lambda *opened: b"own")
-    monkeypatch.setattr(Dropouts, "_take_away", pairs_alone)
+    monkeypatch.setattr(Dropouts, "_unmask", pairs_alone)
     found, _ = audit(six, participation=LEAVING)
     assert "client 0 in changes, round 0: 5 of 6 at 13 numbers" in found["few-streams"]
 
@@ -262,7 +262,7 @@ def test_sums_so_far_that_the_server_keeps_unsealed(
     part: str, cells: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too few for any test of how random they look."""
-    note, keeping, masks = Transcript.note, Masked._keeping, list[Any]()
+    note, keeping, masks = Transcript.note, Masked._storing, list[Any]()
 
     def kept(self: Masked, unit: int, turn: int) -> Any:
         masks.append(np.zeros(60, np.int64))
@@ -275,7 +275,7 @@ def test_sums_so_far_that_the_server_keeps_unsealed(
             payload = {"all": plain, "one": plain[:8] + payload[8:], "short": payload[:-8]}[part]
         note(self, line, now, sender, receiver, what, payload)
 
-    monkeypatch.setattr(Masked, "_keeping", kept)
+    monkeypatch.setattr(Masked, "_storing", kept)
     monkeypatch.setattr(Transcript, "note", told)
     found, _ = audit(cells, rounds=2, **KEPT)
     assert "sum so far" in found["no-mask"]

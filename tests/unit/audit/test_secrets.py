@@ -143,4 +143,4 @@ def test_keys_that_the_server_is_told_when_a_turn_begins(
 
     monkeypatch.setattr(Masked, "begin", telling)
     found = leaks()
-    assert set(found) == {"key-with-server"} and "what the server's rank was told" in found["key-with-server"]
+    assert set(found) == {"key-with-server"} and "what the server's rank was sent" in found["key-with-server"]

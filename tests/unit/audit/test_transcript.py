@@ -42,7 +42,7 @@ def now(index: int) -> Round:
 
 
 def recorded(transcript: Transcript, rounds: int = 3) -> Transcript:
-    """So many rounds of one exchange with two clients, as a federation would tell them."""
+    """So many rounds of one exchange with two clients, as an aggregator records them."""
     line: Any = Line(Exchange("up"))
     transcript.note(None, None, "client 0", "server", "public key", b"\x01\x02")
     for index in range(rounds):
@@ -238,8 +238,8 @@ def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, reques
     sums = {"security": channel} | (allow if channel == "masked" else {})
     task = job(request.getfixturevalue(folder), aggregation=sums, **changes)
     stage = staged.rehearse(task, 3)
-    assert stage.federation is not None
-    counted = stage.federation.accounts({})
+    assert stage.aggregator is not None
+    counted = stage.aggregator.accounts({})
     sent = Counter[str]()
     for one in stage.transcript.messages:
         if one.kind in ("upload", "note"):

@@ -73,10 +73,10 @@ def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
     channel = play(case)[0].channel
     escrow = channel._dropouts.escrow
     with pytest.raises(BrokenProtocol, match="client 0 is asked for its shares of both secrets of client 4"):
-        escrow.hand_over(0, 4, 1, answered=True)
+        escrow.reveal(0, 4, 1, answered=True)
     with pytest.raises(BrokenProtocol, match="client 5 is asked for its shares of both secrets of client 3"):
-        escrow.hand_over(5, 3, 5, answered=False)
-    assert escrow.hand_over(0, 4, 1, answered=False) == escrow.hand_over(0, 4, 1, answered=False)
+        escrow.reveal(5, 3, 5, answered=False)
+    assert escrow.reveal(0, 4, 1, answered=False) == escrow.reveal(0, 4, 1, answered=False)
 
 
 # --- shares that are changed, missing, or too few ------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_a_sealed_share_changed_on_its_way(kind: Any, gone: list[int]) -> None:
 @pytest.mark.parametrize("gone", [[], [1]])
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
 def test_a_share_changed_as_it_is_handed_over(kind: Any, gone: list[int]) -> None:
-    """The rebuilt secret is not what client 1 has committed to: nothing is opened, with its answer or without."""
+    """The reconstructed secret is not what client 1 has committed to: nothing is opened, with its answer or without."""
     case = vector(kind=kind, protection=TWO, now=leaving(6, 2, gone))
     for error in errors_of(case, changing(lambda one: one._replace(share=os.urandom(16) + b"\0"))):
         assert isinstance(error, BrokenProtocol)
@@ -110,14 +110,14 @@ def changing(change: Any, giver: int = 1) -> Any:
     """Rank 1 hands over something else of client `giver`'s: what `change` makes of it, or nothing."""
 
     def meddle(channel: Any, line: Any) -> None:
-        hand_over = channel._dropouts._hand_over
+        reveal = channel._dropouts._reveal
 
         def changed(*arguments: Any) -> Any:
-            found = [change(one) if one.giver == giver else one for one in hand_over(*arguments)]
+            found = [change(one) if one.giver == giver else one for one in reveal(*arguments)]
             return [one for one in found if one is not None]
 
         if channel.transport.rank == 1:
-            channel._dropouts._hand_over = changed
+            channel._dropouts._reveal = changed
 
     return meddle
 
@@ -144,7 +144,7 @@ def test_nothing_deposited() -> None:
 
     for error in errors_of(vector(protection=TWO), forget):
         assert isinstance(error, TooFewClients)
-        assert "client 3 was asked, and has deposited nothing" in str(error)
+        assert "client 3 participates, but has deposited no secrets" in str(error)
 
 
 def test_more_have_left_than_may() -> None:
@@ -153,7 +153,7 @@ def test_more_have_left_than_may() -> None:
     handed = []
 
     def watch(channel: Any, line: Any) -> None:
-        channel._dropouts._hand_over = lambda *_: handed.append(1)
+        channel._dropouts._reveal = lambda *_: handed.append(1)
 
     for error in errors_of(vector(protection=TWO, now=now), watch):
         assert isinstance(error, TooFewClients)
@@ -205,10 +205,10 @@ def test_what_a_deposit_opens_to() -> None:
     deposit = kept.deposit(0, others, others, 3)
     seed, keys = kept.seeds[0], [kept.message_key(other, 0) for other in others]
     kept.held = {0: deposit.shares}
-    shares = {n: kept.hand_over(holder, 0, n, True).share for n, holder in enumerate(others, 1)}
+    shares = {n: kept.reveal(holder, 0, n, True).share for n, holder in enumerate(others, 1)}
     assert open_seed(deposit, shares, 3, 5) == seed
-    kept._handed.clear()
-    wraps = {n: kept.hand_over(holder, 0, n, False).share for n, holder in enumerate(others, 1)}
+    kept._revealed.clear()
+    wraps = {n: kept.reveal(holder, 0, n, False).share for n, holder in enumerate(others, 1)}
     assert open_keys(deposit, wraps, 3, 5) == keys
     payload = deposit.payload
     assert not any(secret in payload for secret in (seed, *keys, *shares.values(), *wraps.values()))
@@ -239,21 +239,21 @@ def test_shares_open_for_their_holder_alone() -> None:
     """And in their turn alone."""
     kept = escrow()
     kept.held = {0: kept.deposit(0, [1, 2, 3], [1, 2, 3], 2).shares}
-    kept.hand_over(2, 0, 2, True)
+    kept.reveal(2, 0, 2, True)
     with pytest.raises(BrokenProtocol, match="does not open"):
-        kept.hand_over(3, 0, 2, True)
+        kept.reveal(3, 0, 2, True)
     later = Escrow(kept.keyring, 6)
     later.held = kept.held
     with pytest.raises(BrokenProtocol, match="does not open"):
-        later.hand_over(2, 0, 2, True)
+        later.reveal(2, 0, 2, True)
 
 
 def test_the_server_takes_masks_out_of_what_it_received_alone() -> None:
     """Its own clients' secrets are not what it uses: without what was gathered there is no sum."""
 
     def empty(channel: Any, line: Any) -> None:
-        take_away = channel._dropouts._take_away
-        channel._dropouts._take_away = lambda turn, reduced, openings: take_away(turn, reduced, [])
+        unmask = channel._dropouts._unmask
+        channel._dropouts._unmask = lambda turn, reduced, revealed: unmask(turn, reduced, [])
 
     case: Case = vector(hosted=[list(range(6))], protection=TWO)
     for error in errors_of(case, empty):

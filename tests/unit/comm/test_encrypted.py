@@ -200,7 +200,7 @@ def test_the_self_test_finds_parameters_that_are_too_small(bits: list[int], enou
 
     if enough:
         assert start(enough).channel.budget < 16
-    with pytest.raises(BrokenProtocol, match=r"self-test of the encryption.* does not open"):
+    with pytest.raises(BrokenProtocol, match=r"self-test of the encryption.* does not decrypt"):
         start(too_many)
 
 
@@ -210,7 +210,7 @@ def test_the_self_test_finds_sums_that_wrap() -> None:
         scheme.capacity = 2 * Bfv.capacity
         return scheme
 
-    with pytest.raises(BrokenProtocol, match=r"opens to something else in \d+ of 8192 slots"):
+    with pytest.raises(BrokenProtocol, match=r"decrypts to other values in \d+ of 8192 slots"):
         on_ranks(2, lambda transport: Party(transport, exchange(), scheme=too_roomy))
 
 
@@ -275,7 +275,7 @@ def test_a_client_that_encrypts_more_than_it_may() -> None:
     channel.begin(line, now)
     channel.gather(line, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
     line.reduced[...] = 7
-    with pytest.raises(BrokenProtocol, match=r"up: what was opened is no sum"):
+    with pytest.raises(BrokenProtocol, match=r"up: what was decrypted is no sum"):
         channel.collect(line, now)
     assert (line.reduced[:-1] == 7).all()
 
@@ -289,7 +289,7 @@ def test_missing_and_unknown_ciphertexts() -> None:
     channel.begin(line, now)
     block = channel.scheme.encrypt(np.array([0]))
     channel.gather(line, bundle({0: block, 99: block}), 0)
-    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of nobody"):
+    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of no client"):
         channel.collect(line, now)
 
 

@@ -187,5 +187,5 @@ def test_answers_count_and_not_those_who_hear() -> None:
     columns, present = Cells.of_columns(Holdings.all(CLIENTS, FEATURES)), [1, 1, 1, 1, 0, 0]
     halves = [0, 1, 1, 2, 2, 2]
     refuse_small(line(columns), columns, Protection("masked", 3, ("up.of_one",)), now(present, halves, 3))
-    with pytest.raises(TooFewClients, match="answers of 3 client"):
+    with pytest.raises(TooFewClients, match="uploads of 3 client"):
         refuse_small(line(columns), columns, Protection("masked", 4, ("up.of_one",)), now(present, halves, 3))

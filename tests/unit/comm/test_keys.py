@@ -128,7 +128,7 @@ def test_a_server_without_clients_knows_no_secret() -> None:
     (server, heard), (one, _), (other, _) = rings([[], [0, 1], [2, 3, 4]])
     assert one.group == other.group
     assert len(one.group) == 32
-    with pytest.raises(BrokenProtocol, match="known to ranks that host clients"):
+    with pytest.raises(BrokenProtocol, match="known only to ranks that host clients"):
         _ = server.group
     with pytest.raises(KeyError):
         server.pair(0, 1)

@@ -99,7 +99,7 @@ def test_too_few_answers(kind: Any, most: int) -> None:
     protection = Protection("masked", min_clients=6, max_dropouts=most)
     for error in errors_of(vector(kind=kind, now=now, protection=protection)):
         assert isinstance(error, TooFewClients)
-        assert "answers of 5 client" in str(error)
+        assert "uploads of 5 client" in str(error)
     check_alike(vector(kind=kind, now=now, protection=protection._replace(min_clients=5)))
     check_alike(vector(kind=kind, now=now, protection=protection._replace(allow=("up",))))
 
@@ -113,7 +113,7 @@ def test_nobody_answers() -> None:
 def test_who_leaves_where_nobody_may() -> None:
     for error in errors_of(vector(now=leaving(6, 1, [2]))):
         assert isinstance(error, TooFewClients)
-        assert "client 2 left before it answered" in str(error)
+        assert "client 2 left before it uploaded" in str(error)
     check_alike(vector(now=leaving(6, 1, [], [2])))  # after that its masks are in the sum
 
 
@@ -238,4 +238,4 @@ def test_rehearsed(kind: Any, most: int) -> None:
     reduced = np.asarray(line.sum.total(line.reduced))
     np.testing.assert_allclose(reduced, case.answer[here].sum(0), atol=2.0**-39)
     assert line.account.crypto_s > 0
-    assert channel._aside["up"][:-1].all()  # where the masks went
+    assert channel._discarded["up"][:-1].all()  # where the masks went

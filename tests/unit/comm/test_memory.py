@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks
 
+from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
-from mpifed.comm.federation import Federation
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError
@@ -113,22 +113,22 @@ def run(transport: Any, protection: Protection, exact: bool = True, stop: int = 
     mine = [c for c in range(CLIENTS) if c % hosts + (transport.size > 1) == transport.rank]
     blocks = [Block((Shard(client),), "float64") for client in mine]
 
-    def anew() -> Federation:
-        found = Federation(transport, blocks, CLIENTS, exact=exact, dtype="float64", cells=CELLS, protection=protection)
+    def anew() -> Aggregator:
+        found = Aggregator(transport, blocks, CLIENTS, exact=exact, dtype="float64", cells=CELLS, protection=protection)
         found.make_ready(exchanges(private))
         found.agree_on_keys()
         return found
 
-    federation, server = anew(), [] if transport.rank == 0 else None
+    aggregator, server = anew(), [] if transport.rank == 0 else None
     clients: Any = [Heard(np.zeros((1, ROWS, 2)), np.zeros((1, ROWS, 2)), np.zeros(1)) for _ in blocks]
     up_bytes = 0
     for index in range(ROUNDS):
         if index == stop:
-            kept = federation.kept()
-            up_bytes, federation = federation.up_bytes, anew()
-            federation.restore(kept)
-        server, clients = play(exchanges(private), server, clients, now_of(index), federation)
-    return Ends(server, dict(zip(mine, clients, strict=True)), up_bytes + federation.up_bytes)
+            kept = aggregator.last_answers()
+            up_bytes, aggregator = aggregator.up_bytes, anew()
+            aggregator.restore(kept)
+        server, clients = play(exchanges(private), server, clients, now_of(index), aggregator)
+    return Ends(server, dict(zip(mine, clients, strict=True)), up_bytes + aggregator.up_bytes)
 
 
 def expected() -> tuple[list[Any], dict[int, Heard]]:
@@ -251,8 +251,8 @@ def test_bytes_by_hand() -> None:
         down += sum(rows[c] + 3 for c in there) + sum(rows[c] + 2 for c in back)
         for who in (back, there):
             sealed += 2 * len(np.unique(np.concatenate([rows_of(c) for c in who]))) if len(who) else 0
-    federation = Federation(Alone(), [], CLIENTS, cells=CELLS, dtype="float64")
-    assert federation.up_bytes == 0
+    aggregator = Aggregator(Alone(), [], CLIENTS, cells=CELLS, dtype="float64")
+    assert aggregator.up_bytes == 0
     plain = run(Alone(), CHANNELS["plain"])
     assert plain.up_bytes == 8 * up
     keys = 32 * CLIENTS + 48 * (CLIENTS - 1)
@@ -263,7 +263,7 @@ def test_bytes_by_hand() -> None:
 def test_a_value_out_of_bounds_is_refused() -> None:
     field = Field((ROWS, 2), bound=1.0, rows=0)
     down = ToClients("rows", field, nothing, by_rows, None, stale="rows")
-    federation = Federation(Alone(), [Block((Shard(2),), "float64")], CLIENTS, cells=CELLS, dtype="float64")
-    federation.make_ready([down])
+    aggregator = Aggregator(Alone(), [Block((Shard(2),), "float64")], CLIENTS, cells=CELLS, dtype="float64")
+    aggregator.make_ready([down])
     with pytest.raises(NumericalError, match="rows: client 2 has a value of"):
-        federation.tally(down, [()], np.zeros(1), Round(0, 1, np.arange(CLIENTS) == 2))
+        aggregator.tally(down, [()], np.zeros(1), Round(0, 1, np.arange(CLIENTS) == 2))

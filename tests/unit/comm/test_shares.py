@@ -84,6 +84,6 @@ def test_a_changed_share_is_found(bit: int) -> None:
 
 def test_commitments_are_bound_to_their_context() -> None:
     secret = os.urandom(16)
-    with pytest.raises(BrokenProtocol, match="seed of client 4: the rebuilt secret"):
+    with pytest.raises(BrokenProtocol, match="seed of client 4: the reconstructed secret"):
         check(secret, b"seed of client 4", commitment(secret, b"seed of client 3"))
     assert len(commitment(secret, b"")) == 32

@@ -448,10 +448,10 @@ def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
 @pytest.mark.parametrize(
     ("shape", "at", "said"),
     [
-        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for 2 places of its own, .* \(2, 2, 2\)"),
-        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for 3 places of its own"),
-        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for 2 places of its own"),
-        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for 2 places of its own"),
+        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for its 2 entries, .* \(2, 2, 2\)"),
+        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for its 3 entries"),
+        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for its 2 entries"),
+        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for its 2 entries"),
     ],
 )
 def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: str) -> None:

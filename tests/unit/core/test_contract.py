@@ -9,8 +9,9 @@ import pytest
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import breaches
+from mpifed.core.exchange import ToServer
 from mpifed.maths.objectives import OBJECTIVES, LeastSquares, Linear, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
@@ -76,6 +77,24 @@ class Alone:
     weight: float = 1.0
 
 
+SHADOWS = 'has a key "{}", a name that {} has for something else; rename the field (the job can keep its key by '
+
+
+@dataclass(frozen=True)
+class Shadowing(FedAvg):
+    trust: float = 0.5
+    name: str = "mine"
+    needs_everybody: bool = True  # type: ignore[assignment]
+    local_steps: int | None = 2  # a key of FedAvg with another default
+
+    certifies_gap: ClassVar[bool] = False  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class ShadowingTerm(Loss):
+    counted: float = 0.5  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("part", "base", "said"),
     [
@@ -84,17 +103,24 @@ class Alone:
             'has "need_everybody": did you mean "needs_everybody"? If not, rename it, or begin it with an underscore',
             'has "remark": did you mean "remarks"? If not, rename it, or begin it with an underscore',
         ]),
+        (Shadowing, Algorithm, [
+            SHADOWS.format("needs_everybody", "Algorithm"),
+            SHADOWS.format("trust", "Algorithm"),
+            'has a key "name", which says in the table what class this is; rename the field',
+        ]),
+        (ShadowingTerm, Term, [SHADOWS.format("counted", "Term")]),
         (Unfinished, Objective, ["has no predict, slope, start, which every Objective must have; see "]),
         (Bent, Objective, ['has "non_negative": did you mean "nonnegative"?']),
         (Uncounted, Term, ['has "sample": did you mean "sampled"?']),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),
+        (Alone, Algorithm, ["is no Algorithm; derive it from mpifed.algorithms.horizontal.Rows (data split by "]),
         (Alone, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
         (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
     ],
 )  # fmt: skip
 def test_what_is_said(part: type, base: type, said: list[str]) -> None:
     found = list(breaches(part, base))
-    assert len(found) == len(said) and all(map(str.startswith, found, said)), found
+    assert len(found) == len(said) and all(map(str.startswith, sorted(found), sorted(said))), found
 
 
 @pytest.mark.parametrize(
@@ -105,3 +131,44 @@ def test_the_packages_own_keep_to_it(known: Any, base: type) -> None:
     for part in known.values():
         for split in ("rows", "columns", "grid") if base is Algorithm else ("",):
             assert list(breaches(part.for_split(split) if split else part, base)) == []
+
+
+class Referring:
+    """What `wrong_exchanges` reads of an algorithm."""
+
+    setup = ()
+
+    def __init__(self, exchanges: Any = None) -> None:
+        self._exchanges = exchanges
+
+    @property
+    def exchanges(self) -> Any:
+        if self._exchanges is None:
+            return (ToServer("gradients", (), self.ask, self.answer, self.absorb),)
+        return self._exchanges() if callable(self._exchanges) else self._exchanges
+
+    def ask(self, server: Any, now: Any) -> Any: ...
+
+    def answr(self, clients: Any, question: Any, block: Any, now: Any) -> Any: ...
+
+
+def failing() -> Any:
+    return {}["split"]
+
+
+EXCHANGE = ToServer("sums", (), lambda *_: (), lambda *_: ((), ()), lambda *_: ())
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "said"),
+    [
+        (None, ['exchanges: Referring has no answer; did you mean "answr"?']),
+        ((EXCHANGE,), []),
+        (EXCHANGE, [
+            "exchanges: expected a property that is a tuple of ToServer and ToClients; came ToServer",
+        ]),
+        (failing, []),  # of data that do not fit, say: `check` tells
+    ],
+)  # fmt: skip
+def test_exchanges_that_are_none(exchanges: Any, said: list[str]) -> None:
+    assert list(wrong_exchanges(Referring(exchanges))) == said

@@ -112,7 +112,7 @@ def test_many_who_may_leave(shown: Callable[..., dict[str, Any]]) -> None:
 
 
 def test_more_ranks_than_there_are(shown: Callable[..., dict[str, Any]]) -> None:
-    with pytest.raises(UsageError, match="there may be 1000000"):
+    with pytest.raises(UsageError, match="at most 1000000"):
         shown(ranks=10**12)
 
 

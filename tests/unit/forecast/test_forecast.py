@@ -369,7 +369,7 @@ def test_what_the_plain_channel_shows(job: Path) -> None:
 
 
 def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file; make the data"):
+    with pytest.raises(DataError, match="no such folder; make it with"):
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)

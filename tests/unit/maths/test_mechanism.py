@@ -53,13 +53,13 @@ def test_what_it_tells(settings: dict[str, Any]) -> None:
     """A continuous mechanism of a variance less by s^2 a share, between neighbours further apart by all roundings."""
     how = mechanism(privacy(**settings), 7850, 100, 50)
     for distance in (1.0, 0.3):
-        found = float(how.told(np.array([distance]))[0])
+        found = float(how.equivalent_multiplier(np.array([distance]))[0])
         square = how.sigma**2 - how.shares * SMOOTH**2
         assert found == pytest.approx(math.sqrt(square) / (distance + how.inexact) / 2.0**how.exponent, rel=1e-12)
         assert found < how.multiplier / distance
         if how.multiplier > 0.1:
             assert found > how.multiplier / distance * (1 - 1.1e-3 / distance)
-    assert not replace(how, multiplier=0.0).told(np.ones(3)).any()
+    assert not replace(how, multiplier=0.0).equivalent_multiplier(np.ones(3)).any()
 
 
 def test_many_rows_are_counted() -> None:

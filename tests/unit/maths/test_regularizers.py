@@ -238,7 +238,7 @@ def test_a_job_names_a_regularizer() -> None:
 def test_a_box_must_have_room() -> None:
     assert Box(-1, 1).check() == Box(high=0.0).check() == []
     (line,) = Box(1.0, -2.0).check()
-    assert line == "[regularizer] low = 1, high = -2: leaves no room for a parameter; low must be below high"
+    assert line == "[regularizer] low = 1, high = -2: no parameter can meet both; low must be below high"
     assert Box(1.0, 1.0).check()
     (line,) = Box().check()
     assert line == "[regularizer] low = -inf, high = inf: limits nothing; give low, high or both"

@@ -95,6 +95,17 @@ def test_round_trip(tmp_path: Path, blocks: list[Block]) -> None:
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks, 3)]
 
 
+def test_scalars_stay_scalars_and_arrays_arrays(tmp_path: Path, blocks: list[Block]) -> None:
+    """NumPy's arithmetic of a scalar is not that of an array without axes: a power of it may round otherwise."""
+    state = Server(np.float32(0.1), np.zeros((), np.int64), Inner(np.bool_(True), np.ones(1)))
+    states = clients(blocks, 1)
+    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, state, renewed(states), {})
+    restored = load(tmp_path, blocks, like=map_leaves(np.asarray, state))[2]
+    kinds = [type(leaf) for _, leaf in leaves(restored)]
+    assert kinds == [np.float32, np.ndarray, np.bool_, np.ndarray]
+    assert bits(restored) == bits(state)
+
+
 def test_two_generations_are_kept(tmp_path: Path, blocks: list[Block]) -> None:
     for t in (1, 2, 10, 11):
         save(tmp_path, t, blocks)

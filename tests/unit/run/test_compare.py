@@ -7,14 +7,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 from test_show import mpifed, write_run, write_sweep
 
 from mpifed.run.best import read_settings, select
+from mpifed.run.history import model_sha256, write_json, write_model
 
 FEDAVG = {"name": "fedavg", "batch_size": 20}
 SCAFFOLD = {"name": "scaffold", "batch_size": 20, "local_steps": 3}
+
+KEYS = ["client_optimizer.learning_rate", "algorithm.local_steps"]
 
 
 def job(algorithm: dict[str, Any], seed: int, name: str = "j", **tables: Any) -> dict[str, Any]:
@@ -32,19 +36,99 @@ def runs(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_line(runs: list[Path]) -> None:
-    header, first, second = mpifed("compare", *runs).output.splitlines()
-    keys = ["algorithm.name", "client_optimizer.learning_rate", "algorithm.local_steps"]
-    assert header.split()[:4] == [*keys, "seeds"]  # and not the name or the seed
-    assert first.startswith('"fedavg"') and "{initial = 1.0, exponent = 0.5}  " in first
-    assert "null" not in first and " 2 " in first and "0.4 +- 0.14" in first
-    assert first.endswith(f"{runs[0]}, {runs[1]}")
-    assert second.startswith('"scaffold"') and " 0.2 " in second and second.endswith(str(runs[2]))
+def test_runs_that_differ_in_their_seed_alone_are_one_line(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs[0].parent)
+    header, first, second, *below = mpifed("compare", "a", "b", "c").output.splitlines()
+    assert header.split()[:4] == ["points", "algorithm.name", *KEYS]  # and not the name or the seed
+    assert first.startswith('a, b    "fedavg"') and "null" not in first and " 2 " in first and "0.4 +- 0.14" in first
+    assert second.startswith('c       "scaffold"') and " 0.2 " in second
+    assert max(map(len, (header, first, second))) <= 120
+    assert "{initial = 1.0, exponent = 0.5}  " in first and below == ["In all rows: rounds 9"]
 
 
-def test_what_of_two_runs_differs_in_the_seed_has_no_columns(runs: list[Path]) -> None:
-    header, line = mpifed("compare", *runs[:2]).output.splitlines()
-    assert header.split()[0] == "seeds" and line.split()[0] == "2"
+def test_wide_settings_stand_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    limits = [{"name": "loss", "classes": [k], "limit": 0.1} for k in range(9)]
+    write_run(tmp_path / "a", job=job(FEDAVG, 1, constraint=limits), objective=0.5)
+    write_run(tmp_path / "b", job=job(FEDAVG, 1, constraint=limits[:1]), objective=0.5)
+    header, first, second, *below = mpifed("compare", "a", "b").output.splitlines()
+    assert max(map(len, (header, first, second))) <= 120 and "constraint" not in header
+    assert below[:2] == ["In all rows: rounds 9, objective 0.5, elapsed_s 1.5, bytes 2.0 KiB", "constraint:"]
+    assert below[2].startswith("  a: [{name") and below[3] == '  b: [{name = "loss", classes = [0], limit = 0.1}]'
+
+
+def test_defaults_of_another_algorithm_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the algorithm says them; what is not its default stays, and so does all of it with --json."""
+    monkeypatch.chdir(tmp_path)
+    ssca = {"name": "ssca", "batch_size": 20, "tau": 0.2, "start": "exact", "margins": "auto"}
+    write_run(tmp_path / "a", job=job(FEDAVG, 1, client_optimizer={"name": "sgd", "momentum": 0.0}), objective=0.5)
+    write_run(tmp_path / "b", job=job(ssca, 1), objective=0.3)
+    header, *_ = mpifed("compare", "a", "b").output.splitlines()
+    assert header.split()[:4] == ["points", "algorithm.name", "algorithm.tau", "algorithm.margins"]
+    listed = json.loads(mpifed("compare", "a", "b", "--json").output)
+    assert listed[1]["settings"]["algorithm.start"] == "exact" and "client_optimizer.momentum" in listed[0]["settings"]
+
+
+def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no seeds; the digits of their models are beside them."""
+    monkeypatch.chdir(tmp_path)
+    for name, ranks in (("a", 1), ("b", 2)):
+        write_run(tmp_path / name, job=job(FEDAVG, 1), objective=0.5)
+        about = {"exit": 0, "rounds": 9, "elapsed_s": ranks / 2, "ranks": ranks, "device": "cpu"}
+        write_json(tmp_path / name / "run.json", about)
+        write_model(tmp_path / name / "model.h5", {"w": np.zeros(3)})
+    header, line, *below = mpifed("compare", "a", "b").output.splitlines()
+    assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
+    assert line.split()[:3] == ["a,", "b", "2"]
+    assert line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
+    assert below == ["Of one job and seed; they differ in:", "  a, ranks 1", "  b, ranks 2"]
+
+
+def bounded_and_free(folder: Path) -> list[Path]:
+    """A run with a limit, which it meets, and one without; they minimize different things."""
+    limit = {"constraint": [{"name": "loss", "limit": 0.13}], "minimize": {"name": "norm"}}
+    first = job({"name": "ssca", "batch_size": 20}, 1, **limit, record={"evaluate_every": 10})
+    second = job({"name": "ssca", "batch_size": 10}, 1, record={"evaluate_every": 50})
+    return [
+        write_run(folder / "a", job=first, objective=96.0, test_accuracy=0.9, constraint_1=0.1, feasibility=0.0),
+        write_run(folder / "b", job=second, objective=0.5, test_accuracy=0.8, feasibility=0.0),
+    ]
+
+
+def test_limits_are_counted_where_there_are_any(tmp_path: Path) -> None:
+    header, *lines = mpifed("compare", *bounded_and_free(tmp_path)).output.splitlines()
+    at = header.index("limits met")
+    assert [line[at : at + 10].strip() for line in lines[:2]] == ["1 of 1", ""]
+
+
+@pytest.mark.parametrize("more", [(), ("--by", "objective"), ("--select", "pareto")])
+def test_different_objectives_are_not_ranked(tmp_path: Path, more: tuple[str, ...]) -> None:
+    ended = mpifed(
+        "compare", *bounded_and_free(tmp_path), *(more if "--select" in more else ("--select", "best", *more))
+    )
+    assert ended.exit_code == 2
+    assert "objectives differ" in ended.output and "--by test_accuracy" in ended.output
+
+
+def test_runs_picked_by_hand_are_no_grid(tmp_path: Path) -> None:
+    runs = bounded_and_free(tmp_path)
+    for how in ("best", "pareto"):
+        ended = mpifed("compare", *runs, "--select", how, "--by", "test_accuracy")
+        assert ended.exit_code == 0 and "edge" not in ended.output
+
+
+def test_what_a_run_records_is_no_axis(tmp_path: Path) -> None:
+    points: list[Any] = [
+        ({"record.evaluate_every": every, "algorithm.batch_size": every}, {"objective": 1 / every}) for every in (1, 2)
+    ]
+    (edge,) = select(write_sweep(tmp_path / "sweep", points))["edges"]
+    assert edge.startswith("algorithm.batch_size = 2 is at the edge")
+
+
+def test_what_of_two_runs_differs_in_the_seed_has_no_columns(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs[0].parent)
+    header, line = mpifed("compare", "a", "b").output.splitlines()
+    assert header.split()[1] == "seeds" and line.split()[2] == "2"
 
 
 def test_the_best_of_runs(runs: list[Path]) -> None:
@@ -101,8 +185,8 @@ def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Pat
     path.write_text(tomli_w.dumps(job(FEDAVG, 1)))
     sweep = write_sweep(tmp_path / "sweep", [({"seed": 1}, {"objective": 1.0})])
     for arguments, said in (
-        (("show", path), f"{path} is a file: mpifed check tells of a job"),
-        (("check", runs[0]), f"{runs[0]} is a folder: mpifed show tells of a run, mpifed compare of a sweep"),
+        (("show", path), f"{path} is a file: mpifed check is for a job"),
+        (("check", runs[0]), f"{runs[0]} is a folder: mpifed show is for a run, mpifed compare for a sweep"),
         (("show", sweep), f"{sweep}: is a sweep; mpifed compare {sweep} shows its points"),
         (("compare", sweep, "--by", "objective"), "--by goes with --select best or --select pareto"),
         (("compare", sweep, "--max", "--select", "pareto"), "--max goes with --select best"),

@@ -46,7 +46,7 @@ def complaints(table_: dict[str, Any]) -> list[str]:
     with pytest.raises(UsageError) as caught:
         Job.check(as_in_a_file(table_), "my.toml")
     first, *lines = str(caught.value).splitlines()
-    assert first == f"my.toml: {len(lines)} thing(s) to mend"
+    assert first == f"my.toml: {len(lines)} error{'s' * (len(lines) > 1)}"
     return [line.strip() for line in lines]
 
 
@@ -325,7 +325,7 @@ def test_a_plain_job_minimizes_the_loss() -> None:
         ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; did you mean"),
         ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
         ({"constraint": LOSS}, "constraint = "),
-        ({"constraint": [3]}, "[constraint] 0 = 3"),
+        ({"constraint": [3]}, "constraint, first value = 3"),
         ({"stop": {"kkt_residual": 0}}, "[stop] kkt_residual = 0"),
         ({"stop": {"kkt_residual": -1.0}}, "[stop] kkt_residual = -1.0"),
         ({"record": {"certify_every": -1}}, "[record] certify_every = -1"),
@@ -676,7 +676,8 @@ def test_own_classes_are_checked_alike() -> None:
     ("name", "said"),
     [
         ("no_such_module:Mine", "No module named 'no_such_module'"),
-        (f"{__name__}:Nobody", "has no attribute 'Nobody'"),
+        (f"{__name__}:Nobody", f"{__name__} has no Nobody; its classes are Mine"),
+        (f"{__name__}:Mime", f'{__name__} has no Mime; did you mean "Mine"?; its classes are Mine'),
         (f"{__name__}:table", "is no class"),
     ],
 )

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
+from typing import Annotated
 
+import pytest
+from annotated_types import Gt
+from click.testing import CliRunner
+
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.cli import main
 from mpifed.core.errors import UsageError
-from mpifed.run.explain import entries, explained
+from mpifed.maths.terms import Loss
+from mpifed.run.explain import entries
+from mpifed.run.explained import explained
 
 
 def test_every_key_has_a_meaning() -> None:
@@ -27,16 +36,73 @@ def test_a_key_of_many_models_is_told_once() -> None:
     [
         ("loss", ["loss (term)", "[model: mlp]"]),  # a term, and a key of a model whose field is called otherwise
         ("fedavg.batch_size", ["Rows in a minibatch"]),
-        (["[aggregation]", "security"][1], ["pairwise masks"]),
+        ("aggregation.security", ["pairwise masks"]),
         ("train_loss", ["train_loss (column)"]),
         ("75", ["75 (exit code)"]),
-        ("constraint_2", ["constraint_"]),
+        ("constraint_2", ["constraint_ (column)"]),
+        ("model", ["[job]", "  softmax: ", "  mlp: Three-layer network"]),
+        ("algorithm.name", ["  fedavg: Every round", "  ssca: "]),
+        ("minimize", ["  norm: "]),
+        ("constraint", ["constraint (table)", "  error-rate: "]),
+        ("regularizer", ["  l1: "]),
+        ("model.l2", ["[model: mlp]", "l2: a number"]),
+        ("algorithm.rho", ["[algorithm: ssca]"]),
+        ("constraint.1.limit", ["[constraint]", "Upper bound of the term"]),
+        ("client_optimizer.learning_rate", ["[client_optimizer]"]),
+        ("sweep", ["sweep (table)", "seeds: an integer > 0"]),
+        ("seeds", ["[sweep]", "How many seeds"]),
+        ("history", ["  train_loss: ", "  kkt_residual: "]),
+        ("exit codes", ["  5: a limit is not met", "  75: "]),
+        ("kkt_residual", ["`stationarity`, `feasibility` and `complementarity`; see certificates"]),
+        ("local_steps", ["With neither it is one step"]),
     ],
 )
 def test_an_answer(name: str, words: list[str]) -> None:
     assert not [word for word in words if word not in explained(name)]
 
 
+def test_a_number_is_no_column() -> None:
+    assert explained("5").startswith("5 (exit code)")
+
+
+def test_no_link_is_printed_as_markdown() -> None:
+    assert not [entry.name for entry in entries() if "](" in explained(entry.name)]
+    assert "simulated_network" in explained("simulated_s")
+
+
+def test_commands_and_findings_of_audits() -> None:
+    for name, said in (("submit", "submit (command)"), ("answers", "reads what single clients answer"),
+                       ("inner-products", "inner products"), ("commands", "  compare: ")):  # fmt: skip
+        ended = CliRunner().invoke(main, ["explain", name])
+        assert ended.exit_code == 0 and said in ended.output, ended.output
+
+
 def test_what_nothing_is_called() -> None:
     with pytest.raises(UsageError, match=r"learning_rat: nothing has that name.*learning_rate"):
         explained("learning_rat")
+
+
+@dataclass(frozen=True)
+class Told(FedAvg):
+    """FedAvg that says more."""
+
+    warmth: Annotated[float, Gt(0)] = 0.5
+    """How warm it is."""
+
+
+@dataclass(frozen=True)
+class Untold(Loss):
+    power: float = 2.0
+
+
+def test_a_class_of_ones_own() -> None:
+    text = explained(f"{__name__}:Told")
+    assert text.startswith(f"{__name__}:Told (algorithm)\n\nFedAvg that says more.\n\nTakes [client_optimizer] and ")
+    assert "  batch_size: an integer > 0" in text  # inherited
+    assert "  warmth: a number > 0, by default 0.5. How warm it is." in text
+    text = explained(f"{__name__}:Untold")
+    assert text.startswith(f"{__name__}:Untold (term)\n\nIt has no docstring.") and "  power: a number" in text
+    with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
+        explained(f"{__name__}:Tolt")
+    with pytest.raises(UsageError, match="must be a dataclass"):
+        explained("mpifed.run.explain:Key")

@@ -61,27 +61,27 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         ({"seed": -(2**63) - 1}, "seed = -9223372036854775809: must be less than 2^63"),
         ({"rounds": 10**400}, "rounds = a number of 1329 bits: must be less than 2^63"),
         ({"rounds": 16**5000}, "rounds = a number of 20001 bits"),
-        ({"rounds": 10**8}, "rounds = 100000000: Input should be less than 100000000"),
-        ({"data": {"path": "x", "block": 2**62}}, "[data] block = 4611686018427387904: Input should be less"),
+        ({"rounds": 10**8}, "rounds = 100000000: expected a number below 100000000"),
+        ({"data": {"path": "x", "block": 2**62}}, "[data] block = 4611686018427387904: expected a number "),
         ({"seed": datetime.date(2024, 1, 1)}, "seed = 2024-01-01: is a date or a time"),
         ({"model": {"name": "softmax", "bias": False, "l2": datetime.time(1)}}, "[model] l2 = 01:00:00: is a date"),
         ({"aggregation": {"allow": NESTED}},
         "[aggregation] allow: has more than 16 tables and lists within each other"),
-        ({"model": {"name": "softmax", "bias": False, "l2": 3.5e38}}, "l2 = 3.5e+38: Input should be less than"),
+        ({"model": {"name": "softmax", "bias": False, "l2": 3.5e38}}, "l2 = 3.5e+38: expected a number of at most"),
         ({"model": {"name": "softmax", "bias": False, "l2": float("nan")}}, "[model] l2 = NaN: "),
         ({"model": {"name": "mlp", "bias": False, "hidden": 10**12}
-        }, "[model] hidden = 1000000000000: Input should be"),
+        }, "[model] hidden = 1000000000000: expected a number"),
         ({"client_optimizer": {"learning_rate": 1e308}}, "[client_optimizer] learning_rate = 1e+308: "),
         ({"algorithm": {"name": "fedavg", "batch_size": 4,
         "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}},
         "[client_optimizer] learning_rate.exponent = 2000.0: "),
         ({"algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 10**12,
         "client_optimizer": {"learning_rate": 0.1}}}, "] local_steps"),
-        ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: Input should be less"),
+        ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: expected a number "),
         ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
-        ({"record": {"evaluate_every": 2**62}}, "[record] evaluate_every = 4611686018427387904: Input should be less"),
-        ({"constraint": [{"name": "loss", "limit": -1e300}]}, "limit = -1e+300: Input should be greater"),
-        ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: Input should be less than or equal to 1e+30"),
+        ({"record": {"evaluate_every": 2**62}}, "[record] evaluate_every = 4611686018427387904: expected a number "),
+        ({"constraint": [{"name": "loss", "limit": -1e300}]}, "limit = -1e+300: expected a number of at least"),
+        ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: expected a number of at most 1e+30"),
         ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no Term; derive it from mpifed.maths"),
         ({"minimize": {"name": "os:environ"}}, "is no class"),
         ({"minimize": {"name": "a.:B"}}, "is not known; give one of"),
@@ -119,7 +119,7 @@ def test_annotations_that_no_value_has(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_files_that_no_reader_takes(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.toml").write_bytes(content)
-    with pytest.raises(UsageError, match=r"job\.toml: (not a TOML file|1 thing)"):
+    with pytest.raises(UsageError, match=r"job\.toml: (not a TOML file|1 error)"):
         read_table(tmp_path / "job.toml")
 
 

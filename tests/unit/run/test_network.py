@@ -152,9 +152,9 @@ def test_the_page_has_their_figures() -> None:
     ("network", "said"),
     [
         ({"latency_s": 0.1}, "up_bytes_per_s, down_bytes_per_s: missing; give a number, or name = one of data-center"),
-        ({"name": "gprs"}, "'lte'"),
+        ({"name": "gprs"}, '"lte"'),
         ({"name": "lte", "bandwidth": 1.0}, "unknown key; known are name, latency_s"),
-        ({"name": "lte", "up_bytes_per_s": 0.0}, "greater than 0"),
+        ({"name": "lte", "up_bytes_per_s": 0.0}, "expected a number above 0"),
     ],
 )
 def test_tables_that_cannot_be(network: dict[str, Any], said: str) -> None:

@@ -108,16 +108,16 @@ def test_an_unknown_key_lists_the_known_ones() -> None:
     ("changes", "said"),
     [
         ({"clip": None}, "[privacy] clip: missing; without a bound"),
-        ({"clip": 0.0}, "[privacy] clip = 0.0: Input should be greater than 0"),
+        ({"clip": 0.0}, "[privacy] clip = 0.0: expected a number above 0"),
         ({"clip": float("inf")}, "[privacy] clip = inf: must be a finite number"),
         ({"noise_multiplier": None}, "[privacy]: neither epsilon nor noise_multiplier; give epsilon"),
-        ({"noise_multiplier": float("inf")}, "[privacy] noise_multiplier = Infinity: Input should be less"),
+        ({"noise_multiplier": float("inf")}, "[privacy] noise_multiplier = Infinity: expected a number "),
         ({"noise_multiplier": -1.0}, "[privacy] noise_multiplier = -1.0: "),
         ({"epsilon": 2.0}, "[privacy] epsilon = 2 and noise_multiplier = 2: each follows from the other; give one"),
-        ({"epsilon": 0, "noise_multiplier": None}, "[privacy] epsilon = 0: Input should be greater than 0"),
-        ({"epsilon": -1.5, "noise_multiplier": None}, "[privacy] epsilon = -1.5: Input should be greater than 0"),
-        ({"delta": 0.0}, "[privacy] delta = 0.0: Input should be greater than 0"),
-        ({"delta": 1.0}, "[privacy] delta = 1.0: Input should be less than 1"),
+        ({"epsilon": 0, "noise_multiplier": None}, "[privacy] epsilon = 0: expected a number above 0"),
+        ({"epsilon": -1.5, "noise_multiplier": None}, "[privacy] epsilon = -1.5: expected a number above 0"),
+        ({"delta": 0.0}, "[privacy] delta = 0.0: expected a number above 0"),
+        ({"delta": 1.0}, "[privacy] delta = 1.0: expected a number below 1"),
         ({"delta": None}, "[privacy] delta: missing"),
         ({"level": "record"}, '[privacy] level = "record": '),
         ({"noise": "none"}, '[privacy] noise = "none": '),
@@ -179,7 +179,7 @@ def test_a_budget_needs_privacy() -> None:
     (line,) = said_of(without)
     assert line.startswith("[stop] epsilon = 2: a budget needs the table [privacy]")
     (line,) = said_of(table(stop={"epsilon": 0}))
-    assert line == "[stop] epsilon = 0: Input should be greater than 0"
+    assert line == "[stop] epsilon = 0: expected a number above 0"
 
 
 def settled(**changes: Any) -> float:

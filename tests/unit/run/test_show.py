@@ -34,7 +34,8 @@ def write_run(folder: Path, code: int | None = 0, job: Settings | None = None, *
     """The files of a run whose last measured row has these columns."""
     folder.mkdir(parents=True)
     (folder / "job.toml").write_text(tomli_w.dumps(job or {}))
-    row = {**dict.fromkeys(FIRST), "round": 9, **columns, **dict.fromkeys(LEDGER)}
+    row = {**dict.fromkeys(FIRST), "round": 9, **columns}
+    row = {name: row.pop(name) for name in list(row) if name not in LEDGER} | {name: row.get(name) for name in LEDGER}
     cells = ["" if value is None else repr(value) for value in row.values()]
     (folder / "history.csv").write_text(f"{','.join(row)}\n{','.join(cells)}\n")
     write_json(
@@ -78,17 +79,17 @@ def steps(tmp_path: Path) -> Path:
 def test_one_line_for_each_setting(steps: Path) -> None:
     header, *lines = compare_text(steps).splitlines()
     assert header.split() == [
-        "algorithm.step", "seeds", "rounds", "objective", "test_accuracy", "elapsed_s", "bytes", "points"
+        "points", "algorithm.step", "seeds", "rounds", "objective", "test_accuracy", "elapsed_s", "bytes"
     ]  # fmt: skip
     deviation = statistics.stdev([0.9, 0.7])
-    assert lines[0].split("  ")[0] == "[0.5, 0.0]"
+    assert lines[0].split("  ")[1] == "[0.5, 0.0]"
     assert f"0.8 +- {deviation:.2g}" in lines[0]
     assert "2.0 KiB" in lines[0]
-    assert lines[0].endswith("point-0000 to point-0001")
+    assert lines[0].startswith("point-0000 to point-0001  ")
     assert "85.00% +- 7.07%" in lines[2]
     assert " 1 of 2 " in lines[3]
     assert " 0.2 " in lines[3]
-    assert " 0 of 2 " in lines[4]
+    assert lines[4].endswith(" 0 of 2")
     assert lines[5:] == [
         "Not in the means:",
         "  numerical trouble: it would fail the same way again (exit 4): point-0007 to point-0008",
@@ -109,17 +110,17 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     (folder / "point-0007").mkdir()
     assert compare_text(folder).splitlines()[3:] == [
-        "In the means, although",
+        "Included in the means:",
         "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
         "Not in the means:",
-        "  still running, or killed: point-0001",
+        "  killed or still running: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
         "  invalid job or command line (exit 2): point-0003",
         "  ended before the first round: point-0007",
     ]
 
 
-def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
+def test_a_pipe_gets_every_digit(tmp_path: Path) -> None:
     axes = {f"my_module.a_setting_with_a_long_name_{k}": k for k in range(30)}
     points = [({**axes, "algorithm.batch_size": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
     for settings, _ in points:
@@ -129,10 +130,11 @@ def test_a_pipe_gets_every_digit_and_one_line_a_row(tmp_path: Path) -> None:
         [sys.executable, "-m", "mpifed", "compare", folder], capture_output=True, text=True, check=True
     )
     lines = ended.stdout.splitlines()
-    assert len(lines) == 3
-    assert f" {29 * 123456789} " in lines[1]
-    assert "0.333333" in lines[1]
-    assert lines[1].endswith("point-0000")
+    assert all(len(line) <= 120 for line in lines)
+    assert lines[1].startswith("point-0000 ") and lines[2].startswith("point-0001 ")
+    assert "train_loss 0.333333" in lines[3]
+    below = lines.index("my_module.a_setting_with_a_long_name_29:")  # what does not fit beside the rest
+    assert lines[below + 1 : below + 3] == [f"  point-0000: {29 * 123456789}", "  point-0001: 58"]
     assert not any("\u2500" <= letter <= "\u257f" for letter in ended.stdout)
 
 
@@ -249,7 +251,7 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     header, *lines = compare_text(folder).splitlines()
     assert header.split()[4:6] == ["constraint_1", "constraint_2"]
     met = header.index("limits met")
-    assert [line[met : met + 10].strip() for line in lines[:4]] == ["1 of 2", "2", "2", "1 of 2"]
+    assert [line[met : met + 10].strip() for line in lines[:4]] == ["1 of 2", "2 of 2", "2 of 2", "1 of 2"]
 
 
 def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
         (none, None, "none of 2 runs has finished"),
         (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
         (steps, "exit", "no column exit"),
-        (failed, None, r"no setting has a finite train_loss; 1 point\(s\) failed numerically"),
+        (failed, None, r"no setting has a finite train_loss; 1 point failed numerically"),
     ):
         with pytest.raises(UsageError, match=said):
             select(folder, by)
@@ -459,3 +461,19 @@ def test_costs_by_exchange(tmp_path: Path) -> None:
 def test_a_run_of_before_has_no_costs_by_exchange(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     assert run_summary(run)["exchanges"] is None and "by exchange" not in run_text(run)
+
+
+def test_a_run_that_was_killed(tmp_path: Path) -> None:
+    """Its run.json is as at the start: the last measured row tells how far it has come."""
+    folder = write_run(
+        tmp_path / "run", code=None, round=150, train_loss=0.25, elapsed_s=3.0, up_bytes=64, down_bytes=32
+    )
+    begun = {"exit": None, "rounds": 0, "elapsed_s": 0.0, "up_bytes": 0, "down_bytes": 0, "seconds_per_round": None}
+    write_json(folder / "run.json", begun)
+    found = run_summary(folder)
+    assert [found[name] for name in ("rounds", "elapsed_s", "up_bytes", "down_bytes")] == [150, 3.0, 64, 32]
+    lines = run_text(folder).splitlines()
+    assert lines[0].split(maxsplit=1)[1] == (
+        "killed or still running after round 150; resume it with --resume if it is not running"
+    )
+    assert re.search(r"^rounds +150$", "\n".join(lines), re.MULTILINE)

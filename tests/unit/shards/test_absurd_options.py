@@ -102,7 +102,7 @@ def test_memory_that_runs_out_is_a_message(tmp_path: Path, monkeypatch: pytest.M
         raise MemoryError("Unable to allocate 8.00 PiB")
 
     monkeypatch.setattr(Synthetic, "read", fail)
-    with pytest.raises(DataError, match=r"synthetic: more memory is needed than there is \(Unable .* 8.00 PiB"):
+    with pytest.raises(DataError, match=r"synthetic: not enough memory \(Unable .* 8.00 PiB"):
         run("synthetic", "--split", "rows", "--clients", 2, "--out", tmp_path / "out")
 
 

@@ -245,12 +245,12 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --missing zero", "which only --map and tables can have"),
         ("digits --split rows --clients 0", "give 1 to 1797"),
         ("digits --split rows --clients 2 --grid 2x1", "are for --split grid"),
-        ("digits --split columns --clients 2 --skew 1", "say who gets which rows"),
+        ("digits --split columns --clients 2 --skew 1", "--partition and --skew divide rows"),
         ("digits --split columns --clients 65", "give 1 to 64"),
         ("digits --split rows --clients 2 --pack 0", "--pack 0"),
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),
-        ("digits --split rows --clients 2 --scale minmax,rows", "'rows' is no scaling; expected one of none, unit,"),
-        ("digits --split rows --clients 2 --scale minmax,", "'' is no scaling"),
+        ("digits --split rows --clients 2 --scale minmax,rows", "'rows' is not a scaling; expected one of none, unit,"),
+        ("digits --split rows --clients 2 --scale minmax,", "'' is not a scaling"),
         ("digits --split rows --clients 2 --samples 7", "No such option.*--samples"),
         ("digits somewhere --split rows --clients 2", "unexpected extra argument .*somewhere"),
         ("csv --split rows --clients 2", "Missing argument 'PATH'"),
@@ -287,13 +287,13 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
     table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
     who.write_text('client = [{rows = [0, 2], columns = [0, 1]}, {rows = "1", columns = "all"}]')
     words = (source, table, *(["--sparse"] if source == "svmlight" else []), "--split", "grid", "--map", who)
-    with pytest.raises(DataError, match="row 0 and column 2 is held by nobody"):
+    with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
         run(*words)
     federation = run(*words, "--missing", "zero", "--scale", "unit-rows")
     assert federation.provenance["missing_cells"] == 2
     np.testing.assert_allclose(read(federation.shard(0, True)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
     np.testing.assert_allclose(read(federation.shard(1, True)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
-    reason = {"csv": "minmax would shift columns, .* the 2 cells that nobody", "svmlight": "fills the zeros of sparse"}
+    reason = {"csv": "minmax would shift columns, .* the 2 cells that no client", "svmlight": "fills the zeros of sparse"}
     for kinds in ("minmax", "minmax,unit-rows"):
         with pytest.raises(UsageError, match=f"--scale {kinds.partition(',')[0]}.*{reason[source]}"):
             run(*words, "--missing", "zero", "--scale", kinds, "--force")

@@ -13,7 +13,7 @@ import pytest
 
 from mpifed.core.errors import DataError
 from mpifed.shards.sources import download, mnist
-from mpifed.shards.sources.download import cache_folder, fetch, original
+from mpifed.shards.sources.download import cache_folder, fetch, original, own_folder
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -122,6 +122,7 @@ def test_fetch_gives_up_on_wrong_content(mirror: Mirror, tmp_path: Path) -> None
 
 def test_mnist_without_network_says_what_to_do(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
     closed = "http://127.0.0.1:9/"
     with pytest.raises(DataError) as caught:
         mnist.Mnist(mirrors=(closed,)).read(0)
@@ -164,6 +165,18 @@ def test_a_folder_that_cannot_be_written(mirror: Mirror, tmp_path: Path) -> None
     (tmp_path / "file.part.gz").mkdir()
     with pytest.raises(DataError, match=r"file.gz: cannot be downloaded .*Is a directory"):
         fetch(tmp_path / "file.gz", [mirror.url], check)
+
+
+def test_the_users_own_folder_comes_before_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is downloaded into it."""
+    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
+    assert own_folder("mnist") is None  # there is no such folder in it
+    (tmp_path / "mnist").mkdir()
+    assert own_folder("mnist") == tmp_path / "mnist"
+    with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte.gz: no such file"):
+        mnist.Mnist(mirrors=("http://127.0.0.1:9/",)).read(0)
+    monkeypatch.delenv("MPIFED_DATA")
+    assert own_folder("mnist") is None
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,9 @@ def test_newsgroups_by_the_command(archive: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_of_the_texts() -> None:
-    with pytest.raises(UsageError, match="--remove head: expected some of headers,footers,quotes, or none"):
+    with pytest.raises(
+        UsageError, match="--remove head: expected headers, footers, quotes, separated by commas, or none"
+    ):
         Newsgroups(remove="head")
 
 

@@ -100,7 +100,7 @@ def test_packed_tables_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_an_idx_file_of_more_than_it_says(tmp_path: Path, suffix: str) -> None:
     path, header = tmp_path / f"images{suffix}", bytes([0, 0, 8, 2]) + np.array([2**31, 2**31], ">u4").tobytes()
     path.write_bytes((gzip.compress if suffix else bytes)(header + bytes(10**7)))
-    words = r"more than 18 bytes, said to be an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
+    words = r"more than 18 bytes, and a header for an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
     with pytest.raises(DataError, match=words):
         read_idx(path, (2, 3), "")
 
@@ -133,7 +133,7 @@ def test_few_values_of_very_many_features(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DataError, match=r"a.svm: 2 values of 2147483647 features; .* --max-features 2147483647"):
         Svmlight(path).read(0)
     path.write_text("1 0:1\n-1 2147483648:1\n")
-    with pytest.raises(DataError, match=r"line 2: column 2147483648; expected one below 2\^31"):
+    with pytest.raises(DataError, match=r"line 2: column 2147483648; expected a column below 2\^31"):
         Svmlight(path).read(0)
     path.write_text("1 1:1\n-1 11:1\n")
     assert Svmlight(path, max_features=11).read(0).features == 11
@@ -159,7 +159,7 @@ def test_few_values_as_dense_numbers(tmp_path: Path) -> None:
 def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.svm"
     path.write_text(f"1 1:1\n{label} 1:2\n")
-    with pytest.raises(DataError, match="row 2 has a value that is no finite number"):
+    with pytest.raises(DataError, match="row 2 has a value that is not finite"):
         Svmlight(path).read(0)
 
 
@@ -181,9 +181,9 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
     [
         ("a,b\n1," + "9" * 140_000 + "\n", r"line 2: field larger than field limit|'9+\.\.\.9+' is no finite"),
         ("x" * 140_000 + ",b\n1,2\n", "line 1: field larger than field limit"),
-        ("a,b\n1," + "9" * 400 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
-        ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is no finite number"),
-        ("a,b\n1,-1e39\n", r"line 2, column 2 \(b\): '-1e39' is no finite number"),
+        ("a,b\n1," + "9" * 400 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is not a finite number"),
+        ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is not a finite number"),
+        ("a,b\n1,-1e39\n", r"line 2, column 2 \(b\): '-1e39' is not a finite number"),
         ("a,b\n1,2,3\n4,5,6\n", "line 2: 3 columns, the first line has 2"),
         ("a,a\n1,2\n", "line 1 names 2 columns 'a'; every column needs a name of its own"),
         ("a, a ,b\n1,2,3\n", "line 1 names 2 columns 'a'"),
@@ -191,7 +191,7 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
         ("a,  \n1,2\n", "line 1, column 2 has no name"),
         ("a,b\0\n1,2\n", r"line 1, column 2 has the name 'b\\x00', with a control character"),
         ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
-        ("y\n1\n2\n", "no column beside the label's"),
+        ("y\n1\n2\n", "no column besides the label's"),
     ],
 )
 def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
@@ -242,12 +242,12 @@ def test_messages_are_short() -> None:
         ("0,3,all\n", "'3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
         ("0,0-3,all\n", "'0-3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
         ("0,0-,all\n", "'0-'; expected numbers or ranges"),
-        ("0,all,all\n4000000000,all,all\n", "nothing for client 1; every client from 0 to the last"),
-        ("4000000000,all,all\n", "nothing for client 0"),
+        ("0,all,all\n4000000000,all,all\n", "no entry for client 1; every client from 0 to the last"),
+        ("4000000000,all,all\n", "no entry for client 0"),
         ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
         ("9" * 5000 + ",all,all\n", "client '9+...9+'; expected a number from 0"),
-        ('0,"0\n', "line 2, columns: nothing"),
-        ("0,0" + " 0" * 70_000 + ",all\n", "row 1 and column 0 is held by nobody"),  # a long line is no fault
+        ('0,"0\n', "line 2, columns: empty"),
+        ("0,0" + " 0" * 70_000 + ",all\n", "row 1 and column 0 is held by no client"),  # a long line is no fault
     ],
 )
 def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
@@ -261,7 +261,7 @@ def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[client]]\nnumber = 4000000000\nrows = 'all'\ncolumns = 'all'\n", "nothing for client 0"),
+        ("[[client]]\nnumber = 4000000000\nrows = 'all'\ncolumns = 'all'\n", "no entry for client 0"),
         ("[[client]]\nnumber = 0x" + "f" * 5000 + "\n", "number = an integer of thousands of digits; expected"),
         ("[[client]]\nrows = [0x" + "f" * 5000 + "]\n", "rows: an integer of thousands of digits; expected"),
         ("[[client]]\nrows = " + "9" * 5000 + "\n", "cannot be read as TOML"),
@@ -297,7 +297,7 @@ def test_a_map_that_needs_more_memory_than_there_is(tmp_path: Path, monkeypatch:
     path.write_text("client,rows,columns\n0,0-49999,all\n1,50000-99999,all\n")
     assert read_map(path, 10**5, 1).clients == 2
     monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
-    with pytest.raises(DataError, match=r"map.csv: what the clients to client 0 hold: needs .* let clients hold less"):
+    with pytest.raises(DataError, match=r"map.csv: what clients 0 to 0 hold: needs .* let clients hold fewer"):
         read_map(path, 10**5, 1)
 
 

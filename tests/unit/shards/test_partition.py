@@ -14,7 +14,16 @@ from scipy import sparse
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.cells import Cover, cover, only_held
 from mpifed.shards.maps import read_map
-from mpifed.shards.partition import Groups, Partition, by_columns, by_grid, by_rectangles, by_rows, held_out, kept
+from mpifed.shards.partition import (
+    Groups,
+    Partition,
+    by_columns,
+    by_grid,
+    by_rectangles,
+    by_rows,
+    held_out,
+    training_rows,
+)
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from(
@@ -155,13 +164,13 @@ def test_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("1,2-3,1 2", "1,2-3,1"), "row 2 and column 2 is held by nobody"),
+        (("1,2-3,1 2", "1,2-3,1"), "row 2 and column 2 is held by no client"),
         (("2,0-1,all", "2,0-2,all"), "row 2 and column 0 is held by clients 0, 2"),
         (("2,0-1,all", "2,0-9,all"), "line 4, rows: '0-9'; expected .* within 0 to 3"),
-        (("2,0-1,all", "2,0-1"), "line 4, columns: nothing"),
+        (("2,0-1,all", "2,0-1"), "line 4, columns: empty"),
         (("2,0-1,all", "1,0-1,all"), "line 4: client 1 again"),
         (("2,0-1,all", "-1,0-1,all"), "line 4: client '-1'"),
-        (("2,0-1,all", "5,0-1,all"), "nothing for client 2"),
+        (("2,0-1,all", "5,0-1,all"), "no entry for client 2"),
         (("2,0-1,all", "2,0-1,all,7"), "line 4: 4 columns"),
         (("client,", "who,"), "expected client,rows,columns"),
     ],
@@ -201,15 +210,15 @@ def test_toml_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('columns = "all"', "columns = [0]"), "row 0 and column 1 is held by nobody; .* all 4 such cells"),
+        (('columns = "all"', "columns = [0]"), "row 0 and column 1 is held by no client; .* all 4 such cells"),
         (('rows = "0-1"', 'rows = "0-2"'), "row 2 and column 0 is held by clients 0, 2"),
         (('rows = "0-1"', "rows = [0, -1]"), "client 2, rows: '-1'; expected .* within 0 to 3"),
         (('rows = "0-1"', "rows = [0, 0.5]"), r"client 2, rows: \[0, 0.5\]; expected \"all\", or a list"),
         (('rows = "0-1"', "rows = true"), "client 2, rows: True; expected"),
-        (('rows = "0-1"', ""), "client 2, rows: nothing"),
+        (('rows = "0-1"', ""), "client 2, rows: empty"),
         (("number = 0", "number = 1"), "client 1 again"),
-        (("number = 0", "number = -1"), "at place 1: number = -1; expected a number from 0"),
-        (("number = 0", "client = 0"), "client 1: 'client' is no key of a client; expected columns, number, rows"),
+        (("number = 0", "number = -1"), "at index 1: number = -1; expected a number from 0"),
+        (("number = 0", "client = 0"), "client 1: 'client' is not a key of a client; expected columns, number, rows"),
         (("[[client]]", "[[clients]]"), "has 'clients'; expected tables"),
         ((TOML, ""), r"has no \[\[client\]\]"),
         (("[[client]]", "[[client]"), "cannot be read as TOML"),
@@ -234,11 +243,11 @@ def test_special_cases_are_recognized(tmp_path: Path, text: str, split: str) -> 
 def test_cells_that_nobody_holds(tmp_path: Path) -> None:
     path = tmp_path / "map.csv"
     path.write_text("client,rows,columns\n0,0-1,0-1\n1,2-3,1-2\n")
-    with pytest.raises(DataError, match=r"row 0 and column 2 is held by nobody; .* --missing zero .* 4 such cells"):
+    with pytest.raises(DataError, match=r"row 0 and column 2 is held by no client; .* --missing zero .* 4 such cells"):
         read_map(path, 4, 3)
     assert read_map(path, 4, 3, "zero").missing == 4
     for shape, bare in (((5, 3), "row 4"), ((4, 4), "column 3")):
-        with pytest.raises(DataError, match=f"{bare} is held by nobody at all"):
+        with pytest.raises(DataError, match=f"{bare} is held by no client"):
             read_map(path, *shape, "zero")
 
 
@@ -313,8 +322,8 @@ def test_missing_map(tmp_path: Path) -> None:
 
 def test_rows_that_are_kept() -> None:
     partition = of_rectangles([([0, 1, 4], [0, 1]), ([2, 3], [0, 1, 2]), ([0, 5], [2])])
-    left = kept(partition, np.array([True, False, True, True, False, True]), 3)
+    left = training_rows(partition, np.array([True, False, True, True, False, True]), 3)
     assert [left.of(client)[0].tolist() for client in range(3)] == [[0], [1, 2], [0, 3]]
     assert left.missing == 2
-    with pytest.raises(UsageError, match="all rows of client 1 are for testing"):
-        kept(partition, np.array([True, True, False, False, True, True]), 3)
+    with pytest.raises(UsageError, match="all rows of client 1 would be test rows"):
+        training_rows(partition, np.array([True, True, False, False, True, True]), 3)

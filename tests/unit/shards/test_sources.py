@@ -55,8 +55,8 @@ def test_idx(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (IDX[:-1], r"39 bytes, said to be an array \(2, 3, 4\); expected 40 bytes"),
-        (IDX[:9], r"9 bytes, said to be an array \(\); expected 40 bytes"),
+        (IDX[:-1], r"39 bytes, and a header for an array \(2, 3, 4\); expected 40 bytes"),
+        (IDX[:9], r"9 bytes, and a header for an array \(\); expected 40 bytes"),
         (bytes([0, 0, 9, 3]) + IDX[4:], "starts with 00000903, .* with 00000803"),
         (IDX.replace(b"\0\0\0\2", b"\0\0\0\1"), r"an array \(1, 3, 4\); expected .* \(2, 3, 4\)"),
         (IDX[:-1] + b"\0", f"MD5 .*, expected {MD5}"),

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_not_copied(data: Federation, tmp_path: Path) -> None:
 
 def test_no_room(data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**24 + 10))
-    with pytest.raises(DataError, match=r"has 16 MiB free, the shards of this node's clients need \d+ MiB; take"):
+    with pytest.raises(DataError, match=r"has 16 MiB free, the shards of this node's clients need \d+ MiB; use"):
         copy_all(data, tmp_path / "copy", range(11))
     monkeypatch.undo()
     copy_all(data, tmp_path / "copy", range(11))
@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up(data: Federation, tmp_path: Path, monkeypatch: pyt
     [
         ("$MPIFED_NOT_SET/x", "a variable in it is not set on "),
         ("${MPIFED_EMPTY}", "a variable in it is not set on "),
-        ("scratch", "scratch is no absolute path"),
+        ("scratch", "scratch is not an absolute path"),
         ("/no/such/folder", "there is no folder /no/such/folder on "),
     ],
 )

@@ -161,10 +161,10 @@ def test_cells_that_nobody_holds(folder: Path) -> None:
     [
         ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: line 6: identifier 'ann', as in line 2"),
         ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: line 6: no identifier"),
-        ("bank.csv", BANK.replace("person", "who"), r"bank.csv: line 1 names no column 'person'"),
-        ("bank.csv", "1,2,3\n", r"bank.csv: line 1 names no column 'person'"),
+        ("bank.csv", BANK.replace("person", "who"), r"bank.csv: line 1 has no column 'person'"),
+        ("bank.csv", "1,2,3\n", r"bank.csv: line 1 has no column 'person'"),
         ("bank.csv", BANK.replace("income", "age"), r"bank.csv: line 1 names 2 columns 'age'"),
-        ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column beside person, paid"),
+        ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
         ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: line 5, column 2 \(income\): 'much'"),
         ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: line 2: 3 columns"),
         ("south.csv", SOUTH.replace("bob,0", "bob,1"), r"south.csv: sample 'bob' has the label 1, but 0 in .*bank.csv"),
@@ -181,9 +181,9 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--split rows", "the files of tables say who holds what"),
-        ("--clients 3", "the files of tables say who holds what"),
-        ("--partition classes:1", "here --split columns, --map or files do"),
+        ("--split rows", "the files of tables set the partition"),
+        ("--clients 3", "the files of tables set the partition"),
+        ("--partition classes:1", "leave them out with --split columns, --map or tables"),
     ],
 )
 def test_impossible_options(folder: Path, words: str, message: str) -> None:

@@ -63,17 +63,29 @@ def test_svmlight_regression(tmp_path: Path) -> None:
     path.write_bytes(b"0.5 1:1\n2 1:2\n")
     labels = encode(Svmlight(path).read(0), "all")
     assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
-    with pytest.raises(DataError, match=r"row 1 has the label 0.5, no class number; .*--task regression"):
+    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
         Svmlight(path, task="classification").read(0)
     path.write_bytes(b"1 1:1\n2 1:2\n")
     assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
 
 
+def test_many_integers_may_be_classes_or_targets(tmp_path: Path) -> None:
+    """As the targets of scikit-learn's diabetes data, which are integers from 25 to 346."""
+    path = tmp_path / "a.svm"
+    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(200)))
+    with pytest.raises(UsageError, match="30 different integers in 200 rows, classes or real targets; give --task"):
+        Svmlight(path).read(0)
+    assert len(encode(Svmlight(path, task="classification").read(0), "all").meaning) == 30
+    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
+    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(300)))
+    assert len(encode(Svmlight(path).read(0), "all").meaning) == 30
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (b"1 1:1\n-1 1:nan\n", "row 2 has a value that is no finite number"),
-        (b"1 1:1\ninf 1:1\n", "row 2 has a value that is no finite number"),
+        (b"1 1:1\n-1 1:nan\n", "row 2 has a value that is not finite"),
+        (b"1 1:1\ninf 1:1\n", "row 2 has a value that is not finite"),
         (b"1 1:1\n-1 1:x\n", "line 2: .*'x'"),
         (b"1 1:1\n-1 2:1 1:1\n", "line 2: columns .*not ascending"),
         (b"1 1:1\n-1 1\n", "line 2"),
@@ -156,8 +168,8 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is no finite number"),
-        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is no finite number"),
+        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is not a number; encode categories as numbers"),
+        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is a missing value"),
         ("a,b\n1,nan\n", r"line 2, column 2 \(b\): 'nan'"),
         ("1,2\n1e99,4\n", "line 2, column 1: '1e99'"),
         ("1,2\n3\n", "line 2: 1 columns, the first line has 2"),

@@ -1,4 +1,4 @@
-"""The federation at work: tells questions, collects answers of the clients present, adds them, counts bytes."""
+"""Aggregation over MPI: broadcasts, uploads of the participating clients, their sums, and the bytes they cost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mpifed.comm.accounts import Spent, gathered
 from mpifed.comm.channel import Channel, Protection, Recorder, Setting, answering, hearing, make_channel
 from mpifed.comm.device import on_device
 from mpifed.comm.groups import check_groups, check_rounds
-from mpifed.comm.hosted import Hosted
 from mpifed.comm.line import Line, Memory
+from mpifed.comm.local_clients import LocalClients
 from mpifed.comm.places import names_field
 from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Transport
@@ -28,35 +28,35 @@ from mpifed.core.record import Layout, Record, leaves, nbytes
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 
-_HEADER = 8  # bytes before a question: the server's order
+_HEADER = 8  # bytes before a broadcast: the server's order
 
 
-Kept: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # last answers by client and memory
+LastAnswers: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # by client and memory
 
 
 class Request:
-    """Whether this rank was asked to end the run at the next round; set by signals."""
+    """Whether this rank was asked, by a signal, to end the run at the next round."""
 
     asked = False
 
 
-class Federation:
+class Aggregator:
     """The `Summation` of this rank; see `mpifed.core.exchange`.
 
     Parameters
     ----------
     blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
-    clients : number of clients of the whole federation
+    clients : N, on all ranks
     exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field" or a record of fields, instead of what the algorithm declares
-    summed : by exchange, how many clients answer at most; all where it is left out
+    bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
+    summed : by exchange, the largest number of clients that answer; all where it is missing
     by_blocks : exact sums alone: whether the answers of a block's clients are summed in floats before they are rounded,
         in the plain channel and where an exchange offers it, or each client's are rounded
-    cells : who holds which rows and columns; everybody all of them when absent
-    protection : how sums travel; plain when absent
-    rehearsed : whether the clients of other ranks are not there at all, since only the cost counts
-    device : where this rank's clients compute; the processor when absent
-    drawn : how many clients a round has, or has on average, where who takes part is secret; absent where it is not
+    cells : which clients hold which rows and columns; by default each holds all of them
+    protection : security of aggregation; plain by default
+    rehearsed : whether clients of other ranks are not simulated, since only costs are of interest
+    device : where this rank's clients compute; the CPU by default
+    drawn : number, or mean number, of participating clients per round, where participation is secret; else None
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Federation:
         by_blocks: bool = False,
         drawn: int | None = None,
     ) -> None:
-        self.hosted = Hosted(Roster.of(blocks), device or Host())
+        self.local_clients = LocalClients(Roster.of(blocks), device or Host())
         self.transport, self.clients = transport, clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
@@ -89,14 +89,14 @@ class Federation:
         self.protection = protection or Protection()
         setting = Setting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
         self.channel = make_channel(setting)
-        self._clear = Channel(setting)  # of exchanges that are not private
+        self._clear = Channel(setting)  # for exchanges that are not private
         self._lines: dict[str, Line] = {}
         self._memories: dict[str, Memory] = {}
         self._widths = self.cells.columns.widths
-        self.order = 0  # the server's word on how the run goes on: 0, or the exit code with which it ends here
+        self.order = 0  # from the server: 0, or the exit code with which the run ends here
         self.request = Request()  # of this rank
-        self.requested = False  # on the server: whether any rank was asked to end
-        self.up_bytes = 0  # logical, server only
+        self.requested = False  # server only: whether any rank was asked to end the run
+        self.up_bytes = 0  # as in a deployment, server only
         self.down_bytes = 0
 
     @property
@@ -106,13 +106,11 @@ class Federation:
 
     @property
     def blocks(self) -> Roster:
-        """Of this rank's clients."""
-        return self.hosted.blocks
+        return self.local_clients.blocks
 
     @property
     def device(self) -> Device:
-        """Where they compute."""
-        return self.hosted.device
+        return self.local_clients.device
 
     @property
     def halted(self) -> bool:
@@ -120,13 +118,13 @@ class Federation:
         return self.order != 0
 
     def make_ready(self, exchanges: Sequence[Exchange]) -> None:
-        """Buffers for `exchanges`, and a look at whether they can be summed as the job wants.
+        """Allocate buffers for `exchanges`, and check that they can be summed as the job wants.
 
         Raises
         ------
         UsageError
-            when a bound or scale names none of their fields, or fits no grid; when a name that is to be allowed is none
-            of theirs; when sums would be of fewer clients than the job allows.
+            when a bound, a scale or `allow` names none of their fields; when a bound and scale fit no grid; when sums
+            would be over fewer clients than the job allows.
         """
         lines = [self._line(exchange) for exchange in exchanges]
         known = [place.name for line in lines for place in line.sum.places]
@@ -139,39 +137,39 @@ class Federation:
             check_groups([line for line in lines if line.exchange.private], self.cells, self.protection)
 
     def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
-        """A look at whether in any of these rounds a sum would be of fewer clients than the job allows.
+        """Check that in none of these rounds a sum would be over fewer clients than the job allows.
 
         Raises
         ------
         UsageError
-            when one would.
+            naming the fields and their first such rounds.
         """
         if self.channel.name != "plain":
             lines = [self._line(exchange) for exchange in exchanges if exchange.private]
             check_rounds(lines, self.cells, self.protection, rounds)
 
     def agree_on_keys(self) -> None:
-        """Whatever the channel needs before the first exchange. Collective."""
+        """Prepare the channel, once, before the first exchange. Collective."""
         self.channel.prepare([line for line in self._lines.values() if line.exchange.private])
         self.up_bytes += self.channel.keys.up_bytes
         self.down_bytes += self.channel.keys.down_bytes
 
     def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-        """What the agreement on keys and each exchange have cost, and `before`; whole on rank 0. Collective.
+        """Costs of the key agreement and of each exchange, added to `before`; complete on rank 0. Collective.
 
-        Bytes are those that a deployment would send; seconds are gathered as `Account` says; measuring is left out.
+        Bytes are those that a deployment would send; seconds are combined as `Account` says; measures are left out.
         """
         lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
-        found = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
-        return gathered(self.transport, found, before)
+        accounts = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
+        return gathered(self.transport, accounts, before)
 
     def record(self, recorder: Recorder | None) -> None:
-        """Have every message taken down from now on, or no more.
+        """Record every message from now on; with None, stop recording.
 
         Raises
         ------
         UsageError
-            where sums are in floats, or of blocks: then clients' answers are never messages of their own.
+            where sums are in floats, or of blocks: then clients have no uploads of their own.
         """
         if recorder is not None and self._by_blocks:
             raise UsageError(
@@ -183,28 +181,28 @@ class Federation:
             )
         self.channel.recorder = self._clear.recorder = recorder
 
-    def kept(self) -> Kept:
-        """What clients of this rank have last answered, where that goes on counting; for a checkpoint."""
-        found: Kept = {}
-        for name, one in self._memories.items():
-            for client, numbers in one.last.items():
-                found.setdefault(client, {})[name] = numbers
-        return found
+    def last_answers(self) -> LastAnswers:
+        """Last answers of this rank's clients, where later sums still include them; for a checkpoint."""
+        answers: LastAnswers = {}
+        for name, memory in self._memories.items():
+            for client, numbers in memory.last.items():
+                answers.setdefault(client, {})[name] = numbers
+        return answers
 
-    def restore(self, kept: Kept) -> None:
-        """Go on with what clients of this rank have last answered, by client and memory. Collective."""
-        for client, answers in kept.items():
+    def restore(self, last_answers: LastAnswers) -> None:
+        """Continue from the last answers of this rank's clients. Collective."""
+        for client, answers in last_answers.items():
             for name, numbers in answers.items():
                 self._memories[name].last[client] = numbers
         for line in self._lines.values():
             memory = line.memory
             if memory is None or memory.answered.any() or line.exchange.silent:
                 continue
-            here = np.zeros(self.clients, dtype=np.int64)
-            here[list(memory.last)] = 1
-            there = np.empty_like(here)
-            self.transport.reduce_all(here, there)
-            memory.answered[:] = there > 0
+            answered_here = np.zeros(self.clients, dtype=np.int64)
+            answered_here[list(memory.last)] = 1
+            answered = np.empty_like(answered_here)
+            self.transport.reduce_all(answered_here, answered)
+            memory.answered[:] = answered > 0
             if memory.answered.any():
                 self._channel(line.exchange).resend(line, Round(SETUP, 0, memory.answered.copy()))
 
@@ -217,24 +215,24 @@ class Federation:
             memory = None
             if exchange.stale:
                 memory = self._memories.setdefault(exchange.stale, Memory(self.clients))
-            # a partial and no lambda, which would hold this federation, and its blocks, in a cycle
+            # a partial instead of a lambda, which would hold this aggregator and its blocks in a reference cycle
             most = self._summed.get(exchange.name, self.clients)
             line = Line(exchange, partial(make_sum, exchange, most, **self._settings), self.cells, memory)
             line.sum = on_device(line.sum, self.device)
             self._lines[exchange.name] = line
         return line
 
-    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
-        """What the server's part of an exchange gives, whose time is counted; None on ranks but 0."""
+    def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
         if not self.serves:
             return None
         start = time.perf_counter()
-        found = work(*given)
+        result = method(*arguments)
         self._line(exchange).account.server_s += time.perf_counter() - start
-        return found
+        return result
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The server's question and order, on every rank; views that hold until the same exchange's next one."""
+        """Broadcast the server's question and order; the views returned hold until its next broadcast."""
         if self.transport.size == 1:
             return question
         line = self._line(exchange)
@@ -255,15 +253,15 @@ class Federation:
         return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """Answers of the hosted clients who are present, summed over all ranks; no sum where too many have left."""
+        """Answers of the participating clients, summed over all ranks; no sum where too many have left. Collective."""
         line, channel = self._line(exchange), self._channel(exchange)
         if channel.recorder is not None:
             channel.recorder.question(line, now, question)
         fused, start = exchange.fused, time.perf_counter()
         if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
-            self.hosted.answer_by_blocks(line, fused, question, now)
+            self.local_clients.answer_by_blocks(line, fused, question, now)
         elif fused is not None and not self._settings["exact"]:
-            self.hosted.answer_together(line, fused, question, now)
+            self.local_clients.answer_together(line, fused, question, now)
         else:
             clients = self._answer(line, clients, question, now)
         line.account.work_s += time.perf_counter() - start
@@ -272,11 +270,11 @@ class Federation:
             return clients, None
         line.sum.message[-1] = self.request.asked
         start = time.perf_counter()
-        heard = channel.collect(line, now)
+        receives = channel.collect(line, now)
         line.account.sum_s += time.perf_counter() - start
         if self.serves:
             self.requested = bool(line.reduced[-1])
-        if not heard:
+        if not receives:
             return clients, None
         total = line.sum.total(line.reduced)
         if channel.recorder is not None:
@@ -284,11 +282,11 @@ class Federation:
         return clients, total
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        return self.hosted.answer_each(line, self._channel(line.exchange), clients, question, now)
+        return self.local_clients.answer_each(line, self._channel(line.exchange), clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """The states of those who are told the sum."""
-        return self.hosted.hear(self._line(exchange), clients, total, now)
+        """The states, after `absorb` on those clients who receive the sum."""
+        return self.local_clients.hear(self._line(exchange), clients, total, now)
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
         account = line.account
@@ -296,7 +294,7 @@ class Federation:
         if not self.serves or exchange.off_clock:
             return
         now = self._in_public(now)
-        # who takes part decides on all of it, but for clients who leave, and for answers of those who were here before
+        # follows from participation alone, unless clients leave, or stale answers count as well
         who = now.present.tobytes() if now.leaving is None and line.memory is None else None
         if who is None or who != line.counted_for:
             line.spent, line.counted_for = self._spent(exchange, line, question, now), who
@@ -305,31 +303,31 @@ class Federation:
         self.down_bytes += line.spent.down_bytes
 
     def _in_public(self, now: Round) -> Round:
-        """The round as accounts may know it: where who takes part is secret, the first clients stand for those drawn.
+        """The round as the accounts may show it: where participation is secret, the first clients replace those drawn.
 
-        So bytes and counts tell neither how many took part, nor who, nor who left.
+        So bytes and counts reveal neither who participated, nor how many, nor who left.
         """
         if self._drawn is None or now.index == SETUP:
             return now
         return now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
 
     def _spent(self, exchange: Exchange, line: Line, question: Record, now: Round) -> Spent:
-        """What one play of an exchange costs, as a deployment would have it."""
-        asked, there, told = now.asked, answering(exchange, now), hearing(exchange, now)
+        """Cost of running an exchange once, as in a deployment."""
+        asked, participating, receiving = now.asked, answering(exchange, now), hearing(exchange, now)
         up, down = self._channel(exchange).traffic(line, now)
-        own = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        clear = np.where(asked, nbytes(question) - own, 0)
-        clear += own // self.cells.columns.length * np.where(asked, self._widths, 0)
+        by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
+        clear = np.where(asked, nbytes(question) - by_columns, 0)
+        clear += by_columns // self.cells.columns.length * np.where(asked, self._widths, 0)
         down, to_clients = down + clear, isinstance(exchange, ToClients)
-        opened = (line.values_told * told).max() if to_clients else line.values
+        opened = (line.values_received * receiving).max() if to_clients else line.values
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),
             up_most=int(up.max()),
             down_most=int(down.max()),
-            sealed_most=int((line.values_sent * there).max()) if exchange.private else 0,
+            sealed_most=int((line.values_sent * participating).max()) if exchange.private else 0,
             opened_most=int(opened) if exchange.private else 0,
             up_clear=line.sum.nbytes if exchange.private and not to_clients else 0,
             down_clear=int(clear.max()),
-            added=int(line.values_sent @ there),
+            added=int(line.values_sent @ participating),
         )

@@ -1,0 +1,66 @@
+"""Sums of stale answers in the masked channel: clients upload changes, and the server stores the total.
+
+Masks are valid for a single turn, so an upload of an earlier turn cannot be added again. Each client uploads the change
+of its answer. Where the server receives the sum, it adds the opened change to its total. Where clients receive it, the
+server stores the total sealed: entries with the same holders form a unit, and the first client that receives a unit's
+sum seals the total again, with a key stream that the clients know and the server does not, and uploads it. In the next
+turn the server adds it to the masked changes, and the receivers of the sum also remove that key stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channel import hearing
+from mpifed.comm.line import Line, places
+from mpifed.comm.streams import Part
+from mpifed.core.round import Round
+
+
+class Unit(NamedTuple):
+    """Entries of a message that have the same holders."""
+
+    number: int
+    holders: NDArray[np.bool_]  # [N]
+    at: Part  # positions in the message
+
+
+class SealedTotal:
+    """Sealed total of a `Memory`: on rank 0 the integers, on all ranks the turn in which each unit was sealed."""
+
+    def __init__(self, line: Line) -> None:
+        everybody = np.ones(len(line.cells.rows.groups), dtype=bool)
+        units: list[tuple[NDArray[np.bool_], Part]] = []
+        for place in line.sum.places:
+            held = line.cells.along(place.field)
+            if held is None:
+                units.append((everybody, slice(place.start, place.stop)))
+            else:
+                units += [(holders, places(place, at)) for holders, at in held.shared]
+        self.units = [Unit(number, *unit) for number, unit in enumerate(units)]
+        self.total: NDArray[Any] = np.zeros_like(line.sum.message)  # sealed, or open where the server receives it
+        self.sealed_in = np.zeros(len(self.units), dtype=np.int64)  # turn; 0 where nothing is stored yet
+
+    def known(self) -> Iterator[tuple[Unit, int]]:
+        """(unit, turn in which it was sealed) of each unit that is stored."""
+        return ((unit, turn) for unit, turn in zip(self.units, self.sealed_in.tolist(), strict=True) if turn)
+
+    def sealers(self, line: Line, now: Round) -> Iterator[tuple[Unit, int]]:
+        """(unit, the client that seals it) of each unit whose sum a client receives."""
+        receiving = hearing(line.exchange, now)
+        for unit in self.units:
+            who = np.flatnonzero(unit.holders & receiving)
+            if len(who):
+                yield unit, int(who[0])
+
+    def nbytes(self, line: Line, now: Round) -> NDArray[np.int64]:
+        """[N] bytes of sealed totals that each client uploads."""
+        uploaded = np.zeros(len(line.cells.rows.groups), dtype=np.int64)
+        for unit, client in self.sealers(line, now):
+            length = unit.at.stop - unit.at.start if isinstance(unit.at, slice) else len(unit.at)
+            uploaded[client] += length * line.sum.message.itemsize
+        return uploaded

@@ -1,0 +1,76 @@
+"""States of own algorithms: what a checkpoint cannot hold is refused, and what it holds resumes to the bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_states import WRONG
+from registry import table
+from test_resume import same
+
+from mpifed.run.history import summary
+
+pytestmark = pytest.mark.launch
+
+
+def job_of(name: str, data: Path, write_job: Any, folder: Path) -> Path:
+    record = {"evaluate_every": 3, "checkpoint_every": 2}
+    own = {"name": f"own_states:{name}", "batch_size": 5}
+    job: Path = write_job(folder / f"{name}.toml", table(data, own, rounds=8, record=record))
+    return job
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_state_that_no_checkpoint_can_hold(
+    name: str, command: str, skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = job_of(name, skewed, write_job, tmp_path)
+    ended = launch(0, command, job, *(["--out", tmp_path / "run"] if command == "run" else []))
+    assert ended.code == 2, ended.text
+    assert f'mpifed: error: [algorithm] name = "own_states:{name}": {WRONG[name]}\n' in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_the_same_on_every_rank(skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("BecomesPython", "ClientsBecomeWide"):
+        ended = launch(3, "run", job_of(name, skewed, write_job, tmp_path), "--out", tmp_path / name)
+        assert ended.code == 2, ended.text
+        assert ended.text.count(WRONG[name]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("Adam", "batch_size=0", "[algorithm] batch_size = 0: expected at least 1"),
+        ("Adam", "learning_rate=inf", "[algorithm] learning_rate = Infinity: expected a finite number"),
+        (
+            "Misspelt",
+            "",
+            '[algorithm] name = "own_states:Misspelt": exchanges: Misspelt has no absorb; did you mean "absorbe"?',
+        ),
+    ],
+)
+def test_what_is_refused_before(
+    name: str, change: str, said: str, skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job.toml", table(skewed, {"name": f"own_states:{name}"}))
+    settings = ["algorithm.batch_size=5", f"algorithm.{change}"] if change else []
+    ended = launch(0, "run", job, *(word for one in settings for word in ("--set", one)), "--out", tmp_path / "run")
+    assert ended.code == 2, ended.text
+    assert said in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_a_state_that_resumes(skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path) -> None:
+    job = job_of("Adam", skewed, write_job, tmp_path)
+    assert launch(0, "run", job, "--out", tmp_path / "whole").code == 0
+    interrupted = launch(0, "run", job, "--out", tmp_path / "run", env={"MPIFED_TEST_TROUBLE": "yes"})
+    assert interrupted.code == 75, interrupted.text
+    resumed = launch(2, "run", job, "--out", tmp_path / "run", "--resume")
+    assert resumed.code == 0, resumed.text
+    assert summary(tmp_path / "run")["rounds"] == 8
+    same(tmp_path / "whole", tmp_path / "run")

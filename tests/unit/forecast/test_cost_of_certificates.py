@@ -1,0 +1,51 @@
+"""What `mpifed check` expects of certificates, against what they take in the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# in a process of its own, since what must not be counted is the loading of a library that is needed here first
+TIMED = """
+import json, sys, time
+from pathlib import Path
+from mpifed.comm.transport import Alone
+from mpifed.forecast.job import forecast
+from mpifed.run import loop
+from mpifed.run.config import Job
+
+measure, taken = loop.measure, []
+
+def timed(*arguments):
+    start = time.perf_counter()
+    measured = measure(*arguments)
+    taken.append(time.perf_counter() - start)
+    return measured
+
+loop.measure = timed
+job = Path(sys.argv[1])
+before = "scipy.optimize" in sys.modules
+expected = forecast(job, (), 1)["seconds"]
+loop.run(Job.read(job, ()), Alone(), Path(sys.argv[2]))
+print(json.dumps([before, "scipy.optimize" in sys.modules, expected, taken]))
+"""
+
+
+def test_a_certificate_takes_what_was_expected(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
+    table = {
+        "name": "t", "rounds": 4, "data": {"path": str(digits)}, "model": {"name": "mlp", "bias": False, "hidden": 32},
+        "algorithm": {"name": "ssca", "batch_size": 20, "rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1},
+        "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 9.0}],
+        "record": {"evaluate_every": 2, "certify_every": 1},
+    }  # fmt: skip
+    path = write_job(tmp_path / "job.toml", table)
+    arguments = [sys.executable, "-c", TIMED, str(path), str(tmp_path / "run")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    before, after, expected, taken = json.loads(ended.stdout.splitlines()[-1])
+    assert (before, after) == (False, True), "the rehearsal loads what certificates are computed with"
+    assert expected["certificates"] == len(taken) == 3
+    assert expected["certificate"] + expected["measurement"] < 8 * max(taken)
