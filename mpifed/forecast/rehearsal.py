@@ -53,7 +53,8 @@ class _Rehearsal(Aggregator):
         data = scenario.data
         super().__init__(
             Alone(), blocks, data.clients, **scenario.job.sum_settings(scenario.algorithm.problem),
-            cells=scenario.cells, protection=scenario.job.protection(), rehearsed=True, by_blocks=scenario.job.by_blocks,
+            cells=scenario.cells, protection=scenario.job.protection(), rehearsed=True,
+            by_blocks=scenario.job.by_blocks,
             summed={
                 exchange.name: most_summed(scenario.job, scenario.algorithm, exchange)
                 for exchange in all_exchanges(scenario.algorithm)
