@@ -29,7 +29,7 @@ WIDEST = 1.5
 
 
 class Margins(NamedTuple):
-    """Server only."""
+    """Server only: the margins, and the statistics from which they follow."""
 
     margin: Array  # [M] taken off the limits in the convex problem
     last: Array  # [M] the last value of F - aim
@@ -37,12 +37,11 @@ class Margins(NamedTuple):
 
 
 def start_margins(constraints: int) -> Margins:
-    """None yet."""
     return Margins(np.zeros(constraints), np.zeros(constraints), np.zeros(constraints))
 
 
-def steer(margins: Margins, t: int, excess: Floats, rho: float, kept: float) -> Margins:
-    """The margins of round t.
+def steer(margins: Margins, t: int, excess: Floats, rho: float, carried: float) -> Margins:
+    """The margins after round t.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ def steer(margins: Margins, t: int, excess: Floats, rho: float, kept: float) -> 
     weight = recent(t)
     variance = margins.variance
     if t > 1:  # consecutive values differ by noise rather than by what the model has moved
-        both = (excess - margins.last) ** 2 / 2 * (1 + kept) / (1 - kept) ** 2
+        both = (excess - margins.last) ** 2 / 2 * (1 + carried) / (1 - carried) ** 2
         first = max(weight, 1 / (t - 1))
         variance = (1 - first) * variance + first * both
     sigma = np.sqrt(variance)

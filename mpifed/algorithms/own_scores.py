@@ -23,22 +23,21 @@ from mpifed.maths.sparse import renumbered
 
 
 def column_holdings(problem: Problem) -> Holdings:
-    """Who holds which features."""
     assert problem.columns is not None  # every run says so
     return problem.columns
 
 
 def at_holders(holdings: Holdings, weights: Array) -> Array:
-    """[length] the sum of `weights` [N] over the clients who hold each place, in float64."""
-    found = np.zeros(holdings.length)
+    """[length] the sum of `weights` [N] over the holders of each position, in float64."""
+    sums = np.zeros(holdings.length)
     by_group = np.bincount(holdings.groups, weights, minlength=len(holdings.members))
     for at, weight in zip(holdings.members, by_group.tolist(), strict=True):
-        found[at] += weight
-    return found
+        sums[at] += weight
+    return sums
 
 
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
-    """What does not fit, one message each."""
+    """Errors of the job for these algorithms, one message each."""
     wrong = check_cells(problem) + local.check()
     if local.optimizer is not None:
         wrong += local.optimizer.wrong_momentum(
@@ -73,23 +72,25 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     drawn[alone.draw(now, "minibatch", slices[-1].stop)] = True
     touched[there.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
     columns = np.flatnonzero(touched)
-    start, push, own = (None if one is None else one.first for one in (descent.model, descent.push, descent.own))
+    start, push, starts = (
+        None if record is None else record.first for record in (descent.model, descent.push, descent.starts)
+    )
     assert start is not None
     at = index(start, columns)
-    found = (start if own is None else own[0]).copy()
+    change = (start if starts is None else starts[0]).copy()
     keep: Any = descent.keep.first
-    found *= found.dtype.type(keep ** len(slices))
+    change *= change.dtype.type(keep ** len(slices))
     if push is not None:
-        found += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
-    found -= start
-    some: Any = _Near(shard, columns)  # all that local steps ask of a shard
+        change += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
+    change -= start
+    shard_near: Any = _Near(shard, columns)  # all that local steps ask of a shard
     near = descent._replace(
         model=Parameters(start[at], ()),
         push=None if push is None else Parameters(push[at], ()),
-        own=None if own is None else Parameters(own[:, at], ()),
+        starts=None if starts is None else Parameters(starts[:, at], ()),
     )
-    found[at] = local.run(near, Block((some,), alone.dtype), now).first[0]
-    return found
+    change[at] = local.run(near, Block((shard_near,), alone.dtype), now).first[0]
+    return change
 
 
 class _Near:

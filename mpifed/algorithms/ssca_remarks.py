@@ -48,14 +48,14 @@ def courses_of(
 
 
 def against_noise(margins: str, recursive: bool) -> list[str]:
-    """What these settings leave to do about noise in the estimates."""
+    """Remedies for noise in the estimates that these settings do not use yet."""
     remedies = ["take a larger batch", "let rho and gamma fall faster"]
     remedies += ['set margins = "auto"'] if margins == "off" else []
     return remedies + ([] if recursive else ['set variance_reduction = "recursive"'])
 
 
 def remark(course: Course, measured: Mapping[str, float | None], remedies: Sequence[str]) -> str | None:
-    """The one warning about a constraint, if there is reason for any.
+    """The warning about a constraint, or None.
 
     Parameters
     ----------
@@ -70,27 +70,29 @@ def remark(course: Course, measured: Mapping[str, float | None], remedies: Seque
     often = course.capped >= OFTEN
     if not often and (value is None or not unmet):
         return None
-    said = _seen(course, value if unmet else None, often)
+    observed = _seen(course, value if unmet else None, often)
     if value is not None and unmet and not often and value - course.limit <= ROUNDING * abs(course.limit):
-        return f"constraint {m}: {said}: it ends at the limit itself, or so little above; give it a margin"
-    return f"constraint {m}: {said}; {_cause(course, unmet, often, direction, multiplier, remedies)}"
+        return f"constraint {m}: {observed}: it ends at the limit itself, or so little above; give it a margin"
+    return f"constraint {m}: {observed}; {_cause(course, unmet, often, direction, multiplier, remedies)}"
 
 
 def _seen(course: Course, above: float | None, often: bool) -> str:
-    """What was observed."""
-    found = []
+    """What was observed, in words."""
+    observed = []
     if above is not None:
-        found.append(f"its limit {course.limit:g} is not met ({above:.6g})")
+        observed.append(f"its limit {course.limit:g} is not met ({above:.6g})")
     if often:
         what = "slack_cost" if course.given else 'the largest that slack_cost = "auto" may become'
-        found.append(f"its multiplier was at its cap {course.cap:g} ({what}) in {course.capped:.0%} of recent rounds")
-    return ", and ".join(found)
+        observed.append(
+            f"its multiplier was at its cap {course.cap:g} ({what}) in {course.capped:.0%} of recent rounds"
+        )
+    return ", and ".join(observed)
 
 
 def _cause(
     course: Course, unmet: bool, often: bool, direction: float | None, multiplier: float | None, remedies: Sequence[str]
 ) -> str:
-    """Why, and what to do."""
+    """The likely cause and the remedy."""
     if unmet and direction is not None and direction < CONTRADICTION:
         return (
             f"the unmet limits contradict each other, or no model can meet them: no direction lowers all of them "
@@ -117,5 +119,5 @@ def _cause(
 
 
 def _round(number: float) -> float:
-    """To one significant digit."""
+    """`number` to one significant digit."""
     return float(f"{number:.0e}")

@@ -187,7 +187,7 @@ class _Facts(NamedTuple):
         words = self.trace.failure or self._last_words()
         if code is None:
             return _bare(words or "failed")
-        return f"exit {code}, {end_of(code).said}{f': {_bare(words)}' if words else ''}"
+        return f"exit {code}, {end_of(code).summary}{f': {_bare(words)}' if words else ''}"
 
     def _ended(self, entry: Entry | None) -> str:
         return f" ({entry.end})" if entry is not None and entry.end else ""
@@ -211,4 +211,4 @@ def fails_again(state: State) -> bool:
 
 def _result(code: int) -> str:
     """What a run has ended with whose result stands."""
-    return end_of(code).said + ("; the result stands" if code else "")
+    return end_of(code).summary + ("; the result stands" if code else "")

@@ -43,11 +43,11 @@ class Shard(Protocol):
 
     @property
     def rows(self) -> Array:
-        """[s] global sample numbers."""
+        """[s] indices of its samples among all samples."""
 
     @property
     def columns(self) -> Array:
-        """[p] global feature numbers."""
+        """[p] indices of its features among all features."""
 
     def take(self, at: Array, out: Array) -> None:
         """Put the rows `at` [b] into `out` [b, p]."""
@@ -60,7 +60,7 @@ class Shard(Protocol):
 
 
 class Batch(NamedTuple):
-    """As many rows of each of n clients."""
+    """The same number of rows of each of n clients."""
 
     X: Any  # [n, s, p], or a tuple of n CSR matrices [s, p]
     y: Array  # [n, s]
@@ -90,17 +90,16 @@ class Block:
 
     @cached_property
     def clients(self) -> NDArray[np.int64]:
-        """[n] the clients' numbers in the federation."""
+        """[n] indices of the clients."""
         return np.array([shard.client for shard in self.shards], dtype=np.int64)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """[n] rows held by each client."""
+        """[n] number of rows of each client."""
         return np.array([shard.samples for shard in self.shards], dtype=np.int64)
 
     @property
     def sparse(self) -> bool:
-        """Whether the rows are sparse."""
         return self.shards[0].sparse
 
     @property
@@ -110,7 +109,7 @@ class Block:
 
     @property
     def host(self) -> Block:
-        """The same clients' rows in memory."""
+        """The same block with its rows in host memory."""
         return self
 
     def only(self, who: Array) -> Block:
@@ -124,18 +123,18 @@ class Block:
 
         On a device all at once.
         """
-        some = max(1, _ROWS // max(rows, 1))
-        if some >= len(self.shards) or self.xp is not np:
+        width = max(1, _ROWS // max(rows, 1))
+        if width >= len(self.shards) or self.xp is not np:
             return (self,)
-        found = self._parts.get(some)
-        if found is None:
+        parts = self._parts.get(width)
+        if parts is None:
             numbers = np.arange(len(self.shards))
-            found = self._parts[some] = [self.only(numbers[i : i + some]) for i in range(0, len(numbers), some)]
-        return found
+            parts = self._parts[width] = [self.only(numbers[i : i + width]) for i in range(0, len(numbers), width)]
+        return parts
 
     @cached_property
     def _parts(self) -> dict[int, list[Block]]:
-        """What `parts` has found."""
+        """Cache of `parts`."""
         return {}
 
     def equal_parts(self) -> Iterator[tuple[NDArray[np.int64], Block]]:
@@ -172,9 +171,9 @@ class Block:
                 rows = (at[who] + starts).reshape(-1)
                 joint.take(rows, X[who].reshape(len(rows), X.shape[-1]), y[who].reshape(-1))
                 continue
-            shard, own = self.shards[who.start], at[who.start]
-            y[who.start] = shard.y[index(shard.y, own)]
-            shard.take(own, X[who.start])
+            shard, positions = self.shards[who.start], at[who.start]
+            y[who.start] = shard.y[index(shard.y, positions)]
+            shard.take(positions, X[who.start])
         return Batch(X, y)
 
     @cached_property

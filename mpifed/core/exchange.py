@@ -63,7 +63,7 @@ class Field:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which clients fill it in parts."""
+        """The axis along which clients fill only their own positions; None where each fills all."""
         return self.rows if self.columns is None else self.columns
 
     @property
@@ -73,7 +73,6 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -104,8 +103,8 @@ class Placed:
         return len(self.values)
 
     def moved(self, move: Callable[[Array], Array]) -> Placed:
-        """The same with every client's values as `move` gives them."""
-        return Placed([move(one) for one in self.values], self.at, self.size, self.axis)
+        """The same with `move` applied to each client's values."""
+        return Placed([move(values) for values in self.values], self.at, self.size, self.axis)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """[n, ...] with zeros in all other places."""
@@ -227,23 +226,22 @@ class Problem:
 
     @property
     def cells(self) -> Cells:
-        """Who holds which rows and columns."""
         assert self.rows is not None and self.columns is not None  # every run says so
         return Cells(self.rows, self.columns)
 
     @cached_property
     def offsets(self) -> Array:
-        """[N + 1] rows of all clients before each."""
+        """[N + 1] number of rows of all clients before each."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     @cached_property
     def weights(self) -> Array:
-        """[N] rows of each client relative to the mean client: 1 everywhere when the shards are equal."""
+        """[N] number of rows of each client relative to the mean: 1 everywhere when shards are equal."""
         return self.counts * (self.clients / self.counts.sum())
 
 
 class Summation(Protocol):
-    """Tells questions, collects and adds answers. Collective."""
+    """Broadcasts questions, collects and sums answers. Collective."""
 
     @property
     def serves(self) -> bool:
@@ -257,7 +255,7 @@ class Summation(Protocol):
         """What the server's part of an exchange gives; None where this rank is not the server."""
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The server's question, on every rank."""
+        """The server's question, broadcast to every rank."""
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
         """(client states, sum of the present clients' answers); the sum on those ranks that may hear it, if anybody."""

@@ -76,9 +76,9 @@ def explaining() -> Iterator[None]:
 
 
 def explained(error: BaseException) -> MpifedError | None:
-    """The error of mpifed that says the same; None where it is a defect of mpifed or of a class of the user's."""
+    """The `MpifedError` for an error of the operating system; None for a defect of mpifed or of a user's class."""
     if isinstance(error, SystemExit):
-        where = "".join(f" in {one.filename}, line {one.lineno}" for one in _frames(error)[-1:])
+        where = "".join(f" in {frame.filename}, line {frame.lineno}" for frame in _frames(error)[-1:])
         return MpifedError(f"the program was left, by sys.exit({error.code!r}){where}; raise an exception instead")
     if isinstance(error, MemoryError):
         why = str(error) or "none is left"
@@ -91,7 +91,7 @@ def explained(error: BaseException) -> MpifedError | None:
 
 
 def _own(error: BaseException) -> bool:
-    """Whether an error has come about in mpifed, or in a library that mpifed called: not in a class of the user's."""
+    """Whether an error comes from mpifed or from a library that it called, and not from a user's class."""
     files = [frame.filename for frame in _frames(error)]
     here = [number for number, file in enumerate(files) if _PACKAGE in Path(file).parents]
     return bool(here) and all(_is_library(Path(file)) for file in files[here[-1] + 1 :])

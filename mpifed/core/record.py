@@ -22,7 +22,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def in_memory(*fields: str) -> Callable[[Class], Class]:
-    """Of a record class: those of its fields that are never on a device, since Python reads them."""
+    """Marks fields of a record class that stay in host memory, since Python reads them."""
 
     def mark(kind: Class) -> Class:
         kind.in_memory = fields  # type: ignore[attr-defined]
@@ -149,7 +149,6 @@ def zeros(like: Record) -> Record:
 
 
 def nbytes(record: Record) -> int:
-    """Bytes of all leaves."""
     return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for leaf in bare_leaves(record))
 
 
