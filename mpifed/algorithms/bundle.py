@@ -107,9 +107,9 @@ class Plane(NamedTuple):
 class Bundle(Grid):
     """Each round computes scores at the minimizer of the planes, searches the line to it, and adds a plane.
 
-    1. `products`: the clients hear x.w at the minimizer of the planes, unless they have whole rows.
-    2. `search`: the server hears the losses on the way there from the best point, and chooses the new best point.
-    3. `planes`: the server hears the plane at a point beyond it, `mix` of the rest of the way.
+    1. `products`: the clients receive x.w at the minimizer of the planes, unless they have whole rows.
+    2. `search`: the server receives the losses on the line to it from the best point, and chooses the new best point.
+    3. `planes`: the server receives the plane at a point beyond it, `mix` of the rest of the way.
     """
 
     default_security: ClassVar[str] = "encrypted"

@@ -127,9 +127,9 @@ def _all_terms(problem: Problem) -> list[Term]:
 
 
 def is_convex(problem: Problem) -> bool:
-    """Whether bounds can be told of the whole problem: all functions are known to be convex, and all rows measured.
+    """Whether bounds hold for the whole problem: all functions are known to be convex, and all rows are evaluated.
 
-    A regularizer, which has no gradient here, allows none; what is found of some rows is no bound for all.
+    A regularizer, which has no gradient here, allows none; and values over a part of the rows bound nothing.
     """
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):

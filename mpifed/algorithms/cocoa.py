@@ -33,7 +33,7 @@ ROWS = 256  # of one client in memory at once; fixed, because it decides the bit
 class Server(NamedTuple):
     """The server's state."""
 
-    w: Array  # [p] float64, X'alpha / (lambda N) as far as the clients have told
+    w: Array  # [p] float64, X'alpha / (lambda N) of the changes received so far
 
 
 @in_memory("alpha")
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 class CoCoA(Grid):
     """Each client improves its own alpha on a model of the dual, (9), by passes of coordinate ascent.
 
-    K in the paper is the number of clients who are asked in a round, H is `local_epochs` passes over a client's rows,
+    K in the paper is the number of participating clients of a round, H is `local_epochs` passes over a client's rows,
     each in a new random order, and n is N here. As the clients do not see each other's steps, each counts the quadratic
     term of its own sigma' = `sigma` times; then `gamma` times its step is added. sigma' = gamma K, the default, is safe
     whatever the data (Lemma 4): no round lowers the dual. gamma = 1 is CoCoA+, gamma = 1 / K with sigma' = 1 the older

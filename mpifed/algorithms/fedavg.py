@@ -85,7 +85,7 @@ class FedAvg(Rows):
     T. Pock: "iPiano", SIAM J. Imaging Sciences 2014, arXiv:1404.4805).
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD

@@ -75,7 +75,7 @@ class FedPDM(Rows):
     eta rho > 2: so `local_rule` has two other meanings of eta. With "prox" eta limits how far the linearized function
     is followed.
 
-    # differs from the paper: where `tolerance` ends the steps, their number tells of the data, so under `[privacy]` it
+    # differs from the paper: where `tolerance` ends the steps, their number depends on the data: under `[privacy]` it
     needs noise on the gradients, and all `local_steps` are accounted for.
 
     With `dual = "hidden"` every upload depends on all records of the past, and the noise must cover that without
@@ -85,7 +85,7 @@ class FedPDM(Rows):
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -141,15 +141,15 @@ class FedPDM(Rows):
             return wrong
         if self.tolerance:
             wrong.append(
-                "[algorithm] tolerance: with noise on the upload the number of local steps would tell of the data; "
+                "[algorithm] tolerance: with noise on the upload the number of local steps would depend on the data; "
                 'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"'
             )
         if privacy.level == "client":
             return wrong
         if self.start == "own":
             wrong.append(
-                '[algorithm] start = "own": with noise on the upload x_i remembers records in a way for which no bound '
-                'is proven; take start = "server", or [privacy] noise_on = "gradients"'
+                '[algorithm] start = "own": with noise on the upload x_i depends on past records in a way for which no '
+                'bound is proven; take start = "server", or [privacy] noise_on = "gradients"'
             )
         if privacy.trust != "local":
             wrong.append(
@@ -233,7 +233,7 @@ class FedPDM(Rows):
         return tuple(decay + (float(objective.l2) if counted else 0.0) for counted in sorted(counts))
 
     def _share(self, index: int) -> Share:
-        """The sensitivity of 2 (x_i - x_0) - lambda_i / rho to a single record, lambda_i being that before the round."""
+        """The sensitivity of 2 (x_i - x_0) - lambda_i / rho to a record, lambda_i being that before the round."""
         privacy, step = self.problem.privacy, self._step(index + 1)
         client = privacy is not None and privacy.level == "client"
         hidden = client or (self.dual == "hidden" and privacy is not None and not privacy.on_gradients)
@@ -243,7 +243,7 @@ class FedPDM(Rows):
             share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))
         return share
 
-    @cache  # noqa: B019  (one algorithm a run)
+    @cache  # noqa: B019  (one algorithm per run)
     def _hidden(self, rounds: int) -> Array:
         """[rounds] how far a single record, of whichever round, can move the upload of each round."""
         privacy = self.problem.privacy

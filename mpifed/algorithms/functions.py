@@ -2,7 +2,7 @@
 
 Every F is the mean over its counted samples of a term of (head, scores, y), see `mpifed.maths.terms`, or ||w||^2. All
 of them share the model and so the scores: one pass over the features serves all. Shapes: n clients, s samples,
-K functions that need samples, F_0 first where it is one of them.
+K functions that need samples, F_0 first where it is among them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def wrong_functions(problem: Problem) -> list[str]:
             )
     exact = [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
     wrong += [
-        f"{type(term).__name__}: only Norm may say that it needs no samples; give the class `sampled = True`"
+        f"{type(term).__name__}: only Norm may declare that it needs no samples; give the class `sampled = True`"
         for term in exact
         if not term.sampled and not isinstance(term, Norm)
     ]
@@ -85,13 +85,13 @@ def squares_alone(problem: Problem) -> list[str]:
     wrong = []
     if beta := concave(problem.objective):
         wrong.append(
-            f"[model] concave = {beta:g}: this algorithm knows no penalty but that of squares; set concave = 0, "
-            "or take fedavg, scaffold or fedpdm, for data split by rows"
+            f"[model] nonconvex_penalty = {beta:g}: this algorithm supports no penalty but l2; set "
+            "nonconvex_penalty = 0, or take fedavg, scaffold or fedpdm, for data split by rows"
         )
     if problem.regularizer is not None:
         wrong.append(
-            f"[regularizer] {type(problem.regularizer).__name__}: this algorithm knows no prox; leave the table out, "
-            "or take fedavg, scaffold or fedpdm, for data split by rows"
+            f"[regularizer] {type(problem.regularizer).__name__}: this algorithm has no prox step; leave the table "
+            "out, or take fedavg, scaffold or fedpdm, for data split by rows"
         )
     return wrong
 

@@ -138,7 +138,7 @@ class Evaluation(NamedTuple):
     """A client's sums over all its evaluated rows."""
 
     tally: Record  # Tally [n, T]
-    gradient: Record  # leaves [n, K, ...] over the counted rows; () when nobody asks for a certificate
+    gradient: Record  # leaves [n, K, ...] over the counted rows; () without a certificate
 
 
 def reported_levels(algorithm: Algorithm, server: Any, evaluation: Evaluation, first: Mapping[str, Any]) -> Columns:

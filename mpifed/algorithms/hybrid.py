@@ -68,7 +68,7 @@ def pulled(shard: Shard, values: Array, dtype: str) -> Array:
 
 
 def row_holdings(problem: Problem) -> Holdings:
-    assert problem.rows is not None  # every run says so
+    assert problem.rows is not None  # set in every run
     return problem.rows
 
 
@@ -128,7 +128,7 @@ def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -
     return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
 
 
-# --- what answers tell, and whom the paper trusts --------------------------------------------------------------------
+# --- what uploads reveal, and whom the paper trusts -----------------------------------------------------------------
 
 
 def inner_products(received: Received, w: Array) -> InnerProducts:
@@ -141,7 +141,7 @@ def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Ite
 
     Parameters
     ----------
-    sums : what the server hears besides w
+    sums : what the server receives besides w
     clear : whether these sums travel in the clear in every channel
     plain : whether the channel is the plain one
     """

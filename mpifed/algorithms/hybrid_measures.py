@@ -30,8 +30,8 @@ from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
 
-# (the algorithm's client states, what they are told, their block) -> n arrays [s_i]; added up over a sample's holders
-# they are its alpha
+# (the algorithm's client states, `for_duals` of the broadcast, their block) -> n arrays [s_i], whose sum over a
+# sample's holders is its alpha
 Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
 
 
@@ -102,8 +102,8 @@ def measures_of_cells(
 
     Parameters
     ----------
-    duals : from the algorithm's client states and what they are `told`, the clients' shares of alpha
-    told : (server) -> what the clients must hear to know their shares
+    duals : the clients' shares of alpha, from the algorithm's client states and what `for_duals` broadcasts
+    for_duals : (server) -> what the clients must receive to compute these shares
     private : whether X'alpha travels in the job's channel; if not, in the clear
     """
     problem = algorithm.problem

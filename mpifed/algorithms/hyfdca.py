@@ -1,7 +1,7 @@
 """HyFDCA: primal-dual learning where clients hold some samples and some features.
 
 T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning" (AAAI 2024, arXiv:2210.08106).
-Fenchel duality, with lambda = 2 penalty: P(w) = lambda/2 ||w||^2 + 1/N sum l_i(x_i.w) is bounded below by
+Fenchel duality, with lambda = 2 l2: P(w) = lambda/2 ||w||^2 + 1/N sum l_i(x_i.w) is bounded below by
 D(alpha) = -lambda/2 ||w(alpha)||^2 - 1/N sum l_i*(-alpha_i), w(alpha) = X'alpha / (lambda N). (1), (2)
 """
 
@@ -66,9 +66,9 @@ class Server(NamedTuple):
 
     w: Array  # [p] float64 X'alpha / (lambda N), of the clients' last answers
     returned: Array  # [p] float64 the model; () where that is w
-    least: Array  # [] float64 P of it, infinite before a loss was heard; () where no loss is
+    least: Array  # [] float64 P of it, infinite before a loss was received; () where no loss is
     rounds: Array  # [] int64 done
-    sigma: Array  # [] float64, lambda_max(XX') or the job's sigma; 0 where nobody needs it
+    sigma: Array  # [] float64, lambda_max(XX') or the job's sigma; 0 where it is not needed
     part: Array  # [] float64 of the last direction, which the clients have still to go; () but for line-search
     momentum: Record  # Momentum; () but for accelerated
     power: Array  # [p] float64 vector of the power iteration
@@ -85,18 +85,18 @@ class Primal(NamedTuple):
 
 @dataclass(frozen=True)
 class HyFDCA(Grid):
-    """Algorithm 1: local dual steps from secure inner products, averaged; the server hears X'alpha alone.
+    """Algorithm 1: local dual steps from secure inner products, averaged; the server receives X'alpha alone.
 
-    Before the first round the clients may hear the norms of their samples, and the server X'Xv of some vectors v.
-    In the paper lambda = 2 `penalty`, H = `inner`, gamma_t = `gamma`, c_k = 1; B_n are the holders of a sample.
+    Before the first round the clients may receive the norms of their samples, and the server X'Xv of random vectors v.
+    In the paper lambda = 2 `l2`, H = `inner`, gamma_t = `gamma`, c_k = 1; B_n are the holders of a sample.
 
-    The exchanges of a round: the clients hear the inner products x.w of their samples (Algorithm 2), then the sum of
-    their steps, each divided by the number of the sample's holders; the server hears X'alpha (Algorithm 4). Who holds
-    whole rows needs no inner products of others. The second inner product of Algorithm 1 is left out, as in the paper's
-    own runs.
-    Where not all clients take part in every round, those who were absent are first told their alpha, and tell X'alpha
-    of it. Absent clients keep counting with what they sent last, inner products and X'alpha.
-    # differs from the paper: the alpha they are told is that of the round before, which it numbers t, and w goes to all
+    The exchanges of a round: the clients receive the inner products x.w of their samples (Algorithm 2), then the sum of
+    their steps, each divided by the number of the sample's holders; the server receives X'alpha (Algorithm 4).
+    Clients with whole rows need no inner products of others. The second inner product of Algorithm 1 is left out, as in
+    the paper's own runs.
+    Where not all clients participate in every round, returning clients first receive their alpha, and upload its
+    X'alpha. Absent clients keep counting with what they sent last, inner products and X'alpha.
+    # differs from the paper: the alpha they receive is that of the round before, which it numbers t, and w goes to all
     who are present; a step is divided by all holders, present or not, which is steadier.
 
     The rules are in `mpifed.algorithms.hyfdca_rules`. Those that raise D need not lower P on the way, therefore
@@ -125,14 +125,14 @@ class HyFDCA(Grid):
     """rows: the samples of a round are drawn once, the same for all who hold them; client: each client draws its own,
     as in the paper."""
     senders: Literal["all", "none"] = "all"
-    """all: every holder of a sample sends its step; none: nobody does, as all of them compute the same."""
+    """all: every holder of a sample sends its step; none: no holder does, as all of them compute the same."""
     primal: Literal["clear", "sealed"] = "sealed"
     """X'alpha travels sealed, as `[aggregation] security` says, or in the clear, as in the paper."""
     returns: Literal["best", "mean", "last"] | None = None
     """Which w is the model: best: of least objective, needs all clients; mean: of all rounds, weighted by t^8; last, as
     in the paper. Where absent, best if all take part, else mean."""
 
-    # --- who takes part, and what is played --------------------------------------------------------------------------
+    # --- participation, and exchanges --------------------------------------------------------------------------------
 
     @property
     def partial_participation(self) -> bool:
@@ -244,7 +244,7 @@ class HyFDCA(Grid):
             return []
         return [
             '[algorithm] rule = "paper" moves few rows in a round, on small data one: then w moves along that row, and '
-            'who hears w has it up to its length, in every channel; `mpifed audit` looks for it ("moved-row"), and '
+            'who receives w has it up to its length, in every channel; `mpifed audit` looks for it ("moved-row"), and '
             'rule = "damped" moves all rows'
         ]
 

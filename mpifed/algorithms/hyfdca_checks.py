@@ -29,10 +29,10 @@ def wrong_settings(of: HyFDCA) -> Iterator[str]:
     elif of.gamma is not None and of.gamma.at(1) > 1:
         yield f"[algorithm] gamma = {of.gamma.scale:g}: step sizes above 1 leave the domain; lower it"
     if of.sigma is not None and not of.needs_sigma:
-        yield f'[algorithm] sigma = {of.sigma:g}: rule "{of.rule}" has no use for it; leave it out'
+        yield f'[algorithm] sigma = {of.sigma:g}: rule "{of.rule}" does not use it; leave it out'
     if of.returns == "best" and of.partial_participation:
         yield (
-            '[algorithm] returns = "best": with clients absent nobody knows the loss of a w; take "mean" or "last", or '
+            '[algorithm] returns = "best": with absent clients the loss at a w is unknown; take "mean" or "last", or '
             "let all clients take part"
         )
     if of.draws == "client" and of.local.count(1.0) is None:

@@ -50,13 +50,13 @@ class Question(NamedTuple):
 class Clients(NamedTuple):
     """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
 
-    alpha: Array  # [n, S] of its samples, as it knows them
-    scores: Array  # [n, S] x.w, as last heard; () where a client has whole rows
+    alpha: Array  # [n, S] of its samples
+    scores: Array  # [n, S] x.w, as last received; () where a client has whole rows
     norms: Array  # [n, S] ||x||^2; () where the rule needs none
     sent: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
     other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ()
     sigma_gamma: Array  # [n, 2] float64 sigma and gamma, of the round's question
-    losses: Array  # [n] float64 the sum of the losses at the w of the round; () where nobody asks
+    losses: Array  # [n] float64 the sum of the losses at the w of the round; () unless they decide which w is returned
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ()
 
 

@@ -34,7 +34,7 @@ class Server(NamedTuple):
 
     model: Parameters  # w_0
     steps: Array  # [] int64, rounds done
-    known: Array  # [N] bool, whose w_k the server has ever been told
+    known: Array  # [N] bool, whose w_k the server has ever received
 
 
 class Clients(NamedTuple):
@@ -65,10 +65,10 @@ class HyFEM(Grid):
 
         sum over k of f_k(w_k) + mu / 2 ||w_k - w_0[M_k]||^2,
 
-    where f_k is the mean loss of client k's rows by the scores of its own columns M_k alone, plus penalty ||w_k||^2.
+    where f_k is the mean loss of client k's rows by the scores of its own columns M_k alone, plus l2 ||w_k||^2.
     Of a round's clients each takes local SGD steps from where its w_k was; and w_0 in each column becomes the mean over
-    all who hold it of the last w_k that the server was told, with those who were never there left out. The model is
-    w_0. With mu = 0 the clients do not know of each other. Its minimum is not that of the common problem.
+    all who hold it of the last w_k that the server received, without those who never participated. The model is
+    w_0. With mu = 0 the clients are independent. Its minimum is not that of the common problem.
 
     The learning rate as for `HybridFedAvg`.
     """
@@ -81,8 +81,8 @@ class HyFEM(Grid):
     local_epochs: Repeats | None = None
     """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     mu: Weight = field(kw_only=True)
-    """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: no client knows of
-    others."""
+    """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: clients are
+    independent."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:

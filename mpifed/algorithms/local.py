@@ -2,12 +2,12 @@
 
 One step is x <- keep x + push - step (gradient + concave), and the algorithms differ in `keep` and `push` alone:
 
-    FedAvg      keep = 1 - 2 step penalty
-    FedProx     keep = 1 - step (mu + 2 penalty)     push = step mu x_0
-    SCAFFOLD    keep = 1 - 2 step penalty            push = step (c_i - c)
-    FedPDM      keep = 1 - step (rho + 2 penalty)    push = step (lambda_i + rho x_0)
+    FedAvg      keep = 1 - 2 step l2
+    FedProx     keep = 1 - step (mu + 2 l2)     push = step mu x_0
+    SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
+    FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
 
-The penalty is l2, which intercepts do not have: `keep` is a number for each part of the model.
+Intercepts have no l2: `keep` is a number for each part of the model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Descent(NamedTuple):
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
 
     def of(self, dtype: str) -> Descent:
-        """The same, computed in `dtype`; of a single step only the gradient tells anything, and that is wide anyway."""
+        """The same, computed in `dtype`; for a single step only the gradient matters, whose dtype is wide anyway."""
         if self.model.first.dtype == dtype:
             return self
 
@@ -69,7 +69,7 @@ def wrong_draw(key: str, rows: int) -> list[str]:
     """The error for more rows than a client can draw in a round, if `rows` are."""
     if rows <= MOST:
         return []
-    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, and may {MOST}; let it do less in a round"]
+    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, more than {MOST}; take fewer local steps"]
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class LocalSteps:
 
         How a matrix product rounds a row depends on the number of all rows, and on whether it is among the last ones:
         small and large products have kernels of their own. Of scores that cancel, the roundings are all that is left,
-        and may decide where each row's gradient points. So where the number of rows tells who was drawn, products are
+        and may decide where each row's gradient points. So where the number of rows depends on the draw, products are
         of tiles of one size, in which a row's place does not matter.
         """
         privacy: Privacy = self.problem.privacy
@@ -216,7 +216,7 @@ class LocalSteps:
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """[n, ...] x_i - model: each client's change after its local steps.
 
-        In a private job nothing is said of numbers that are not finite: it would tell of the data.
+        In a private job there is no warning of numbers that are not finite: it would depend on the data.
         """
         if privacy_of(self.problem) is None:
             return self._ran(descent, block, now)

@@ -1,8 +1,8 @@
 """`margins = "auto"`: how far below its limits SSCA aims, so that they are met at the end although all is estimated.
 
 # differs from the paper: an addition. Its Algorithms 2 and 4 end a few per cent above the limit: the surrogate of a
-# constraint remembers minibatches of earlier models, of which noise has moved the model away, and tells less than the
-# constraint's value now; and the model follows the errors of what it tells.
+# constraint averages minibatches of earlier models, from which noise has moved the model away, and so lags behind the
+# constraint's value now; and the model follows its errors.
 
 Every round brings an unbiased value of F_m(w_t), the mean over the round's minibatches, which the surrogates need
 anyway; nothing more is sent. The margin of a constraint is the integral of its excess over a level a little below the
@@ -47,7 +47,7 @@ def steer(margins: Margins, t: int, excess: Floats, rho: float, carried: float) 
     ----------
     excess : [M] unbiased estimates of F - aim at w_t; exact zeros leave a constraint without margin
     rho : the weight of this round in the surrogates
-    kept : the part of the last round's error that is in these estimates too, where they are variance-reduced; else 0
+    carried : the part of the last round's error that these estimates still contain, if variance-reduced; else 0
     """
     weight = recent(t)
     variance = margins.variance

@@ -1,6 +1,6 @@
 """What differential privacy adds to an algorithm for rows: clipping, noise, and the account of what is released.
 
-The algorithms say what their upload is made of, as a `Share`; everything else is here, once. Where the noise goes:
+The algorithms describe their upload by a `Share`; everything else is here, once. Where the noise goes:
 
 - on the gradients (level "sample", local noise): every local step's sum of gradients over a minibatch is clipped record
   by record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
@@ -144,7 +144,7 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
 
     Parameters
     ----------
-    uploaded : leaves [n, ...]: how far the client would move what the server knows; may be overwritten
+    uploaded : leaves [n, ...]: the client's change before it is protected; may be overwritten
     weight : [n] of each client in the mean
     """
     privacy = privacy_of(problem)
@@ -341,7 +341,7 @@ def _on_grid(
 
 
 def _in_floats(purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round) -> Record:
-    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; protects nobody.
+    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; gives no privacy guarantee.
 
     Noise is drawn in memory, the same for every device.
     """

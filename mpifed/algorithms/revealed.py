@@ -1,8 +1,8 @@
-"""What clients sent, turned into the mean gradient of their minibatches by whoever knows model and job.
+"""The mean gradient of clients' minibatches, computed from their uploads by anybody who knows model and job.
 
 Algorithms' methods `reveals` share it, see `mpifed.core.reveals`. Nothing here is an attack yet: penalties, step sizes,
 weights and control variates are public or follow from what was sent before, and are only taken off. With noise
-on gradients or uploads, what is found is noisy. Records have no axis of clients.
+on gradients or uploads, the result is noisy. Records have no axis of clients.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_statistics(gradient: Record, weight: float, function: int = 0) -> Paramet
 def scaffold_control(control: Record, common: Record, moved: Record, step: float, steps: int = 1) -> Record:
     """A client's control variate c_i after a round, for anybody who knew it before: it starts at zero.
 
-    So the server knows it who has heard every upload of the client, and the c of each round.
+    So a server that has received every upload of the client, and knows the c of each round, knows it.
     """
     return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(control), wide(common), wide(moved))
 

@@ -74,7 +74,7 @@ class Scaffold(Rows):
     Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD

@@ -1,6 +1,6 @@
-"""`slack_cost = "auto"`: what slack costs in SSCA's convex problems, found while the rounds are played.
+"""`slack_cost = "auto"`: the cost of slack in SSCA's convex problems, adapted during the run.
 
-# differs from the paper: an addition. Its c must exceed the multipliers, which nobody knows beforehand, and a c far
+# differs from the paper: an addition. Its c must exceed the multipliers, which are not known beforehand, and a c far
 # above them lets noise in a constraint's estimate throw the model far.
 
 The convex problem of round t moves the model by -(grad F-bar_0 + sum nu_m grad F-bar_m) / (2 T) at w_t, with T =

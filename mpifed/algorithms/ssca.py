@@ -198,7 +198,7 @@ class SSCA(Algorithm):
 
         Parameters
         ----------
-        found : of `weight` times the means at w_t, leaves [K, ...]; variance-reduced differences of them if `recursive`
+        sums : `weight` times the means at w_t, leaves [K, ...]; variance-reduced differences of them if `recursive`
         """
         t = int(server.steps) + 1
         rho, carried = self.rho.at(t), float(self.keep(server)) if self.recursive else 0.0
@@ -293,7 +293,7 @@ class SSCA(Algorithm):
             margins=start_margins(len(server.slack)) if server.margins else (),
         )
 
-    # --- what is told of the state ----------------------------------------------------------------------------------
+    # --- columns of the history, and remarks -------------------------------------------------------------------------
 
     def report(self, server: Server) -> dict[str, float]:
         """Columns of the history: multipliers, and ||s|| of the last convex problem."""

@@ -68,13 +68,13 @@ class SSCAHorizontal(SSCA, Rows):
 
     With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
 
-    `local_steps` = E > 1: the clients are told the surrogates too, and take E steps by themselves before anything is
+    `local_steps` = E > 1: the clients receive the surrogates too, and take E steps by themselves before anything is
     sent, each with another minibatch. They *move* on surrogates of corrected functions: the gradient at a client's
     point u is taken to be grad F-bar_k(w_t) + grad f_k(u) - grad f_k(w_t), the last two from one minibatch, and the
     value alike. What they *send*, beside the change of the model, are surrogates that track their uncorrected
     functions f_k(u), by the same recursion; the server averages both. With K functions that need samples a round sends
     K + 1 vectors of the model's size up and as many down, whatever E, where one step sends K up and one down. The first
-    round of a stage only gathers surrogates.
+    round of a stage only initializes the surrogates.
     # differs from the paper: an addition, which it leaves to future work. At w_t every correction vanishes, and
     averaged surrogates track the functions of all: however different the clients' data are, where Algorithm 1 or 2
     rests, this does too. Steps on local surrogates of local functions would drift to a compromise between the clients'
@@ -181,7 +181,7 @@ class SSCAHorizontal(SSCA, Rows):
     def answer_local(
         self, clients: tuple[()], question: LocalQuestion, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
-        """E steps of the one client of the block, weighted by its rows."""
+        """E steps of the block's only client, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
             self.local_steps, 1, self.batch_size
@@ -200,7 +200,7 @@ class SSCAHorizontal(SSCA, Rows):
         t, anchor, model = int(question.step), question.model, question.model
         rho, gamma = self.rho.at(t), self.gamma.at(t)
         tracked = moving = question.surrogate
-        still = not moving.weight  # nothing is known yet: gather, and stay
+        still = not moving.weight  # the surrogates are empty: only track, and stay
         slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
         for batch in batches:
             here = self._seen(model, batch, question.shares)

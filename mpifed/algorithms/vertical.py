@@ -1,15 +1,15 @@
-"""What algorithms for vertically split data share: how a minibatch becomes gradients when nobody holds a whole row.
+"""What algorithms for vertically split data share: gradients of a minibatch when no client holds whole rows.
 
-Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. One
-pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
+Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. A
+pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
 
-1. `scores`: the server sends row numbers, and each client its columns of the model; the clients hear the sum of
-   everybody's partial scores. # differs from the paper: there each client sends its products weight x feature one by
-   one, or its partial scores to all others; the sum is all that enters.
-2. `slopes`, only where one client alone has the labels: it alone hears the scores, and the others hear the loss's
-   derivatives by the scores from it. (Whoever hears a sample's derivatives can often tell its label.)
-3. `gradients`: the server hears each client's gradient in its own columns, and the head's gradient and the constraints'
-   values from one client, who could be any.
+1. `scores`: the server broadcasts row indices, and sends each client its columns of the model; the clients receive the
+   sum of all partial scores. # differs from the paper: there each client sends its products weight x feature one by
+   one, or its partial scores to all others; only the sum is used.
+2. `slopes`, only where a single client holds the labels: it alone receives the scores, and sends the loss's derivatives
+   by the scores to the others. (A sample's derivatives often reveal its label.)
+3. `gradients`: the server receives each client's gradient in its own columns, and the head's gradient and the
+   constraints' values from a single client, which may be any.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from mpifed.shards.layout import span
 class Question(NamedTuple):
     """Broadcast of a pass; each client receives its own columns of the models' `first`."""
 
-    rows: Array  # [b] the numbers of the rows
+    rows: Array  # [b] row indices
     model: Parameters
     previous: Record  # the model before, where gradients are variance-reduced; else ()
     shares: Array  # [K] counted samples relative to all, or ()
     keep: Array  # [] float64, how much of the gradients at `previous` is taken off; or ()
-    count: Array  # [] how many of the rows count, when all rows are gone through; else ()
+    count: Array  # [] how many of the rows count, in an evaluation; else ()
 
 
 class Scores(NamedTuple):
@@ -78,7 +78,7 @@ class Gathered(NamedTuple):
     """What the server receives: each number from a single client."""
 
     statistics: Statistics  # leaves [n, K, ...]; `gradient.first` placed by columns
-    tally: Record  # Tally [n, T], when all rows are gone through; else ()
+    tally: Record  # Tally [n, T], in an evaluation; else ()
 
 
 class Memory(NamedTuple):
@@ -95,7 +95,7 @@ class Memory(NamedTuple):
 class Pass:
     """The exchanges of one pass over `size` rows.
 
-    `holder` is the one client who has the labels, or None; `head_client` who sends what belongs to no columns.
+    `holder` is the client who alone has the labels, or None; `head_client` who sends what belongs to no columns.
     `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
     losses, and with `gradients` their derivatives too.
     """
@@ -283,10 +283,10 @@ def _for_each(record: Record, clients: int) -> Record:
 class Columns(Algorithm):
     """The base of algorithms for data split by columns; its subclasses have the fields `label_holder`, `head_client`.
 
-    They need everybody: without one client there are no scores.
+    All clients must participate: if any is absent, scores are incomplete.
     """
 
-    label_holder: int | None  # the one client who has the labels; None: all have
+    label_holder: int | None  # the client who alone has the labels; None: all have
     head_client: int | None  # who computes what belongs to no columns, as intercepts; None: the label holder, or 0
 
     needs_everybody = True

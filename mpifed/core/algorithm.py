@@ -107,7 +107,7 @@ class Algorithm(ABC):
         """The model as it stands, to be measured and saved; by default the field `model` of the state."""
         return server.model
 
-    # --- what fits, and what is said of a run -----------------------------------------------------------------------
+    # --- checks, and reports of a run -------------------------------------------------------------------------------
 
     def check(self) -> list[str]:
         """Errors of the hyper-parameters for this problem, one message each; before anything is run.
@@ -133,7 +133,7 @@ class Algorithm(ABC):
     def released(self, index: int) -> Any:
         """What the server releases in round `index`: `mpifed.maths.privacy.accounting.Release`.
 
-        An algorithm that does not say is refused with `[privacy]`.
+        An algorithm without it is refused with `[privacy]`.
         """
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class Algorithm(ABC):
     def reveals(self, received: Received) -> Iterable[Revealed]:
         """What one client's upload, or a sum, reveals about private rows: see `mpifed.core.reveals`.
 
-        An audit says so of an algorithm that leaves this out, and tries attacks that know less.
+        An audit reports that an algorithm leaves this out, and tries attacks that know less.
         """
         return ()
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from mpifed.core.errors import UsageError
 
-_NEAR = 0.85  # how alike two names are, of 1, for one to be taken for the other misspelt
-_ALIKE = 0.6  # the same where one of them is wrong for certain
+_NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
+_ALIKE = 0.6  # the same where the first is wrong for certain
 _DERIVED = {  # base classes that give more, by the name of what they derive from
     "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.vertical.Columns, "
     "mpifed.algorithms.hybrid_measures.Grid, or "

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that says so.
+"""The errors of mpifed and their exit codes.
 
 Every error that a user can cause or meet carries its own exit code (docs/reference/exit-codes.md); the command line
 turns it into one message and that code, on every rank alike.

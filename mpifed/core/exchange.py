@@ -1,4 +1,4 @@
-"""Exchanges: the server asks, the clients answer, the answers are summed, and somebody absorbs the sum.
+"""Exchanges: the server asks, the clients answer, the answers are summed, and the server or the clients absorb the sum.
 
 Every algorithm is a sequence of exchanges, and `play` is the only loop over them. How answers are summed (exactly
 or in floats, in the clear or not), where clients live and how many ranks there are is the business of a
@@ -182,7 +182,7 @@ def _nothing(block: Block, clients: Record) -> tuple[()]:
 
 @dataclass(frozen=True)
 class Measure:
-    """Exchanges played off the clock, `turns` times over, whose outcome becomes columns of the history.
+    """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
 
     They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
     of it.
@@ -226,7 +226,7 @@ class Problem:
 
     @property
     def cells(self) -> Cells:
-        assert self.rows is not None and self.columns is not None  # every run says so
+        assert self.rows is not None and self.columns is not None  # set in every run
         return Cells(self.rows, self.columns)
 
     @cached_property
@@ -258,10 +258,10 @@ class Summation(Protocol):
         """The server's question, broadcast to every rank."""
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """(client states, sum of the present clients' answers); the sum on those ranks that may hear it, if anybody."""
+        """(client states, sum of the participating clients' answers); the sum only on ranks that may receive it."""
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """The states of the present clients after each block has absorbed the sum."""
+        """The states of the participating clients after each block has absorbed the sum."""
 
 
 def play(

@@ -1,4 +1,4 @@
-"""What the operating system refuses, in words: the one place that turns such an error into a message and exit code."""
+"""Errors of the operating system, explained: the only place that turns them into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def say(*lines: object, file: TextIO | None = None) -> None:
 
 @contextmanager
 def named_in_errors(path: Path) -> Iterator[None]:
-    """Let an I/O error in here say which file it is about: writing to an open file does not tell."""
+    """Add the file's name to an I/O error raised in here: errors of writing to an open file lack it."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def named_in_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Raise the errors of mpifed that say what the operating system refuses in here."""
+    """Turn errors of the operating system raised in here into the errors of mpifed that explain them."""
     try:
         yield
     except (OSError, MemoryError) as error:

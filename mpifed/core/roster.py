@@ -1,7 +1,7 @@
-"""The roster of a rank: the clients whom it hosts, block by block; a block is opened when somebody in it is present.
+"""The roster of a rank: the clients that it hosts, in blocks, which are opened when clients of theirs participate.
 
-What is known of all clients are a few arrays of numbers. Who is present is found in them at once, and only the blocks
-of these clients are touched: a round takes as long with 100,000 clients as with 1,000, where as many are present.
+Of all clients only a few arrays of numbers are stored. Participating clients are looked up in them at once, and only
+their blocks are touched: a round takes as long with 100,000 clients as with 1,000, if as many participate.
 """
 
 from __future__ import annotations

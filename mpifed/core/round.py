@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.loops import first_distinct
 
-SETUP = -1  # the index of what is played before round 0
+SETUP = -1  # the index of the exchanges before round 0
 _WORD = 2**64 - 1
 _SMALL = 1024  # shards up to this size are drawn for all clients at once
 _FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
@@ -81,7 +81,7 @@ def _own() -> Generator:
 
 @lru_cache(maxsize=1)
 def _own_words() -> Callable[[int], NDArray[np.uint64]]:
-    """This process's secret random words: the key stream of AES-128 in counter mode by OpenSSL, which only goes on.
+    """This process's secret random words: the key stream of AES-128 in counter mode by OpenSSL, which is never rewound.
 
     It takes half as long as the generator above, whose numbers NumPy can make anything of.
     """
@@ -118,7 +118,7 @@ class Leaving(NamedTuple):
     """Who leaves within a round: drawn by key, and so alike in every channel.
 
     A client takes part in so many halves of exchanges: the first half of an exchange is to answer it, the second to be
-    there until its sum is opened and heard.
+    there until its sum is opened and received.
     """
 
     who: NDArray[np.bool_]  # [N] takes part in the round
@@ -179,7 +179,7 @@ class Round(NamedTuple):
         return int(self.present.sum()) if self.leaving is None else self.leaving.least
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
-        """NumPy's generator of (seed, purpose, this round, client); client -1 is everybody's.
+        """NumPy's generator of (seed, purpose, this round, client); client -1 stands for all.
 
         The same arguments give the same numbers again.
         """
@@ -249,7 +249,7 @@ class Round(NamedTuple):
         Parameters
         ----------
         clients : [n] ascending
-        secret : whether, in a secure round, nobody else may know them
+        secret : whether, in a secure round, they must be unknown to others
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What the clients of a rank keep from round to round: begun when they are first present, on the disk beyond a limit.
+"""What the clients of a rank keep from round to round: created when they first participate, on the disk beyond a limit.
 
 The states of a block are a function of the job until it is first present: there is nothing to keep of the others.
 Those that were least recently used leave memory first: into a file without a name, which is gone with the process
@@ -183,7 +183,7 @@ class ClientStates:
 
 
 class Tentative:
-    """States in a round that may turn out void: updates are held back until the next round is played upon them."""
+    """States in a round that may turn out void: updates are held back until the next round begins."""
 
     def __init__(self, states: ClientStates, turn: object) -> None:
         self._states, self.turn = states, turn
