@@ -65,7 +65,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAvg(Rows):
-    """In every round the participating clients take SGD steps on their own rows, and their changes are averaged.
+    """Every round the participating clients take SGD steps on their own rows, and their changes are averaged.
 
     Either `local_steps` minibatches of `batch_size` rows, drawn without replacement as far as the shard goes, or
     `local_epochs` passes over the shard in minibatches of `batch_size`, the last one of a pass possibly smaller.

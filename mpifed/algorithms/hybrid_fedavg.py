@@ -51,7 +51,7 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True)
 class HybridFedAvg(Grid):
-    """In every round the participating clients take SGD steps in their own columns; overlaps are averaged.
+    """Every round the participating clients take SGD steps in their own columns; overlaps are averaged.
 
     A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
     by the mean change over the samples of those present who hold it; a column that none of them holds stays. Local work
