@@ -227,5 +227,8 @@ def _summary(federation: Federation) -> str:
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
     if federation.optimum:
-        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2, without an intercept"
+        with_b = federation.provenance.get("statistics", {}).get("least_squares_loss")
+        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
+            "" if with_b is None else f"; with an intercept {with_b:.6g}"
+        )
     return "\n".join(f"{name:9}{value}" for name, value in lines.items())

@@ -15,7 +15,7 @@ _ROWS = 4096  # converted to float64 at a time
 
 
 def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> dict[str, Any]:
-    """The minimum of 1/2 mean (x . w - y)^2 over w.
+    """The minimum of 1/2 mean (x . w - y)^2 over w, and of 1/2 mean (x . w + b - y)^2 over w and b.
 
     A first pass sums the normal equations, a second one the loss, which avoids the cancellation in y'y - w'X'y.
 
@@ -27,15 +27,20 @@ def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scal
 
     Returns
     -------
-    `w` [p] float64, of least norm if not unique, and `loss`
+    `w` [p] float64 without an intercept, of least norm if not unique; `loss`; and `loss_with_intercept`
     """
     gram, right = np.zeros((1, 1)), np.zeros(1)
     for X, part in _pieces(chunks, y, scaling):
-        gram = gram + X.T @ X
-        right = right + X.T @ part
-    w = np.linalg.lstsq(gram, right, rcond=None)[0]
-    squares = sum(float(np.sum((X @ w - part) ** 2)) for X, part in _pieces(chunks, y, scaling))
-    return {"w": w, "loss": squares / (2 * len(y))}
+        Z = np.column_stack([X, np.ones(len(X))])
+        gram = gram + Z.T @ Z
+        right = right + Z.T @ part
+    w = np.linalg.lstsq(gram[:-1, :-1], right[:-1], rcond=None)[0]
+    with_b = np.linalg.lstsq(gram, right, rcond=None)[0]
+    squares = np.zeros(2)
+    for X, part in _pieces(chunks, y, scaling):
+        squares += np.sum((X @ w - part) ** 2), np.sum((X @ with_b[:-1] + with_b[-1] - part) ** 2)
+    losses = (squares / (2 * len(y))).tolist()
+    return {"w": w, "loss": losses[0], "loss_with_intercept": losses[1]}
 
 
 def _pieces(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> Iterator[tuple[Array, Array]]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import mpifed
+from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import only_held
@@ -108,7 +109,7 @@ def prepare(options: Options) -> Federation:
         When the source is missing or damaged.
     """
     _check_out(options)
-    data = options.source.read(options.seed)
+    data = _checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
         data = _hold_out(data, options.test_fraction, options.seed)
     y, test_y, meaning = encode(data, options.labels)
@@ -116,9 +117,10 @@ def prepare(options: Options) -> Federation:
     if partition.missing and options.map:
         data = _only_held(data, partition)
     data, scaling = _scaled(data, options.scale, partition.missing)
-    optimum = None
+    optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
     if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
+        summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
     about = About(
         classes=len(meaning),
         scaling=scaling,
@@ -126,7 +128,7 @@ def prepare(options: Options) -> Federation:
         provenance={
             **_provenance(options, data, meaning),
             "missing_cells": partition.missing,
-            "statistics": statistics(data.chunks(), y, scaling, regression=not meaning),
+            "statistics": summary,
         },
         test=(data.test[0], test_y) if data.test else None,
         names=data.names,
@@ -139,6 +141,35 @@ def prepare(options: Options) -> Federation:
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
     return open_federation(options.out)
+
+
+def _checked(name: str, data: Any) -> Dataset:
+    """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
+    if not isinstance(data, Dataset):
+        raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
+    labels: Any = data.labels
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
+        came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
+        raise DataError(f"{name}: labels are {came}; expected [rows], int64 classes or float64 targets")
+    if not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise DataError(f"{name}: the label of row {row} is {labels[row]}; expected finite numbers")
+    return replace(data, chunks=lambda: _as_declared(name, data))
+
+
+def _as_declared(name: str, data: Dataset) -> Iterator[Any]:
+    """The chunks, while they have as many columns as `features` and finite values, and in all a row for each label."""
+    rows = 0
+    for X in data.chunks():
+        if getattr(X, "ndim", 0) != 2 or X.shape[1] != data.features:
+            came = f"shape {X.shape}" if hasattr(X, "shape") else f"type {type(X).__name__}"
+            raise DataError(f"{name}: a chunk of rows has {came}; expected [rows, {data.features}], as features says")
+        if own_module(name) is not None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+            raise DataError(f"{name}: rows {rows} to {rows + X.shape[0] - 1} have values that are not finite")
+        rows += X.shape[0]
+        yield X
+    if rows != len(data.labels):
+        raise DataError(f"{name}: {rows} rows and {len(data.labels)} labels; expected a label for each row")
 
 
 def _check_out(options: Options) -> None:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.partition import Partition
 
@@ -156,8 +156,15 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
     ------
     DataError
         When the task is classification and a label is not an integer.
+    UsageError
+        When the task is "auto" and there are many different integers, few rows of each.
     """
     real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
+    if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):
+        raise UsageError(
+            f"{path}: the labels are {values} different integers in {len(labels)} rows, classes or real targets; give "
+            "--task classification or --task regression"
+        )
     if task == "regression" or (task == "auto" and real.any()):
         return labels
     if real.any():

@@ -183,7 +183,13 @@ def _explain(
                 number = _number(cell)
                 if number is None or not abs(number) <= float(np.finfo(np.float32).max):
                     name = f" ({names[column]})" if names else ""
-                    raise DataError(
-                        f"{place}, column {column + 1}{name}: {shown(cell)} is not a finite number; "
-                        "correct or remove the line"
-                    )
+                    raise DataError(f"{place}, column {column + 1}{name}: {shown(cell)} {_remedy(cell, number)}")
+
+
+def _remedy(cell: str, number: float | None) -> str:
+    """What is wrong with a cell, and what to do."""
+    if number is None and cell.strip().lower() in ("", "na", "n/a", "null", "none", "?"):
+        return "is a missing value; fill it in, or remove the line or the column"
+    if number is None:
+        return "is not a number; encode categories as numbers (labels as 0, 1, ...), or remove the column"
+    return "is not a finite number; correct or remove the line"

@@ -93,7 +93,7 @@ def test_shares_of_both_secrets(found: Found, monkeypatch: pytest.MonkeyPatch) -
     def both(self: Dropouts, turn: Any, recorder: Any) -> Any:
         given = reveal(self, turn, recorder)
         if turn.now.present[1] and recorder is not None:  # not in the play of two ranks
-            self.escrow._handed.clear()
+            self.escrow._revealed.clear()
             number = int(np.searchsorted(turn.plan.near[1], 0)) + 1
             with suppress(KeyError):  # nobody hosts client 0 here
                 other = self.escrow.reveal(0, 1, number, False)

@@ -191,7 +191,7 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
         ("a,  \n1,2\n", "line 1, column 2 has no name"),
         ("a,b\0\n1,2\n", r"line 1, column 2 has the name 'b\\x00', with a control character"),
         ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
-        ("y\n1\n2\n", "no column besidess the label's"),
+        ("y\n1\n2\n", "no column besides the label's"),
     ],
 )
 def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:

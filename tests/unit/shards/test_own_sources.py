@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.store import open_federation
 
@@ -39,8 +39,20 @@ class Misspelt(Waves):
 
 
 @dataclass(frozen=True)
-class Shadows(Waves):
-    split: str = "rows"
+class Faulty(Waves):
+    how: str = ""
+
+    def read(self, seed: int) -> Dataset:
+        X, y = np.ones((6, 2), "f4"), np.arange(6.0)
+        results = {
+            "tuple": (X, y),
+            "width": Dataset(5, np.dtype("f4"), y, whole(X)),
+            "rows": Dataset(2, np.dtype("f4"), y[:5], whole(X)),
+            "list": Dataset(2, np.dtype("f4"), [1.0] * 6, whole(X)),
+            "label": Dataset(2, np.dtype("f4"), np.full(6, np.nan), whole(X)),
+            "value": Dataset(2, np.dtype("f4"), y, whole(X * np.inf)),
+        }
+        return results[self.how]
 
 
 @dataclass(frozen=True)
@@ -95,3 +107,21 @@ def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> Non
     ours = isinstance(caught.value, UsageError)
     assert (str(caught.value) if ours else caught.value.format_message()).startswith(said)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("tuple", "read() returned tuple; expected mpifed.shards.sources.Dataset"),
+        ("width", "a chunk of rows has shape (6, 2); expected [rows, 5], as features says"),
+        ("rows", "6 rows and 5 labels; expected a label for each row"),
+        ("list", "labels are list; expected [rows], int64 classes or float64 targets"),
+        ("label", "the label of row 0 is nan; expected finite numbers"),
+        ("value", "rows 0 to 5 have values that are not finite"),
+    ],
+)
+def test_what_a_source_returns_is_checked(how: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        make(tmp_path / "out", "waves:Faulty", "--rows", "6", "--how", how)
+    assert str(caught.value) == f"waves:Faulty: {said}"
+    assert not (tmp_path / "out/federation.h5").exists()

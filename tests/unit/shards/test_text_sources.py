@@ -69,6 +69,18 @@ def test_svmlight_regression(tmp_path: Path) -> None:
     assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
 
 
+def test_many_integers_may_be_classes_or_targets(tmp_path: Path) -> None:
+    """As the targets of scikit-learn's diabetes data, which are integers from 25 to 346."""
+    path = tmp_path / "a.svm"
+    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(200)))
+    with pytest.raises(UsageError, match="30 different integers in 200 rows, classes or real targets; give --task"):
+        Svmlight(path).read(0)
+    assert len(encode(Svmlight(path, task="classification").read(0), "all").meaning) == 30
+    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
+    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(300)))
+    assert len(encode(Svmlight(path).read(0), "all").meaning) == 30
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -156,8 +168,8 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is not a finite number"),
-        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is not a finite number"),
+        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is not a number; encode categories as numbers"),
+        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is a missing value"),
         ("a,b\n1,nan\n", r"line 2, column 2 \(b\): 'nan'"),
         ("1,2\n1e99,4\n", "line 2, column 1: '1e99'"),
         ("1,2\n3\n", "line 2: 1 columns, the first line has 2"),
