@@ -64,7 +64,7 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
 
 
 def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> dict[str, Any]:
-    """What later certificates need to know of the first model, as JSON values; None where not finite."""
+    """Numbers of the first model that later certificates need, as JSON values; None where not finite."""
     point = point_at(problem, model, total, gradient)
     if not _finite(point):
         return dict.fromkeys(FirstIterate._fields)

@@ -1,4 +1,4 @@
-"""What algorithms for horizontally split data share: checks, the weighted sum, shares, losses and certificates."""
+"""Shared by algorithms for horizontally split data: checks, the weighted sum, shares, losses and certificates."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def reported_certificate(
 
 
 def numbers_of_first(algorithm: Algorithm, server: Any, evaluation: Evaluation) -> dict[str, Any]:
-    """What certificates must know of the first model."""
+    """Numbers of the first model that certificates need."""
     return first_iterate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient)
 
 

@@ -1,4 +1,4 @@
-"""What algorithms for cells share: clients who hold some rows of some columns, up to all of either.
+"""Shared by algorithms for cells: clients hold a part of the rows and of the columns, up to all of either.
 
 A sample's score is the sum of its holders' partial scores. What belongs to a sample alone, its loss and its conjugate,
 is known to all of its holders alike, and counted once: by the first of them.
@@ -205,10 +205,7 @@ def check_duals(problem: Problem) -> list[str]:
             f"[model] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
         )
     if not objective.l2 > 0:
-        wrong.append(
-            f"[model] l2 = {objective.l2:g}: the dual problem needs a penalty above 0; the paper's "
-            "lambda is twice the penalty"
-        )
+        wrong.append(f"[model] l2 = {objective.l2:g}: the dual problem needs l2 above 0; the paper's lambda is 2 l2")
     if problem.privacy is not None:
         wrong.append(
             "[privacy]: no noise is known that makes dual variables private; leave the table out, or take fedavg, "

@@ -1,4 +1,4 @@
-"""What settings of HyFDCA do not fit each other or the data, see `mpifed.algorithms.hyfdca`."""
+"""Checks of HyFDCA's settings against each other and the data, see `mpifed.algorithms.hyfdca`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of HyFDCA keep and compute, see `mpifed.algorithms.hyfdca`: dual steps on their own samples."""
+"""The state and arithmetic of HyFDCA's clients, see `mpifed.algorithms.hyfdca`: dual steps on their own samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HyFDCA's rules must know before the first round: ||x_i||^2 of whole samples, and lambda_max(XX')."""
+"""The set-up of HyFDCA, before the first round: ||x_i||^2 of whole samples, and lambda_max(XX')."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the baselines of HyFDCA share: clients take SGD steps in their own columns, on the loss of their own scores.
+"""Shared by the baselines of HyFDCA: clients take SGD steps in their own columns, on the loss of their own scores.
 
 Each client fits the labels with its own columns alone, as if it had no others: X_k w_k stands for the whole score.
 This is what averaging local models amounts to where no client holds a whole row, and why it falls short there.

@@ -1,4 +1,4 @@
-"""What differential privacy adds to an algorithm for rows: clipping, noise, and the account of what is released.
+"""Differential privacy for algorithms on rows: clipping, noise, and the account of what is released.
 
 The algorithms describe their upload by a `Share`; everything else is here, once. Where the noise goes:
 

@@ -77,7 +77,7 @@ def remark(course: Course, measured: Mapping[str, float | None], remedies: Seque
 
 
 def _seen(course: Course, above: float | None, often: bool) -> str:
-    """What was observed, in words."""
+    """The observation, in words."""
     observed = []
     if above is not None:
         observed.append(f"its limit {course.limit:g} is not met ({above:.6g})")

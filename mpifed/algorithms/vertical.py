@@ -1,4 +1,4 @@
-"""What algorithms for vertically split data share: gradients of a minibatch when no client holds whole rows.
+"""Shared by algorithms for vertically split data: gradients of a minibatch when no client holds whole rows.
 
 Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. A
 pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):

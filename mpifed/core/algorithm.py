@@ -84,7 +84,7 @@ class Algorithm(ABC):
     @property
     @abstractmethod
     def measures(self) -> tuple[Measure, ...]:
-        """What is summed over all rows, off the clock, at measured rounds; () for an algorithm without such columns."""
+        """What is summed over all rows at evaluated rounds, outside the measured time; () without such columns."""
 
     @abstractmethod
     def start_server(self, now: Round) -> Any:

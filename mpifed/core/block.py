@@ -39,7 +39,7 @@ class Shard(Protocol):
 
     @property
     def joint(self) -> tuple[Joint, int] | None:
-        """What its rows can be taken from together with other clients', and where they begin; None: one by one."""
+        """The `Joint` that holds its rows beside those of other clients, and where they begin; None: there is none."""
 
     @property
     def rows(self) -> Array:
@@ -157,7 +157,7 @@ class Block:
         return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
-        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where one has not so many."""
+        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)
         xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
@@ -178,7 +178,7 @@ class Block:
 
     @cached_property
     def _runs(self) -> list[tuple[Joint | None, slice, NDArray[np.int64]]]:
-        """Neighbours who can be asked in one call: (what, their positions, where each begins [n, 1]); or one alone."""
+        """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: a single client."""
         joints = [shard.joint or (None, 0) for shard in self.shards]
         others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])
         starts = np.array([start for _, start in joints], dtype=np.int64)[:, None]

@@ -22,10 +22,10 @@ class Device(Protocol):
     on_host: bool  # whether it is the processor, and nothing need be moved
 
     def block(self, block: Block) -> Block:
-        """The same clients, their rows where they are computed with."""
+        """The same clients, their rows on the device."""
 
     def record(self, record: Record) -> Record:
-        """The same numbers there, but for those that a record keeps in memory (`record.in_memory`)."""
+        """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
 
     def states(self, states: Record) -> Record:
         """Client states as they are kept between exchanges: there, if there is room for all of them."""

@@ -201,7 +201,7 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is public about the task: the objective, and who holds how much."""
+    """The public facts of the task: the objective, and the size of each client's data."""
 
     objective: Any  # mpifed.maths.objectives.Objective
     split: str  # "rows", "columns" or "grid"
@@ -252,7 +252,7 @@ class Summation(Protocol):
         """Whether the server has said that the run ends here."""
 
     def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
-        """What the server's part of an exchange gives; None where this rank is not the server."""
+        """The result of the server's part of an exchange; None where this rank is not the server."""
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """The server's question, broadcast to every rank."""

@@ -1,4 +1,4 @@
-"""What was expected of a value, in plain words, where pydantic found another."""
+"""Pydantic's errors in plain words: what was expected of a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops over memory: one pass where they are compiled, some calls of NumPy where not. The bits are the same.
+"""Loops over memory: a single pass where they are compiled, several calls of NumPy where not. The bits are the same.
 
 `_loops.c` is compiled when mpifed is installed and there is a C compiler. It rounds each operation as NumPy does, so
 that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`.
@@ -22,7 +22,7 @@ _RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
 
 
 def _loaded() -> Any:
-    """The compiled module; None where there is none, or one of other sources."""
+    """The compiled module; None where there is none, or it was built from other sources."""
     try:
         from mpifed.core import _loops
     except ImportError:
@@ -90,7 +90,7 @@ def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | 
 
 
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
-    """Put the first different ones of random rows into `rows`: rows drawn one by one, without those drawn before.
+    """Put the first distinct random rows into `rows`: drawn in turn, without those drawn before.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
 
     Returns
     -------
-    [n] how many were found, at most `count`: too few words may stand for too few rows.
+    [n] how many rows were drawn, at most `count`: the words may contain fewer distinct rows.
     """
     n, count = rows.shape
     counts = np.empty(n, np.int64)

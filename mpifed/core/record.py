@@ -118,7 +118,7 @@ def put_in_place(record: Record, who: Array, values: Record) -> Record:
 
 
 def _writable(leaf: Array) -> bool:
-    """Whether it can be written to; CuPy does not keep from writing to what was broadcast, of which rows are one."""
+    """Whether it can be written to; CuPy does not keep from writing to what was broadcast, where rows share memory."""
     flags: Any = leaf.flags
     if namespace(leaf) is np:
         return bool(flags.writeable)
@@ -153,7 +153,7 @@ def nbytes(record: Record) -> int:
 
 
 class Spec(NamedTuple):
-    """Shape and dtype of one leaf that is not there yet."""
+    """Shape and dtype of a leaf that does not exist yet."""
 
     shape: tuple[int, ...]
     dtype: str

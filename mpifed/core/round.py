@@ -91,7 +91,7 @@ def _own_words() -> Callable[[int], NDArray[np.uint64]]:
     zeros = memoryview(bytes(8 * _PIECE))
 
     def words(count: int) -> NDArray[np.uint64]:
-        made = np.empty(8 * count + _SPARE, np.uint8)  # the library wants to have some bytes beside its output
+        made = np.empty(8 * count + _SPARE, np.uint8)  # the library needs a few bytes beyond its output
         for start in range(0, count, _PIECE):
             size = min(_PIECE, count - start)
             stream.update_into(zeros[: 8 * size], memoryview(made)[8 * start :])  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ class Round(NamedTuple):
         return Generator(_Stream(self.seed, purpose).at(self._counter(client)))
 
     def _counter(self, client: int = -1, turn: int = 0) -> tuple[int, int, int, int]:
-        """The first word counts the numbers of the stream."""
+        """The counter's words; the first counts the numbers of the stream."""
         return 0, client & _WORD, self.index & _WORD, turn
 
     def words(self, purpose: str, client: int) -> Callable[[int], NDArray[np.uint64]]:

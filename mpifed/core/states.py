@@ -1,8 +1,8 @@
-"""What the clients of a rank keep from round to round: created when they first participate, on the disk beyond a limit.
+"""The states of a rank's clients: created when they first participate, on the disk beyond a limit.
 
 The states of a block are a function of the job until it is first present: there is nothing to keep of the others.
-Those that were least recently used leave memory first: into a file without a name, which is gone with the process
-however that ends; or they are just dropped, where a checkpoint has the same bits.
+Those that were least recently used leave memory first: into a file without a name, which vanishes with the process
+however that ends; or they are only discarded, where a checkpoint has the same bits.
 """
 
 from __future__ import annotations
