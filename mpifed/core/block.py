@@ -178,7 +178,7 @@ class Block:
 
     @cached_property
     def _runs(self) -> list[tuple[Joint | None, slice, NDArray[np.int64]]]:
-        """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: a single client."""
+        """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: one client."""
         joints = [shard.joint or (None, 0) for shard in self.shards]
         others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])
         starts = np.array([start for _, start in joints], dtype=np.int64)[:, None]
