@@ -86,6 +86,7 @@ class Grid(Algorithm):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
+        """Training loss and objective over all rows."""
         return measures_of_cells(self)
 
 

@@ -298,9 +298,11 @@ class Columns(Algorithm):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
+        """Training loss, objective and constraints; the certificate."""
         return measures_of_columns(self, self.label_holder, self.sender)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
+        """Partial scores, derivatives and gradients of the rows drawn; see `Pass.reveals`."""
         return Pass.reveals(received)
 
 

@@ -100,6 +100,7 @@ class Block:
 
     @property
     def sparse(self) -> bool:
+        """Whether rows are CSR matrices."""
         return self.shards[0].sparse
 
     @property

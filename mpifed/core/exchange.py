@@ -73,6 +73,7 @@ class Field:
 
     @property
     def size(self) -> int:
+        """The number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -226,6 +227,7 @@ class Problem:
 
     @property
     def cells(self) -> Cells:
+        """Which client holds which rows and which columns."""
         assert self.rows is not None and self.columns is not None  # set in every run
         return Cells(self.rows, self.columns)
 
