@@ -256,7 +256,7 @@ def plot(
 @click.argument("what", metavar="RUN|JOB", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds that are recorded here.  [default: 12, if they fit]")
-@click.option("--out", type=FOLDER, help="Folder of the report and its pictures.  [default: of a run, RUN/audit]")
+@click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def audit(

@@ -139,12 +139,13 @@ class Bundle(Grid):
             self.answer_products, self.hear_products, told_by_columns=("w",),
         )  # fmt: skip
         search = ToServer(
-            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10)), self.ask if self.whole else ask_nothing,
+            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)),
+            self.ask if self.whole else ask_nothing,
             self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
         )  # fmt: skip
         summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
         planes = ToServer(
-            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10)), self.ask_plane, self.answer_plane,
+            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10, degree=2)), self.ask_plane, self.answer_plane,
             self.absorb_plane, private=self.primal == "sealed",
         )  # fmt: skip
         return (search, planes) if self.whole else (products, search, planes)

@@ -44,7 +44,7 @@ class Rows(Algorithm):
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`."""
     heaviest = power_of_two(float(problem.weights.max()))
-    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest))
+    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest, degree=0))
 
 
 def mean(total: Weighted) -> Record:
@@ -117,7 +117,7 @@ def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> T
             raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
         return absorb(server, total.counted.astype(np.float64) / problem.samples)
 
-    field = Field((len(functions),), 1.0, most, sender=sender)
+    field = Field((len(functions),), 1.0, most, sender=sender, degree=0)
     return ToServer("shares", Counts(field), lambda server, now: (), answer, shares)
 
 
@@ -128,9 +128,9 @@ def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tall
     """Fields of sums over up to `rows` rows of one client."""
     most, shape = power_of_two(float(rows)), (len(terms(problem)),)
     return Tally(
-        total=Field(shape, 2.0**-30, most * 2**10, sender=sender),
-        square=Field(shape, 2.0**-30, most * 2**20, sender=sender),
-        count=Field(shape, 1.0, most, sender=sender),
+        total=Field(shape, 2.0**-30, most * 2**10, sender=sender, degree=2),
+        square=Field(shape, 2.0**-30, most * 2**20, sender=sender, degree=4),
+        count=Field(shape, 1.0, most, sender=sender, degree=0),
     )
 
 

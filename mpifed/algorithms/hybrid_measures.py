@@ -110,7 +110,7 @@ def measures_of_cells(
     problem = algorithm.problem
     outputs = model_template(problem).first.shape[1]
     rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
-    sums = Field((), 2.0**-30, rows * 2**10)
+    sums = Field((), 2.0**-30, rows * 2**10, degree=2)
     scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, rows=0)
     alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ()
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, columns=0)

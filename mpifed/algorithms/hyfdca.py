@@ -195,12 +195,12 @@ class HyFDCA(Grid):
     def _primal(self, name: str = "primal", stale: str = "", returning: bool = False) -> ToServer:
         first = self.whole and self.senders == "none"
         rows = power_of_two(float(self.problem.counts.max()))
-        sums, values = Field((), 2.0**-30, rows * 2**10), Field((len(PARTS),), 2.0**-30, rows * 2**10)
+        sums, values = (Field(shape, 2.0**-30, rows * 2**10, degree=2) for shape in ((), (len(PARTS),)))
         along: Record = ()
         if self.rule == "line-search":
             along = Along(sums, sums, ()) if self.problem.objective.dual.quadratic else Along((), (), values)
         turned = sums if self.rule == "accelerated" else ()
-        loss = on_grid(self.problem, (), largest_loss(self.problem)) if self.model_is == "best" else ()
+        loss = on_grid(self.problem, (), largest_loss(self.problem), degree=2) if self.model_is == "best" else ()
         summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
         return ToServer(
             name, Primal(summed, loss, along, turned), self.ask if first else ask_nothing, self.answer_primal,

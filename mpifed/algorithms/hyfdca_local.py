@@ -108,7 +108,7 @@ class Local:
 
     def losses(self, scores: Sequence[Array], block: Block) -> Array:
         """[n] sums of the losses at these scores, each sample counted once; clipped to what can be uploaded."""
-        sums, most = [], largest_loss(self.problem)
+        sums, most = [], largest_loss(self.problem) * self.problem.target_scale**2
         for m, shard in zip(scores, block.shards, strict=True):
             once = index(m, counted(self.problem, shard.client))
             losses = self.problem.objective.loss((), m[once][:, None], shard.y[once])

@@ -46,7 +46,7 @@ class Norms:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0)
+        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0, degree=0)
         return (ToClients("norms", ByRows(field), lambda server, now: (), self.answer, self.hear),)
 
     def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByRows]:
@@ -80,8 +80,8 @@ class Power:
     def exchanges(self) -> tuple[Exchange, ...]:
         """`TURNS` times: products with X, then with X'."""
         rows = power_of_two(float(self.problem.counts.max()))
-        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0)
-        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0)
+        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0, degree=0)
+        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0, degree=0)
         products = ToClients(
             "power-products", ByRows(by_rows), self.ask, self.answer_products, self.hear, told_by_columns=("value",)
         )

@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
     fine = 2.0**-40 * max(1.0, power_of_two(problem.clients) * 2.0**-13)  # so that the sum of all has room
-    fields = Sums(Field((), fine, 2.0**40), fields_like(model_template(problem), 2.0**-40, 2.0**30))
+    fields = Sums(Field((), fine, 2.0**40, degree=2), fields_like(model_template(problem), 2.0**-40, 2.0**30))
     exchange = ToServer(
         "optimality",
         fields,

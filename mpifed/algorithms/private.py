@@ -90,7 +90,7 @@ def upload_fields(problem: Problem, share: Share) -> Weighted:
         return weighted_fields(problem, like)
     bound, heaviest_ = power_of_two(share.how.bound), power_of_two(float(problem.weights.max()))
     value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
-    return Weighted(value, Field((), 2.0**-40, heaviest_))
+    return Weighted(value, Field((), 2.0**-40, heaviest_, degree=0))
 
 
 @lru_cache(maxsize=8)  # every block of clients asks for that of the round

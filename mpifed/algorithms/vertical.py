@@ -149,7 +149,7 @@ class Pass:
             head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
             first = Field((functions, *template.first.shape), scale, bound, columns=1)
             gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
-        level = Field((functions,), scale, bound, sender=sender) if self._levels else ()
+        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ()
         return Gathered(
             Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ()
         )

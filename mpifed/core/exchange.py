@@ -41,6 +41,8 @@ class Field:
     sender : the one client whose answer counts
     whole : whether answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
         neither scale nor bound is the job's to choose
+    degree : in the targets of a regression: 1 of parameters, gradients and scores, 2 of losses, 4 of their squares, 0
+        of counts and weights; scale and bound are multiplied by that power of `Problem.target_scale`
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Field:
         rows: int | None = None,
         sender: int | None = None,
         whole: bool = False,
+        degree: int = 1,
     ) -> None:
         self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
-        self.whole = whole
+        self.whole, self.degree = whole, 0 if whole else degree
         self.columns, self.rows, self.sender = columns, rows, sender
 
     def __repr__(self) -> str:
@@ -219,6 +222,7 @@ class Problem:
     privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
     rows: Holdings | None = None  # who holds which; of every run
     columns: Holdings | None = None  # who holds which; of every run
+    target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
 
     @property
     def clients(self) -> int:

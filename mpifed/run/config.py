@@ -172,13 +172,14 @@ class Job(Table):
         """The job as TOML, all defaults written out."""
         return tomli_w.dumps(self.table())
 
-    def sum_settings(self) -> dict[str, Any]:
+    def sum_settings(self, problem: Problem) -> dict[str, Any]:
         """How answers are added, as `mpifed.comm` takes it."""
         return {
             "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
             "bounds": self.aggregation.bounds,
             "scales": self.aggregation.scales,
+            "target_scale": problem.target_scale,
         }
 
     @property
