@@ -19,7 +19,7 @@ from mpifed.core.text import shown_lines
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
-_EXIT_CODES = ", ".join(f"{end.code} {end.said}" for end in ENDS)
+_EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
 
 class _Commands(click.Group):

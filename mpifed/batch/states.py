@@ -192,7 +192,7 @@ class _Facts(NamedTuple):
         words = self.files.failure or self._last_words()
         if code is None:
             return _bare(words or "failed")
-        return f"exit {code}, {end_of(code).said}{f': {_bare(words)}' if words else ''}"
+        return f"exit {code}, {end_of(code).summary}{f': {_bare(words)}' if words else ''}"
 
     def _ended(self, entry: Entry | None) -> str:
         return f" ({entry.end})" if entry is not None and entry.end else ""
@@ -216,4 +216,4 @@ def fails_again(state: State) -> bool:
 
 def _result(code: int) -> str:
     """How a finished run ended."""
-    return end_of(code).said + ("; its result is valid" if code else "")
+    return end_of(code).summary + ("; its result is valid" if code else "")

@@ -75,7 +75,7 @@ def _status(found: dict[str, Any]) -> str:
 
 def meaning(code: int | None) -> str:
     """What an exit code says of a run."""
-    return "killed or still running" if code is None else end_of(code).said
+    return "killed or still running" if code is None else end_of(code).summary
 
 
 def line_of(label: str, text: str) -> str:
