@@ -48,7 +48,7 @@ def test_nodes_out_of_service(state: str) -> None:
     [
         (None, {}, None),
         (None, {"nodes": 3}, "--nodes 3: partition debug allows jobs of 2 node"),
-        ("long", {"nodes": 4}, r"--nodes 4: partition long has 3 node\(s\)"),
+        ("long", {"nodes": 4}, r"--nodes 4: partition long has 3 nodes"),
         (None, {"time_s": 3601}, "--time 1:01:00: partition debug allows 1:00:00; give --time 1:00:00"),
         ("long", {"time_s": 86400}, None),
         (None, {"tasks": 5}, "no node has 5 CPUs, the others have 4 CPUs; take fewer --ntasks-per-node"),
