@@ -1,4 +1,4 @@
-"""The command line. Imports next to nothing, so that `mpifed --help` is quick; only `run` and `doctor` start MPI."""
+"""The command line. Each command imports what it needs, so `--help` is quick; only `run` and `doctor` start MPI."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
 
 class _Commands(click.Group):
-    """Commands whose errors become one message and an exit code."""
+    """Commands whose errors become a message and an exit code."""
 
     def main(self, *arguments: Any, **named: Any) -> Any:
-        """Run the command line, with an output that takes all characters, and is there though it was closed."""
+        """Run the command line with output streams that take all characters, even where they were closed."""
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -34,7 +34,6 @@ class _Commands(click.Group):
         return super().main(*arguments, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         try:
             with explaining():
                 return super().invoke(ctx)
@@ -62,15 +61,17 @@ main.add_command(scale)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, on any number of ranks.")
-@click.option("--max-hours", type=Finite(min=0), help="Checkpoint and end with code 75 after so long.")
+@click.option("--max-hours", type=Finite(min=0), help="Hours after which to write a checkpoint and end with code 75.")
 @click.option("--point", type=click.IntRange(min=0), help="Run only this point of the job's sweep.")
 @click.option(
     "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
-    help="auto: a bar at a terminal. mpiexec of MPICH hides the terminal from its ranks: there, ask for bar.",
+    help="auto: a bar at a terminal. MPICH's mpiexec hides the terminal from its ranks: there, use bar.",
 )  # fmt: skip
-@click.option("--no-check", "unchecked", is_flag=True, help="Do not try own objectives, terms, regularizers before.")
 @click.option(
-    "--accept-changed", is_flag=True, help="With --resume: go on though own sources or libraries have changed."
+    "--no-check", "unchecked", is_flag=True, help="Do not test own models, terms and regularizers before the run."
+)
+@click.option(
+    "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
 def run(
     job: Path,
@@ -86,15 +87,15 @@ def run(
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
-    with 5 where the certificate asked for was not reached, with 6 where another round would exceed the privacy
-    budget, and with 1 where too many clients have left it, as often as [participation] attempts says.
+    with 5 if a required certificate was not reached, with 6 if another round would exceed the privacy
+    budget, and with 1 if too many clients left in each of the [participation] attempts.
 
     Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
-    are tried on a few rows: slopes against finite differences, a prox by its inequality, what they claim of
-    themselves. One that is wrong ends the run with 2. --no-check leaves that out, and run.json says so.
+    are tested on a few rows: gradients against finite differences, a proximal operator by its inequality, and the
+    properties that they declare. An error in one ends the run with 2. --no-check skips the tests, and run.json says so.
 
-    --resume wants the data that the run began with, in any folder, and the same own sources and libraries; the latter
-    may be others with --accept-changed, and run.json says so.
+    --resume needs the data that the run began with, in any folder, and the same own sources and libraries, unless
+    --accept-changed is given; run.json then lists the changes.
     """
     from mpifed.run.command import How, run_command
 
@@ -105,17 +106,19 @@ def run(
 @main.command()
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
-@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Forecast for so many.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to forecast for."
+)
 @click.option(
     "--no-import", "unimported", is_flag=True,
-    help='Of a job with own classes, "module:Class": name their modules, check all other tables, and run nothing.',
+    help='List the modules of own classes, "module:Class", without importing them; check all other tables.',
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_json: bool) -> None:
-    """Whether a job is right, and what it will send, to whom, in how much time and memory; nothing is trained.
+    """Check a job, and forecast what it will send, to whom, in how much time and memory; nothing is trained.
 
-    Of a job whose classes are its own, "module:Class", the modules are named first, since they are code that is run
-    when they are imported next; with --json on the standard error, and in the object as "imports".
+    If a job has own classes, "module:Class", their modules are listed first, since importing them runs their
+    code; with --json on the standard error, and in the object as "imports".
     """
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
@@ -123,15 +126,15 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
         return
     from mpifed.forecast.job import forecast, forecast_text
 
-    found = forecast(job, changes, ranks)
-    click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found))
+    result = forecast(job, changes, ranks)
+    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result))
 
 
 @main.command()
 @click.argument("run", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(run: Path, as_json: bool) -> None:
-    """How a run ended: its numbers, what it cost, what is protected, and what is certified."""
+    """How a run ended: its results, its costs, what is protected, and what is certified."""
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     from mpifed.run.show import run_summary, run_text
@@ -144,23 +147,23 @@ def show(run: Path, as_json: bool) -> None:
 @click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
 @click.option(
     "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
-    help="best: what there is least of, by default the objective, limits met first. pareto: several, weighted or not, "
-    "by default the objective, test accuracy, simulated or training seconds, and bytes up.",
+    help="best: the column to minimize, by default the objective, with settings that meet their limits first. pareto: "
+    "several columns, weighted or not, by default objective, test accuracy, simulated or training seconds, bytes up.",
 )  # fmt: skip
-@click.option("--max", "maximize", is_flag=True, help="The best has the most of it, as of an accuracy it always has.")
+@click.option("--max", "maximize", is_flag=True, help="Maximize the column; accuracies are always maximized.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, or the list of the runs.")
 def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize: bool, as_json: bool) -> None:
     """How the points of a sweep, or several runs, ended, and which settings were best.
 
-    Runs that differ in their seed alone are one line, with mean and standard deviation.
+    Runs that differ in their seed alone share a line, with mean and standard deviation.
 
-    --select pareto recommends, of the settings that no other beats by every criterion (the Pareto front), the one
-    closest to the best values of all, by Grey Relational Analysis.
+    --select pareto recommends, of the settings that no other dominates (the Pareto front), the one closest to the
+    best values of all criteria, by Grey Relational Analysis.
     """
     if by and not select:
         raise click.UsageError("--by goes with --select best or --select pareto")
     if maximize and select != "best":
-        raise click.UsageError("--max goes with --select best; of several criteria, accuracies alone are maximized")
+        raise click.UsageError("--max goes with --select best; with --select pareto only accuracies are maximized")
     from mpifed.run import best, compare, gra
 
     where: best.Folders = runs[0] if len(runs) == 1 else runs
@@ -178,26 +181,26 @@ def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize
 
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
-    """Name the modules that a job would import; whether that is all that is wanted of it."""
+    """List the modules that a job would import; True if nothing else is to be done."""
     from mpifed.run.job_file import read_table
     from mpifed.run.own_modules import lines, own_modules
 
     table = read_table(job, changes)
-    found = own_modules(table)
-    if not found:
+    modules = own_modules(table)
+    if not modules:
         return False
     if not unimported:
-        click.echo(lines(found) + "\n", err=as_json)
+        click.echo(lines(modules) + "\n", err=as_json)
         sys.stdout.flush()
         return False
     from mpifed.run.sweep import points
 
-    several = points(table, str(job), imports=False)
+    jobs = points(table, str(job), imports=False)
     if as_json:
-        told = [module._asdict() for module in found]
-        click.echo(json.dumps({"job": several[0].job.name, "points": len(several), "imports": told}, indent=2))
+        imports = [module._asdict() for module in modules]
+        click.echo(json.dumps({"job": jobs[0].job.name, "points": len(jobs), "imports": imports}, indent=2))
     else:
-        click.echo(f"{lines(found)}\n\nNothing was imported, so these tables were not checked; all others are right.")
+        click.echo(f"{lines(modules)}\n\nNothing was imported, so these tables were not checked; all others are valid.")
     return True
 
 
@@ -206,16 +209,16 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
-    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; names
-    of earlier versions are answered with the new.
-    Of a class of your own, "module:Class", its docstring and keys are shown; for that it is imported.
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; for
+    a name of an earlier version, the new name is given.
+    For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
     """
     from mpifed.audit.findings import NAMES
     from mpifed.run.explain import Entry
     from mpifed.run.explained import explained
 
-    more = [Entry("command", one, command.get_short_help_str(200), ()) for one, command in main.commands.items()]
-    more += [Entry("audit finding", one, text, ()) for one, text in NAMES.items()]
+    more = [Entry("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()]
+    more += [Entry("audit finding", title, text, ()) for title, text in NAMES.items()]
     click.echo(explained(name, more))
 
 
@@ -224,19 +227,19 @@ def explain(name: str) -> None:
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
 @click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
 @click.option(
-    "--x", "across", multiple=True, help="Against this alone; may be repeated.",
+    "--x", "across", multiple=True, help="Horizontal axis; may be repeated.  [default: all]",
     type=click.Choice(["round", "elapsed_s", "simulated_s", "bytes", "epsilon"]),
 )  # fmt: skip
 @click.option(
     "--relative-to", type=Finite(min=0, min_open=True), metavar="OPTIMUM",
-    help="Draw (objective - OPTIMUM) / OPTIMUM in the place of the loss.",
+    help="Draw (objective - OPTIMUM) / OPTIMUM instead of the loss.",
 )  # fmt: skip
 def plot(
     runs: tuple[Path, ...], out: Path | None, terminal: bool, across: tuple[str, ...], relative_to: float | None
 ) -> None:
     """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
 
-    Seconds are those of the training here and, of jobs with [simulated_network], those of the simulated deployment.
+    Seconds are those of the training and, for jobs with [simulated_network], those of the simulated deployment.
     """
     from mpifed import plots
 
@@ -255,7 +258,9 @@ def plot(
 @main.command()
 @click.argument("what", metavar="RUN|JOB", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that are recorded here.  [default: 12, if they fit]")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
+)
 @click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -269,8 +274,8 @@ def audit(
 ) -> None:
     """What each party of a run could learn: counted, attacked and tested, against what the job declares.
 
-    A run's own transcript is taken where it has one ([record] transcript), else a short run is recorded here, with all
-    parties in this process. It ends with 7 where more leaks than [audit] accept names.
+    The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
+    parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
     """
     from mpifed.audit.command import audit_command
 
@@ -278,11 +283,11 @@ def audit(
 
 
 @main.command()
-@click.option("--srun", is_flag=True, help="Only the word that `srun --mpi=` needs for the MPI library here.")
+@click.option("--srun", is_flag=True, help="Print only the value that `srun --mpi=` needs for this MPI library.")
 def doctor(srun: bool) -> None:
-    """Whether MPI, HDF5, BLAS, devices and Slurm are as they should be, and what to do where they are not.
+    """Check MPI, HDF5, BLAS, devices and Slurm, and say what to do about each problem.
 
-    Under mpirun it tells which ranks have really joined.
+    Under mpirun it lists the ranks that have joined the same communicator.
     """
     if srun:
         from mpifed.batch.plugin import plugin

@@ -1,4 +1,4 @@
-"""What became of a sweep, or of some runs: the means over seeds, and the best setting.
+"""The results of a sweep, or of several runs: means over seeds, and the best setting.
 
 Runs that differ in their seed alone are one setting, whose numbers are means over those that finished. What sets the
 points of a sweep apart is in sweep.csv; of single runs, it is what their jobs differ in.
@@ -42,13 +42,13 @@ Folders: TypeAlias = Path | Sequence[Path]
 
 
 class Ran(NamedTuple):
-    """A point as it lies in the folder of its sweep."""
+    """A point of a sweep, as its folder has it."""
 
     name: str
     settings: dict[str, Any]  # by "table.key"
     begun: bool  # whether its folder is there
-    code: int | None  # its exit code; None also where nothing of it is left
-    summary: dict[str, Any] | None  # None where the run has not come so far as to write one
+    code: int | None  # its exit code; None also where it has none yet
+    summary: dict[str, Any] | None  # None where the run ended before it could write one
     limits: tuple[float, ...]  # of its job's constraints
     folder: Path
     seed: int | None  # of its job; None where it has not begun
@@ -65,12 +65,12 @@ class Ran(NamedTuple):
         return (self.summary or {}).get("model_sha256") or ""
 
     def numbers(self) -> dict[str, float]:
-        """What can be averaged: the summary's numbers, `constraint_1` ..., those that are there."""
-        found = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
-        found.pop("exit", None)
+        """The numbers that can be averaged: those of the summary, and `constraint_1`, `constraint_2`, ..."""
+        numbers = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
+        numbers.pop("exit", None)
         values = (self.summary or {}).get("constraint_values") or []
-        found |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
-        return found
+        numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
+        return numbers
 
     def meets_limits(self) -> bool | None:
         """Whether every constraint is at most its limit; None where that is not known, or there is none."""
@@ -85,11 +85,11 @@ class Mean(NamedTuple):
 
     mean: float
     deviation: float  # standard, over the seeds; 0 of a single one
-    having: int  # points that have it
+    having: int  # number of points that have the column
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """The mean of one value or more."""
+        """The mean of at least one value."""
         try:
             deviation = statistics.stdev(values) if len(set(values)) > 1 else 0.0
             return cls(values[0] if not deviation else statistics.fmean(values), deviation, len(values))
@@ -109,21 +109,21 @@ class Setting(NamedTuple):
         return [point for point in self.points if point.finished]
 
     def means(self) -> dict[str, Mean]:
-        """Every column that a finished point has."""
+        """The mean of every column that a finished point has."""
         values: dict[str, list[float]] = {}
         for point in self.counted:
             for name, value in point.numbers().items():
                 values.setdefault(name, []).append(value)
-        return {name: Mean.of(many) for name, many in values.items()}
+        return {name: Mean.of(numbers) for name, numbers in values.items()}
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep."""
+    """Whether this is the folder of a sweep."""
     return (folder / SWEEP).exists()
 
 
 def read_points(where: Folders) -> list[Ran]:
-    """The points of a sweep, as far as they have come; or some runs and sweeps together.
+    """The points of a sweep, run or not; or those of several runs and sweeps together.
 
     Raises
     ------
@@ -138,11 +138,11 @@ def read_points(where: Folders) -> list[Ran]:
     keys = dict.fromkeys(key for job in jobs for key in job)
     varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
     settings = [{key: job.get(key) for key in varying} for job in jobs]
-    return [_read_point(run, own)._replace(name=str(run)) for run, own in zip(runs, settings, strict=True)]
+    return [_read_point(run, setting)._replace(name=str(run)) for run, setting in zip(runs, settings, strict=True)]
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Those of the runs: of a sweep, those of its points that have begun."""
+    """The folders of all runs; of a sweep, those of the points that have begun."""
     runs = []
     for folder in folders:
         if is_sweep(folder):
@@ -155,12 +155,12 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """By "table.key"; schedules, as lists, are one value."""
-    found: dict[str, Any] = {}
+    """The keys of a job as "table.key"; a schedule counts as a single value, like a list."""
+    flattened: dict[str, Any] = {}
     for key, value in table.items():
         nested = isinstance(value, dict) and not above
-        found |= _flat(value, f"{key}.") if nested else {f"{above}{key}": value}
-    return found
+        flattened |= _flat(value, f"{key}.") if nested else {f"{above}{key}": value}
+    return flattened
 
 
 def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -191,13 +191,13 @@ def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
-    found = summary(run_dir) if (run_dir / "run.json").exists() else None
-    code = found["exit"] if found else None
+    run_summary = summary(run_dir) if (run_dir / "run.json").exists() else None
+    code = run_summary["exit"] if run_summary else None
     job = job_of(run_dir)
-    limits = tuple(one["limit"] for one in job.get("constraint", []))
+    limits = tuple(constraint["limit"] for constraint in job.get("constraint", []))
     minimized = toml_text(job.get("minimize", {"name": "loss"})) if (run_dir / JOB).exists() else ""
     return Ran(
-        run_dir.name, settings, run_dir.exists(), code, found, limits, run_dir, job.get("seed"), minimized
+        run_dir.name, settings, run_dir.exists(), code, run_summary, limits, run_dir, job.get("seed"), minimized
     )  # fmt: skip
 
 
@@ -211,27 +211,27 @@ def job_of(run_dir: Path) -> dict[str, Any]:
     """
     path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
     try:
-        found: dict[str, Any] = tomllib.loads(content(path).decode("utf-8"))
+        job: dict[str, Any] = tomllib.loads(content(path).decode("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({shown(str(error))}); {remedy}") from error
-    checked(path, JobTables, found, remedy)
-    return found
+    checked(path, JobTables, job, remedy)
+    return job
 
 
 def _parsed(cell: str) -> Any:
     """The value of a setting, from the text that `csv` made of it."""
     try:
-        found = ast.literal_eval(cell)
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        value = ast.literal_eval(cell)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return cell
-    return found
+    return value
 
 
 def swept(where: Folders) -> list[str]:
-    """What must be known of private points before one is chosen."""
+    """The warning that goes with a choice among private points; empty where none is private."""
     folders = [where] if isinstance(where, Path) else list(where)
     jobs = (
         [folders[0] / name for name, _ in point_settings(folders[0])] if is_sweep(folders[0]) else run_folders(folders)
@@ -239,27 +239,27 @@ def swept(where: Folders) -> list[str]:
     return [SWEPT] if any("privacy" in job_of(run) for run in jobs) else []
 
 
-def settings_of(found: Iterable[Ran]) -> list[Setting]:
+def settings_of(points: Iterable[Ran]) -> list[Setting]:
     """The settings among the points, in their order."""
     groups: dict[str, Setting] = {}
-    for point in found:
+    for point in points:
         settings = {key: value for key, value in point.settings.items() if key != "seed"}
         groups.setdefault(json.dumps(settings), Setting(settings, [])).points.append(point)
     return list(groups.values())
 
 
 def read_settings(where: Folders) -> list[Setting]:
-    """The settings of a sweep, or of some runs, to choose among.
+    """The settings of a sweep, or of several runs, to choose among.
 
     Raises
     ------
     UsageError
         when a folder is neither, or none of the runs has finished.
     """
-    found = read_points(where)
-    if not any(point.finished for point in found):
-        raise UsageError(f"{named(where)}: none of {len(found)} runs has finished; run them, or go on with --resume")
-    return settings_of(found)
+    points = read_points(where)
+    if not any(point.finished for point in points):
+        raise UsageError(f"{named(where)}: none of {len(points)} runs has finished; run them, or go on with --resume")
+    return settings_of(points)
 
 
 def named(where: Folders) -> str:
@@ -268,15 +268,15 @@ def named(where: Folders) -> str:
 
 
 def has_a_grid(where: Folders) -> bool:
-    """Whether the settings are those of a sweep, which somebody has chosen along axes."""
+    """Whether the settings are those of a single sweep, and so a grid."""
     folders = [where] if isinstance(where, Path) else list(where)
     return len(folders) == 1 and is_sweep(folders[0])
 
 
 def check_objectives(where: Folders, settings: Iterable[Setting], columns: Iterable[str]) -> None:
-    """UsageError where a column is of what is minimized, and the runs minimize different things."""
+    """UsageError where a column is in units of the objective, and the runs have different objectives."""
     compared = [name for name in columns if name in OF_OBJECTIVE]
-    minimizing = {point.minimized: point.name for one in settings for point in one.points if point.minimized}
+    minimizing = {point.minimized: point.name for setting in settings for point in setting.points if point.minimized}
     if compared and len(minimizing) > 1:
         listed = "; ".join(f"{name} has [minimize] = {minimized}" for minimized, name in minimizing.items())
         raise UsageError(
@@ -286,12 +286,12 @@ def check_objectives(where: Folders, settings: Iterable[Setting], columns: Itera
 
 
 def columns_of(settings: Iterable[Setting]) -> list[str]:
-    """What can be compared: every column that a finished point has."""
+    """The columns that can be compared: those that at least one finished point has."""
     return list(dict.fromkeys(name for setting in settings for name in setting.means()))
 
 
 def to_be_maximized(column: str) -> bool:
-    """Whether the most of a column is best."""
+    """Whether larger values of a column are better."""
     return column_of(column).better == "more"
 
 
@@ -331,21 +331,23 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
     if maximize is None:
         maximize = to_be_maximized(columns[-1])
     signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
-    ranks = [[_rank(one, column, sign) for column, sign in zip(columns, signs, strict=True)] for one in settings]
+    ranks = [
+        [_rank(setting, column, sign) for column, sign in zip(columns, signs, strict=True)] for setting in settings
+    ]
     best = min(range(len(settings)), key=ranks.__getitem__)
     if math.inf in ranks[best]:
         raise UsageError(
             f"{named(where)}: no setting has a finite {columns[-1]}; {counted(len(failed), 'point')} failed numerically"
         )
-    every = [setting.settings for setting in settings]
-    edges = list(at_edges(settings[best].settings, every)) if has_a_grid(where) else []
+    grid = [setting.settings for setting in settings]
+    edges = list(at_edges(settings[best].settings, grid)) if has_a_grid(where) else []
     return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
 
 
 def select(
     where: str | os.PathLike[str] | Sequence[Path], by: str | None = None, maximize: bool | None = None
 ) -> dict[str, Any]:
-    """What `choose` finds, as `mpifed compare SWEEP --select best --json` prints it.
+    """The choice of `choose`, as `mpifed compare SWEEP --select best --json` prints it.
 
     Returns
     -------
@@ -377,19 +379,21 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
     return statistics.fmean(values) if values else math.inf
 
 
-def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[str]:
+def at_edges(best: dict[str, Any], grid: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last.
 
-    What a run records is no axis of its result.
+    Keys of [record] are left out: they do not change the result.
     """
     for key, value in best.items():
         if key.startswith("record."):
             continue
-        values = [settings.get(key) for settings in every]
+        values = [settings.get(key) for settings in grid]
         if _number(value):
             ends = [end] if (end := _end(value, values)) else []
-        elif isinstance(value, list) and all(isinstance(one, list) and len(one) == len(value) for one in values):
-            parts = [_end(one, column) for one, column in zip(value, zip(*values, strict=True), strict=True)]
+        elif isinstance(value, list) and all(isinstance(other, list) and len(other) == len(value) for other in values):
+            parts = [
+                _end(component, column) for component, column in zip(value, zip(*values, strict=True), strict=True)
+            ]
             ends = [f"component {i}: {end}" for i, end in enumerate(parts, 1) if end]
         elif isinstance(value, dict) and all(isinstance(other, dict) and [*other] == [*value] for other in values):
             ends = [
@@ -404,7 +408,7 @@ def at_edges(best: dict[str, Any], every: Sequence[dict[str, Any]]) -> Iterator[
 
 
 def _end(value: Any, values: Sequence[Any]) -> str:
-    """Which end of the grid `value` is at; nothing inside it, or where there is none."""
+    """Which end of the grid `value` is at; empty where it lies inside, or all values are the same."""
     if not all(map(_number, values)) or len(set(values)) == 1 or min(values) < value < max(values):
         return ""
     return f"{value} is the {'smallest' if value == min(values) else 'largest'}"
@@ -415,9 +419,9 @@ def _number(value: Any) -> bool:
 
 
 def toml_text(value: Any) -> str:
-    """A value as TOML, in one line."""
+    """A value as TOML, on one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {toml_text(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{_key(key)} = {toml_text(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_text, value))}]"
     return str(value) if _number(value) else json.dumps(value, ensure_ascii=False)

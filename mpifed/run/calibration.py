@@ -1,4 +1,4 @@
-"""The noise that a job asks for, before its first round: from its epsilon, and within its budget."""
+"""The noise of a job, calibrated before its first round from its epsilon, and checked against its budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpifed.run.config import Job
 
 _TRIES = 8
-_LITTLE = 1 + 1e-5  # by how much noise grows at least where some is lacking
+_LITTLE = 1 + 1e-5  # least factor by which insufficient noise grows
 _ROUNDING = 1e-12  # of a formula and its inverse
 _NEAR = 1e-3  # how far two calibrations may be apart: each is within `accounting.CALIBRATED` of the least noise
 
@@ -27,15 +27,15 @@ class Budget(NamedTuple):
 
     key: str  # of the job
     epsilon: float
-    by_paper: bool  # whose epsilon it is
+    by_paper: bool  # whether it is the paper's epsilon
 
     def cost(self, spending: Spending) -> float:
-        """What the client has spent who spent most."""
+        """The epsilon of the client who has spent most."""
         return _paper_cost(spending) if self.by_paper else spending.worst()
 
 
 def budget_of(job: Job) -> Budget | None:
-    """That of [stop], which is always of the rigorous epsilon; else that of which the noise is computed."""
+    """The budget of [stop], always of the rigorous epsilon; else the epsilon from which the noise is computed."""
     if job.stop.epsilon is not None:
         return Budget("[stop] epsilon", job.stop.epsilon, by_paper=False)
     if job.privacy is not None and job.privacy.epsilon is not None:
@@ -44,7 +44,7 @@ def budget_of(job: Job) -> Budget | None:
 
 
 def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
-    """What so many rounds will release; all of it follows from what is public."""
+    """The releases of `rounds` rounds; all of it is public."""
     private: Any = algorithm
     spending = Spending(private.problem.privacy, private.problem.clients)
     for index in range(rounds):
@@ -64,7 +64,7 @@ def settle(job: Job, algorithm: Algorithm) -> float:
     multiplier = job.privacy.noise_multiplier
     if multiplier is None:
         multiplier = _calibrated(job, algorithm)
-        wrong = with_noise(algorithm, multiplier).check()  # what was looked at before had another one
+        wrong = with_noise(algorithm, multiplier).check()  # the job was checked before without it
         if wrong:
             raise UsageError("\n".join(wrong))
     if job.stop.epsilon is not None:
@@ -78,28 +78,28 @@ def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
     Raises
     ------
     DataError
-        when the job, with the rounds of the header, has another one.
+        when the job, with the rounds of the header, has another noise multiplier.
     """
     assert job.privacy is not None
-    expected, found, apart = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
+    expected, multiplier, tolerance = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
     if expected is None:
         expected = _calibrated(job.model_copy(update={"rounds": header.job["rounds"]}), algorithm)
-        apart = _NEAR
-    if not math.isclose(found, expected, rel_tol=apart):
+        tolerance = _NEAR
+    if not math.isclose(multiplier, expected, rel_tol=tolerance):
         raise DataError(
-            f"{LEDGER}: line 1 has noise_multiplier = {found!r}, and [privacy] gives {expected!r} for the "
+            f"{LEDGER}: line 1 has noise_multiplier = {multiplier!r}, and [privacy] gives {expected!r} for the "
             f"{header.job['rounds']} rounds that it has; {REMEDY}"
         )
-    return found
+    return multiplier
 
 
 def _check_budget(job: Job, algorithm: Any, budget: float) -> None:
-    once = Spending.of_a_round(algorithm)
-    if once.worst() > budget:
+    first_round = Spending.of_a_round(algorithm)
+    if first_round.worst() > budget:
         raise UsageError(
-            f"[stop] epsilon = {budget:g}: a budget already spent: one single round costs {once.worst():.3g} at "
-            f"delta = {once.privacy.delta:g}; raise it, or add noise by a larger [privacy] noise_multiplier (now "
-            f"{once.privacy.noise_multiplier:.4g}) or a smaller epsilon there"
+            f"[stop] epsilon = {budget:g}: a budget already spent: one single round costs {first_round.worst():.3g} at "
+            f"delta = {first_round.privacy.delta:g}; raise it, or add noise by a larger [privacy] noise_multiplier "
+            f"(now {first_round.privacy.noise_multiplier:.4g}) or a smaller epsilon there"
         )
 
 
@@ -128,7 +128,7 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
 
 
 def _growth(spending: Spending, target: float) -> float:
-    """By how much the noise must grow so that no client exceeds the target."""
+    """The factor by which the noise must grow so that no client exceeds the target."""
     privacy, factor = spending.privacy, 0.0
     for group in undone(spending.groups()):
         spent = group.spent
@@ -147,11 +147,11 @@ def _paper_cost(spending: Spending) -> float:
 
 
 def _paper_growth(spending: Spending, target: float) -> float:
-    """The same by the paper's formula, in which epsilon is inversely proportional to the noise."""
-    found = spending.worst_paper()
-    if not math.isfinite(found):
+    """The same factor by the paper's formula, in which epsilon is inversely proportional to the noise."""
+    epsilon = spending.worst_paper()
+    if not math.isfinite(epsilon):
         raise UsageError(
             '[privacy] accounting = "paper": the paper\'s formula says nothing about what this job releases (an '
             'algorithm that it does not treat, or every record in every round); take accounting = "rigorous"'
         )
-    return found / target
+    return epsilon / target

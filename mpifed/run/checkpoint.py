@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to go on to the very bits, on any number of ranks.
+"""Checkpoints: everything a run needs to go on bit for bit, on any number of ranks.
 
 A checkpoint is a folder `checkpoint/round-00000100` with the server's state, what clients keep in segments (see
-`mpifed.run.segments`), and a manifest with their SHA-256. It is written aside, synced and renamed, and the one before
-it is kept; so at any moment a whole one is there, and a damaged one falls back to the other. Segments that have not
-changed are in both, by hard links: each folder is whole by itself, and can be copied.
+`mpifed.run.segments`), and a manifest with their SHA-256. It is written under a temporary name, synced and renamed,
+and the one before it is kept; so at any moment a complete one is there, and if the newest is damaged, the other is
+used. Segments that have not changed are hard links in both: each folder is complete, and can be copied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mpifed.shards.hdf5 import reading_hdf5, write_hdf5
 from mpifed.shards.layout import sha256
 
 SCHEMA = 5
-KEPT = 2  # generations
+KEPT = 2  # checkpoints
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _SERVER = "server"  # group in server.h5
 _NAME = re.compile(r"round-([0-9]{8,9})")
@@ -50,14 +50,14 @@ class Progress(NamedTuple):
     elapsed_s: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
-    exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # what each has cost, to the last checkpoint
-    attempt: int = 0  # how often the next round has been void
+    exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # cost of each, up to the last checkpoint
+    attempt: int = 0  # how often the next round has been void so far
     ledger: Mapping[str, Any] | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
-    first: Mapping[str, Any] | None = None  # what certificates need to know of the first iterate; on rank 0
+    first: Mapping[str, Any] | None = None  # numbers of the first iterate that certificates need; on rank 0
     rows: int = 0  # of the history, up to this round; on rank 0
 
     def after(self, seconds: float, aggregator: Aggregator, rounds: int = 0, attempt: int = 0) -> Progress:
-        """After so much time and so many rounds more, or so many attempts at the next one."""
+        """The progress after `seconds` and `rounds` more, or `attempt` void attempts at the next round."""
         return self._replace(
             round=self.round + rounds,
             attempt=attempt,
@@ -68,33 +68,33 @@ class Progress(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run; on every rank."""
+    """The checkpoints of a run; on every rank."""
 
     def __init__(self, run_dir: Path, transport: Transport, blocks: Sequence[Block]) -> None:
-        """`blocks` are those that this rank hosts."""
+        """`blocks`: those that this rank hosts."""
         self._run_dir, self._transport, self._blocks = run_dir, transport, Roster.of(blocks)
         self._segments = Segments(run_dir, self._blocks.first)
         self._checksums: dict[str, str] = {}  # of the segments of this rank's clients
-        self._own = True  # whether these were written for clients of this rank alone
+        self._only_mine = True  # whether these segments hold clients of this rank alone
         self._last: int | None = None  # the round of the newest one
-        self.damaged = ""  # on rank 0, of what was loaded: what is wrong with newer ones
+        self.damaged = ""  # on rank 0: what is wrong with checkpoints newer than the one loaded
         hosting = transport.gather(self._blocks.clients[:1].tolist())
         self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
     def save(
-        self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, kept: LastAnswers
+        self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, last_answers: LastAnswers
     ) -> None:
         """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
-        Where a whole one of this round stands already, it stays: it holds the same bits. What clients keep is written
-        where it has changed since the last one, whose files are in this one too, as far as they are needed.
+        If there is a complete checkpoint of this round already, it stays: it holds the same bits. Clients' states are
+        written where they have changed since the last checkpoint, whose files are linked as far as they are needed.
 
         Parameters
         ----------
-        run : what makes it the same run when it is resumed: its job and identity
+        run : job and identity, which must be the same when the run is resumed
         server : on rank 0
         clients : the states of this rank's blocks
-        kept : the last answers of this rank's clients, where they go on counting
+        last_answers : of this rank's clients, where absent clients go on counting
         """
         if self._last == progress.round:
             return
@@ -114,7 +114,7 @@ class Checkpoints:
                 for name in linked:
                     _link(self._segments.folder / name, aside / name)
                 name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
-                states = ((int(self._blocks.first[i]), self._arrays(i, clients, kept)) for i in numbers)
+                states = ((int(self._blocks.first[i]), self._arrays(i, clients, last_answers)) for i in numbers)
                 first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
                 if first is None:
                     return []
@@ -134,28 +134,28 @@ class Checkpoints:
         self._segments.add(parts)
         self._segments.moved(final)
         clients.is_saved(self._segments)
-        self._checksums, self._own, self._last = checksums, True, progress.round
+        self._checksums, self._only_mine, self._last = checksums, True, progress.round
 
     def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, LastAnswers]:
-        """(progress, run, server, last answers) of the newest whole checkpoint, whose states `clients` have then.
+        """(progress, run, server, last answers) of the newest complete checkpoint, from which `clients` are restored.
         Collective.
 
         Parameters
         ----------
         server : a state of the right structure, as at the start of a run; None on ranks but 0
-        clients : as at the start of a run; a state is read when its clients are first present
+        clients : as at the start of a run; a state is read when its clients first participate
 
         Raises
         ------
         DataError
-            when there is no checkpoint, or none that is whole.
+            when there is no complete checkpoint.
         """
         transport = self._transport
         choice = together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
         folder, manifest, self.damaged = transport.share(choice)
 
         def read() -> tuple[Record, LastAnswers]:
-            found = None if server is None else _read(folder / "server.h5", server)
+            state = None if server is None else _read(folder / "server.h5", server)
             self._segments = Segments(folder, self._blocks.first)
             mine = self._blocks.first
             for name, (low, high) in sorted(manifest["segments"].items()):
@@ -164,22 +164,23 @@ class Checkpoints:
                     self._checksums[name] = manifest["files"][name]
             clients.is_saved(self._segments)
             for i in self._segments.written()[:1]:
-                clients.peek(int(i))  # what does not fit is said now
-            return found, self._kept()
+                clients.peek(int(i))  # raises now if the states are those of another job
+            return state, self._last_answers()
 
-        restored, kept = together(transport, read)
-        self._own = manifest["hosting"] == self._hosting
+        restored, last_answers = together(transport, read)
+        self._only_mine = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
-        return progress, manifest["run"], restored, kept
+        return progress, manifest["run"], restored, last_answers
 
     def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:
-        """(segments that stay as they are, blocks to be written).
+        """(segments to be linked, blocks to be written).
 
-        Segments of which most is out of date are written anew; where there are many, so is the smaller half of them.
+        Blocks of segments that are mostly out of date are written again; where there are many segments, so are
+        those of the smaller half.
         """
         new = np.array(sorted(changed), dtype=np.int64)
-        if not self._own:
+        if not self._only_mine:
             return [], np.union1d(new, self._segments.written()).tolist()
         sizes = self._segments.sizes(without=new)
         stay = [name for name, (needed, whole) in sizes.items() if 2 * needed >= whole and needed]
@@ -189,16 +190,16 @@ class Checkpoints:
         again = self._segments.within(set(sizes) - set(stay))
         return stay, np.union1d(new, again).tolist()
 
-    def _arrays(self, i: int, clients: ClientStates, kept: LastAnswers) -> Arrays:
-        """What is written of block `i`."""
-        found = segments.named(segments.STATE, host_record(clients.peek(i)))
+    def _arrays(self, i: int, clients: ClientStates, last_answers: LastAnswers) -> Arrays:
+        """The arrays of block `i`: its state, and its clients' last answers."""
+        arrays = segments.named(segments.STATE, host_record(clients.peek(i)))
         for j, client in enumerate(self._clients_of(i)):
-            found |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in kept.get(client, {}).items()}
-        return found
+            arrays |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in last_answers.get(client, {}).items()}
+        return arrays
 
-    def _kept(self) -> LastAnswers:
-        """The last answers of the clients of this rank, where any count."""
-        found: LastAnswers = {}
+    def _last_answers(self) -> LastAnswers:
+        """The last answers of this rank's clients, as far as there are any."""
+        last_answers: LastAnswers = {}
         for i in self._segments.written().tolist():
             if not self._segments.has(i, segments.LAST):
                 continue
@@ -206,15 +207,15 @@ class Checkpoints:
             for name, numbers in (self._segments.of(i) or {}).items():
                 kind, *rest = name.split("/", 2)
                 if kind == segments.LAST:
-                    found.setdefault(members[int(rest[0])], {})[rest[1]] = numbers
-        return found
+                    last_answers.setdefault(members[int(rest[0])], {})[rest[1]] = numbers
+        return last_answers
 
     def _clients_of(self, i: int) -> list[int]:
         members: list[int] = self._blocks.clients[self._blocks.bounds[i] : self._blocks.bounds[i + 1]].tolist()
         return members
 
     def _ranges(self, names: Iterable[str], new: Iterable[Part]) -> dict[str, tuple[int, int]]:
-        """The first and the last block of each segment, by their first clients."""
+        """The first and the last block of each segment, given by their first clients."""
         low_high: dict[str, tuple[int, int]] = {}
         for part in [*self._segments.parts, *new]:
             low, high = low_high.get(part.segment, (int(part.first[0]), int(part.first[0])))
@@ -222,10 +223,10 @@ class Checkpoints:
         return {name: low_high[name] for name in names}
 
     def _commit(self, aside: Path, final: Path, manifest: dict[str, Any], gathered: list[Any] | None) -> None:
-        """On rank 0: from here on it is the newest checkpoint."""
+        """On rank 0: make the files in `aside` the newest checkpoint."""
         if gathered is None:
             return
-        files = {name: checksum for part in gathered for one in part[:2] for name, checksum in one.items()}
+        files = {name: checksum for part in gathered for sums in part[:2] for name, checksum in sums.items()}
         ranges = {name: span for _, _, spans in gathered for name, span in spans.items()}
         write_json(aside / "manifest.json", {**manifest, "files": files, "segments": ranges})
         sync_folder(aside)
@@ -238,7 +239,7 @@ class Checkpoints:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file in another folder: by a hard link, or as a copy where the file system has none."""
+    """Hard-link a file, or copy it where the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -248,7 +249,7 @@ def _link(source: Path, target: Path) -> None:
 
 @contextmanager
 def _whole_or_removed(folder: Path, transport: Transport) -> Iterator[None]:
-    """Let nothing stay of a folder that cannot be written to its end: a full disk needs the room."""
+    """Remove a folder that could not be written completely: a full disk needs the space."""
     try:
         yield
     except BaseException:
@@ -268,7 +269,7 @@ def _write(path: Path, server: Record) -> str:
     with write_hdf5(path) as file:
         for name, leaf in segments.named(_SERVER, server).items():
             file[name] = leaf
-            if isinstance(leaf, np.generic):  # NumPy's functions of scalars may round otherwise than those of arrays
+            if isinstance(leaf, np.generic):  # NumPy may round scalars differently from arrays
                 file[name].attrs[segments.SCALAR] = True
     segments.sync(path)
     return sha256(path)
@@ -282,32 +283,33 @@ def _read(path: Path, like: Record) -> Record:
 
 def generations(run_dir: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
-    found = [path for path in (run_dir / "checkpoint").glob("round-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
+    folders = [path for path in (run_dir / "checkpoint").glob("round-*") if _NAME.fullmatch(path.name)]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
 def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any], str]:
-    """(folder, manifest, what is wrong with newer ones)"""
+    """(folder, manifest, what is wrong with newer checkpoints) of the newest complete checkpoint."""
     reasons: list[str] = []
     for folder in generations(run_dir):
-        found = _read_whole(folder)
-        if not isinstance(found, str):
-            return folder, found, "; ".join(reasons)
-        reasons.append(f"{folder.name}: {found}")
+        manifest = _read_whole(folder)
+        if not isinstance(manifest, str):
+            return folder, manifest, "; ".join(reasons)
+        reasons.append(f"{folder.name}: {manifest}")
     why = "; ".join(reasons) or "no checkpoint was written"
     raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
 
 
 def _read_whole(folder: Path) -> dict[str, Any] | str:
-    """The manifest of a checkpoint whose files are as it says; else what is wrong with it."""
+    """The manifest of a checkpoint whose files match it; otherwise what is wrong with them, as text."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("schema") != SCHEMA:
             return f"schema {shown_value(manifest.get('schema'))}, this version reads {SCHEMA}"
-        found = conforming(Manifest, manifest)
-        if folder.name != f"round-{found.round:08d}" or not {"server.h5", *found.segments} <= found.files.keys():
-            return f"manifest.json: is of round {found.round}, or does not name all files ({', '.join(found.files)})"
-        damaged = [name for name, expected in found.files.items() if sha256(folder / name) != expected]
+        content = conforming(Manifest, manifest)
+        names = ", ".join(content.files)
+        if folder.name != f"round-{content.round:08d}" or not {"server.h5", *content.segments} <= content.files.keys():
+            return f"manifest.json: is of round {content.round}, or does not name all files ({names})"
+        damaged = [name for name, expected in content.files.items() if sha256(folder / name) != expected]
     except OSError as error:
         return f"{Path(error.filename or folder).name}: {error.strerror}"
     except (DataError, ValueError) as error:
@@ -316,7 +318,7 @@ def _read_whole(folder: Path) -> dict[str, Any] | str:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in a folder are on the disk."""
+    """Flush the entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,7 +9,7 @@ Place = Literal["history", "summary", "show", "compare", "vertical", "horizontal
 
 
 class Column(NamedTuple):
-    """A column, or with a name that ends in `_` all those whose numbered names begin so."""
+    """A column, or with a name that ends in `_` all numbered columns that begin with it."""
 
     name: str
     label: str
@@ -17,14 +17,13 @@ class Column(NamedTuple):
     places: str = "history"  # see `Place`; "vertical" and "horizontal" are axes of a plot
     better: Literal["less", "more"] | None = None
     unit: Literal["", "B", "s", "%"] = ""
-    criterion: str = ""  # of `mpifed compare --select`: of one kind the last that is there stands for it
+    criterion: str = ""  # of `mpifed compare --select`: the last column of a kind that a run has is used
 
     def shown(self, place: Place) -> bool:
-        """Whether it is shown there."""
         return place in self.places.split()
 
     def means(self, name: str) -> bool:
-        """Whether `name` is the column, or one of those numbered."""
+        """Whether `name` is the column, or one of the numbered columns."""
         numbered = self.name.endswith("_") and name.startswith(self.name)
         return name == self.name or (numbered and name.removeprefix(self.name).isdecimal())
 
@@ -101,25 +100,27 @@ TABLE = (
 
 
 def shown(place: Place) -> tuple[Column, ...]:
-    """The columns of one place, in their order."""
+    """The columns of a place, in order."""
     return tuple(column for column in TABLE if column.shown(place))
 
 
 def labels(place: Place) -> dict[str, str]:
-    """The labels of one place, by name."""
+    """The labels of a place, by name of the column."""
     return {column.name: column.label for column in shown(place)}
 
 
 def column_of(name: str) -> Column:
-    """What is known of a column; of an algorithm's own that its name tells, as an accuracy or bytes."""
+    """The column of a name; for an algorithm's own column, its properties follow from the name."""
     known = next((column for column in TABLE if column.means(name)), None)
     return known or Column(name, name.replace("_", " "), better="more" if name.endswith("accuracy") else "less")
 
 
 def of_kind(criterion: str, there: Iterable[str]) -> str | None:
-    """The column that stands for a criterion among those that are there; None where none does."""
+    """The column used for a criterion among those that a run has; None where it has none."""
     names = set(there)
-    return next((one.name for one in reversed(TABLE) if one.criterion == criterion and one.name in names), None)
+    return next(
+        (column.name for column in reversed(TABLE) if column.criterion == criterion and column.name in names), None
+    )
 
 
 CRITERIA = tuple(dict.fromkeys(column.criterion for column in TABLE if column.criterion))

@@ -14,6 +14,7 @@ from mpifed.core.io_errors import say
 from mpifed.core.text import counted
 from mpifed.run.compare import compare_text
 from mpifed.run.config import Job, read_table
+from mpifed.run.data_cache import DataCache
 from mpifed.run.job_file import check_data
 from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
@@ -22,13 +23,12 @@ from mpifed.run.protection import SWEPT
 from mpifed.run.report import reporter
 from mpifed.run.results import check_kind, ended_before
 from mpifed.run.setup import together
-from mpifed.run.shelf import Shelf
 from mpifed.run.show import run_text
 from mpifed.run.sweep import Point, ended, points, worst, write_sweep
 
 
 class How(NamedTuple):
-    """The ways of running that no result depends on."""
+    """Options of `mpifed run` that do not change the result."""
 
     resume: bool = False
     max_hours: float | None = None
@@ -38,38 +38,38 @@ class How(NamedTuple):
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
-    """Run a job or sweep; the exit code. An error ends the process in here, on all ranks."""
+    """Run a job or sweep, and return the exit code. An error ends the process, on all ranks."""
     try:
         transport = connect()
-    except MpifedError as error:  # every process is a world of its own, and says so
+    except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
 
     def read() -> tuple[list[Point], bool]:
         table = read_table(path, changes)
-        found = points(table, str(path))
-        if point is not None and point >= len(found):
-            raise UsageError(f"--point {point}: {path} has {counted(len(found), 'point')}, counted from 0")
-        if "sweep" not in table:  # else each point says it, and can be tried again
-            check_data(path, Path(found[0].job.data.path))
-        return found, "sweep" in table
+        jobs = points(table, str(path))
+        if point is not None and point >= len(jobs):
+            raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
+        if "sweep" not in table:  # in a sweep each point reports it, and can be run again
+            check_data(path, Path(jobs[0].job.data.path))
+        return jobs, "sweep" in table
 
-    found, sweeps = guarded(transport, None, lambda: together(transport, read))
-    folder = out or Path("runs") / found[0].job.name
-    if not sweeps:
-        job = found[0].job
+    all_points, is_sweep = guarded(transport, None, lambda: together(transport, read))
+    folder = out or Path("runs") / all_points[0].job.name
+    if not is_sweep:
+        job = all_points[0].job
         if how.resume and (code := _on_server(transport, partial(_finished, job, folder))) is not None:
             return int(code)
-        guarded(transport, folder, lambda: _one(found[0], transport, folder, how), job.released_only)
+        guarded(transport, folder, lambda: _run_point(all_points[0], transport, folder, how), job.released_only)
         return 0
-    return _sweep(found, found if point is None else [found[point]], transport, folder, how)
+    return _sweep(all_points, all_points if point is None else [all_points[point]], transport, folder, how)
 
 
-def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
-    """Run the chosen points on shared data, without those that need not be run again; the worst of their exit codes."""
-    codes, shelf = [], Shelf()
-    _on_server(transport, partial(_begin, folder, found))
-    if transport.rank == 0 and any(one.job.privacy is not None for one in found):
+def _sweep(all_points: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
+    """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
+    codes, cache = [], DataCache()
+    _on_server(transport, partial(_begin, folder, all_points))
+    if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
         run_dir = folder / point.name
@@ -79,68 +79,75 @@ def _sweep(found: list[Point], chosen: list[Point], transport: Transport, folder
             continue
         again = how._replace(resume=how.resume and begun)
         try:
-            guarded(transport, run_dir, partial(_one, point, transport, run_dir, again, shelf), point.job.released_only)
+            guarded(
+                transport,
+                run_dir,
+                partial(_run_point, point, transport, run_dir, again, cache),
+                point.job.released_only,
+            )
         except SystemExit as end:
             codes.append(int(end.code or 0))
             if end.code == Interrupted.exit_code:
                 break
-    _on_server(transport, partial(_end, folder, found, worst(codes) != Interrupted.exit_code and chosen == found))
+    _on_server(
+        transport, partial(_end, folder, all_points, worst(codes) != Interrupted.exit_code and chosen == all_points)
+    )
     return worst(codes)
 
 
-def _on_server(transport: Transport, work: Callable[[], Any]) -> Any:
-    """What `work` gives on rank 0, on every rank. Collective."""
+def _on_server(transport: Transport, function: Callable[[], Any]) -> Any:
+    """The result of `function` on rank 0, on every rank. Collective."""
     return guarded(
         transport,
         None,
-        lambda: transport.share(together(transport, lambda: work() if transport.rank == 0 else None)),
+        lambda: transport.share(together(transport, lambda: function() if transport.rank == 0 else None)),
     )
 
 
 def _finished(job: Job, folder: Path) -> int | None:
-    """The exit code of a run that has ended with this very job, which is said; None of any other."""
+    """The exit code of a run that has ended with exactly this job, which is reported; None for any other."""
     code = ended_before(job, folder)
     if code is not None:
         say(f"mpifed: {folder}: finished already; nothing was changed", run_text(folder))
     return code
 
 
-def _begin(folder: Path, found: list[Point]) -> None:
-    """The list of points, from the start: it is what makes a folder that of a sweep."""
+def _begin(folder: Path, points: list[Point]) -> None:
+    """Write sweep.csv at the start: it marks the folder as that of a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     check_kind(folder / "sweep.csv")
     if not (folder / "sweep.csv").exists():
-        write_sweep(folder, found)
+        write_sweep(folder, points)
 
 
 def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
-    """The exit code of a point that would only end the same way again, and whether there is anything to resume.
+    """(exit code of a point that would end the same way again, else None; whether there is a run to resume).
 
-    That is one whose result stands, or that failed numerically, with this very job: its bits are the same every time.
+    Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
     """
     begun = (run_dir / "job.toml").exists()
     try:
         if not begun or content(run_dir / "job.toml") != point.job.text().encode():
             return None, begun
         code = ended(run_dir)
-    except (DataError, OSError):  # what cannot be read is said when the run is opened
+    except (DataError, OSError):  # reported when the run is opened
         return None, begun
     if code == NumericalError.exit_code:
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
     return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
 
 
-def _end(folder: Path, found: list[Point], tell: bool) -> None:
-    write_sweep(folder, found)
-    if tell:
+def _end(folder: Path, points: list[Point], print_table: bool) -> None:
+    write_sweep(folder, points)
+    if print_table:
         say(compare_text(folder, sys.stdout.isatty()))
 
 
-def _one(point: Point, transport: Transport, folder: Path, how: How, shelf: Shelf | None = None) -> None:
+def _run_point(point: Point, transport: Transport, folder: Path, how: How, cache: DataCache | None = None) -> None:
     shown = reporter(transport.rank, how.progress)
     try:
         run(
-            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, shelf=shelf,
+            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
             check=how.check, accept_changed=how.accept_changed,
         )  # fmt: skip
     except MpifedError as error:

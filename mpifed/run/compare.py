@@ -1,4 +1,4 @@
-"""`mpifed compare RUN... | SWEEP`: a line for each setting, the best one, or those that no other beats."""
+"""`mpifed compare RUN... | SWEEP`: a line for each setting, the best one, or those that no other dominates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIGITS = 12  # of a SHA-256: enough to tell models apart
 
 
 def compare_summary(where: Folders) -> list[dict[str, Any]]:
-    """The points of a sweep, or the runs, each with its settings and what `mpifed show RUN --json` has of it."""
+    """The points of a sweep, or the runs, each with its settings and what `mpifed show RUN --json` prints."""
     return [
         {"point": point.name, "settings": point.settings, **point.summary}
         for point in read_points(where)
@@ -41,36 +41,38 @@ def compare_summary(where: Folders) -> list[dict[str, Any]]:
 
 
 def compare_text(where: Folders, terminal: bool = False) -> str:
-    """A table for a person, with taller rows at a terminal where it would be too wide."""
+    """A table to read; at a terminal, cells are broken into several lines where it would be too wide."""
     return "\n".join([_sweep_text(read_points(where), terminal), *swept(where)])
 
 
 def _sweep_text(points: Sequence[Ran], terminal: bool) -> str:
-    """A line for each setting, and below the table every point that no mean holds."""
+    """A line for each setting, and below the table every point that is not in the means, or ended with an error."""
     settings = settings_of(points)
     return "\n".join([drawn(list(_columns(settings)), terminal), *_repeated(settings), *_notes(points)])
 
 
 def _columns(settings: Sequence[Setting]) -> Iterator[Shown]:
     """The names of the runs, what sets them apart, and the means of their numbers."""
-    means = [_shown(one) for one in settings]
-    yield Shown("points", [_names(one.points) for one in settings], "names")
+    means = [_shown(setting) for setting in settings]
+    yield Shown("points", [_names(setting.points) for setting in settings], "names")
     yield from setting_columns(settings)
-    counts = [_of(len(one.counted), len(one.points)) for one in settings]
+    counts = [_of(len(setting.counted), len(setting.points)) for setting in settings]
     yield Shown("runs" if any(map(_alike, settings)) else "seeds", counts, "count")
     for column in shown("compare"):
         for name in _named(column, means):
-            cells = [_mean(name, mean.get(name), len(one.counted)) for one, mean in zip(settings, means, strict=True)]
+            cells = [
+                _mean(name, mean.get(name), len(setting.counted)) for setting, mean in zip(settings, means, strict=True)
+            ]
             yield Shown(name, cells, "number")
-    if any(point.limits for one in settings for point in one.points):
-        yield Shown("limits met", [_limits_met(one) for one in settings], "count")
-    models = [point.model for one in settings for point in one.counted if point.model]
+    if any(point.limits for setting in settings for point in setting.points):
+        yield Shown("limits met", [_limits_met(setting) for setting in settings], "count")
+    models = [point.model for setting in settings for point in setting.counted if point.model]
     if any(map(_alike, settings)) or len(set(models)) < len(models):
-        yield Shown("model", [_models(one) for one in settings], "count")
+        yield Shown("model", [_models(setting) for setting in settings], "count")
 
 
 def _alike(setting: Setting) -> list[list[Ran]]:
-    """The runs of one job that have the same seed, two or more of each."""
+    """The runs of the same job and seed, in groups of two or more."""
     by_seed: dict[int | None, list[Ran]] = {}
     for point in setting.points:
         if point.seed is not None:
@@ -79,40 +81,46 @@ def _alike(setting: Setting) -> list[list[Ran]]:
 
 
 def _models(setting: Setting) -> str:
-    """The beginnings of the SHA-256 of its models."""
+    """The first digits of the SHA-256 of its models."""
     digests = dict.fromkeys(point.model[:_DIGITS] for point in setting.counted if point.model)
     return ", ".join(digests) if len(digests) <= 2 else f"{len(digests)} different"
 
 
 def _repeated(settings: Sequence[Setting]) -> Iterator[str]:
-    """What differs between runs of one job and seed."""
-    for runs in (runs for one in settings for runs in _alike(one)):
-        made = [_made(run) for run in runs]
-        differing = [key for key in made[0] if any(one[key] != made[0][key] for one in made)]
-        yield f"Of one job and seed; {'they differ in:' if differing else 'made in the same way:'}"
-        for run, one in zip(runs, made, strict=True):
-            yield f"  {run.name}" + "".join(f", {key} {one[key]}" for key in differing)
+    """What differs between runs of the same job and seed."""
+    for runs in (runs for setting in settings for runs in _alike(setting)):
+        environments = [_environment(run) for run in runs]
+        differing = [
+            key
+            for key in environments[0]
+            if any(environment[key] != environments[0][key] for environment in environments)
+        ]
+        yield f"Of the same job and seed; {'they differ in:' if differing else 'run in the same environment:'}"
+        for run, environment in zip(runs, environments, strict=True):
+            yield f"  {run.name}" + "".join(f", {key} {environment[key]}" for key in differing)
 
 
-def _made(run: Ran) -> dict[str, Any]:
-    """On what a run was played, which changes no bit of it."""
+def _environment(run: Ran) -> dict[str, Any]:
+    """Ranks, device, host and versions of a run, on which its bits should not depend."""
     about = read_run(run.folder) if (run.folder / RUN).exists() else {}
     versions = about.get("versions") or {}
-    found = {key: about.get(key) for key in ("ranks", "device", "host", "commit")}
-    return found | {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
+    environment = {key: about.get(key) for key in ("ranks", "device", "host", "commit")}
+    return environment | {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
 
 
 def _shown(setting: Setting) -> dict[str, Mean]:
-    """The means of a setting, `bytes` both ways among them."""
+    """The means of a setting, with `bytes`, the sum of both directions."""
     means = setting.means()
     numbers = [point.numbers() for point in setting.counted]
-    sent = [one["up_bytes"] + one["down_bytes"] for one in numbers if "up_bytes" in one and "down_bytes" in one]
-    return means | {"bytes": Mean.of(sent)} if sent else means
+    traffic = [
+        point["up_bytes"] + point["down_bytes"] for point in numbers if "up_bytes" in point and "down_bytes" in point
+    ]
+    return means | {"bytes": Mean.of(traffic)} if traffic else means
 
 
 def _named(column: Column, means: Iterable[dict[str, Mean]]) -> list[str]:
-    """The names that are there of a column: its own, or those numbered."""
-    return [name for name in dict.fromkeys(name for one in means for name in one) if column.means(name)]
+    """The names under which a column occurs: its own, or the numbered ones."""
+    return [name for name in dict.fromkeys(name for columns in means for name in columns) if column.means(name)]
 
 
 def _of(count: int, whole: int) -> str:
@@ -120,7 +128,7 @@ def _of(count: int, whole: int) -> str:
 
 
 def _mean(name: str, mean: Mean | None, whole: int) -> str:
-    """0.123 +- 0.004; where not all of the `whole` points have it, of how many it is the mean."""
+    """0.123 +- 0.004; with the number of points in the mean, where not all of the `whole` have the column."""
     if mean is None:
         return ""
     text = value_of(name, mean.mean)
@@ -130,19 +138,19 @@ def _mean(name: str, mean: Mean | None, whole: int) -> str:
 
 
 def _limits_met(setting: Setting) -> str:
-    """Of its runs that have limits; nothing where none has."""
+    """How many of its runs with limits meet them; empty where none has limits."""
     met = [point.meets_limits() for point in setting.counted if point.limits]
     return f"{met.count(True)} of {len(met)}" if met else ""
 
 
 def _notes(points: Sequence[Ran]) -> Iterator[str]:
-    """What a person must know of the points beside their means: by how they ended, and by name."""
+    """The points that did not end with exit code 0, by how they ended."""
     kinds: dict[tuple[bool, str], list[Ran]] = {}
     for point in points:
         if point.code != 0:
             kinds.setdefault((point.finished, _end_of(point)), []).append(point)
     for title, counted in (("Included in the means:", True), ("Not in the means:", False)):
-        notes = [f"  {text}: {_names(some)}" for (inside, text), some in kinds.items() if inside == counted]
+        notes = [f"  {text}: {_names(members)}" for (inside, text), members in kinds.items() if inside == counted]
         yield from [title, *notes] if notes else []
 
 
@@ -153,7 +161,7 @@ def _end_of(point: Ran) -> str:
 
 
 def _names(points: Sequence[Ran]) -> str:
-    """point-0000 to point-0002, point-0007; other runs by their folders."""
+    """The names of points, with ranges, as point-0000 to point-0002, point-0007; other runs by their folders."""
     runs: list[list[str]] = []
     before = None
     for point in points:
@@ -170,7 +178,7 @@ def _names(points: Sequence[Ran]) -> str:
 
 
 def best_text(where: Folders, by: str | None = None, maximize: bool | None = None) -> str:
-    """The best setting of a sweep, as `--set` arguments, with its numbers and what to make of them."""
+    """The best setting of a sweep, as `--set` arguments, with its numbers, and notes on grid edges and failures."""
     return "\n".join([*_best_lines(choose(where, by, maximize), read_points(where)), *swept(where)])
 
 
@@ -191,40 +199,41 @@ def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
 
 
 def _set_arguments(setting: Setting) -> Iterator[str]:
-    """A setting as the command line takes it, where it is not the only one."""
+    """A setting as arguments of the command line; nothing where all points have the same."""
     settings = {key: value for key, value in setting.settings.items() if value is not None}
     if settings:
         yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in settings.items())
 
 
 def pareto_text(where: Folders, by: Mapping[str, float] | None = None) -> str:
-    """The recommended setting of a sweep, as `--set` arguments, the front that it is of, and who is not on it."""
+    """The recommended setting of a sweep, as `--set` arguments, the Pareto front, and the settings not on it."""
     return "\n".join([*_gra_lines(recommend(where, by)), *swept(where)])
 
 
-def _gra_lines(found: Recommendation) -> Iterator[str]:
-    best, means, count = found.best, found.best.means(), len(found.front)
-    yield line_of("recommended", f"largest grey relational grade of {count} that no other setting beats throughout")
+def _gra_lines(recommendation: Recommendation) -> Iterator[str]:
+    best, means, count = recommendation.best, recommendation.best.means(), len(recommendation.front)
+    yield line_of("recommended", f"largest grey relational grade of {count} that no other setting dominates")
     yield from _set_arguments(best)
     yield line_of("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
-    for name, weight in found.criteria.items():
+    for name, weight in recommendation.criteria.items():
         kind = "largest" if to_be_maximized(name) else "least"
-        best_by = f"{kind} is best" + (f", weight {weight:g}" if len(set(found.criteria.values())) > 1 else "")
+        best_by = f"{kind} is best" + (f", weight {weight:g}" if len(set(recommendation.criteria.values())) > 1 else "")
         yield line_of(name, f"{_mean(name, means[name], len(best.counted))} ({best_by})")
-    if found.ties:
-        yield f"{found.ties} more of the front have its grade: add a criterion, or choose among them"
-    yield drawn(list(_front(found)))
-    if found.beaten:
-        yield f"Beaten by one of these: {_names([point for setting in found.beaten for point in setting.counted])}"
-    for why in dict.fromkeys(why for _, why in found.left_out):
-        yield f"Not compared, {why}: {_names([point for point, reason in found.left_out if reason == why])}"
-    yield from found.edges
+    if recommendation.ties:
+        yield f"{recommendation.ties} more of the front have its grade: add a criterion, or choose among them"
+    yield drawn(list(_front(recommendation)))
+    if recommendation.beaten:
+        dominated = [point for setting in recommendation.beaten for point in setting.counted]
+        yield f"Dominated by a setting of the front: {_names(dominated)}"
+    for why in dict.fromkeys(why for _, why in recommendation.left_out):
+        yield f"Not compared, {why}: {_names([point for point, reason in recommendation.left_out if reason == why])}"
+    yield from recommendation.edges
 
 
-def _front(found: Recommendation) -> Iterator[Shown]:
+def _front(recommendation: Recommendation) -> Iterator[Shown]:
     """A row for each setting on the front, by grade."""
-    yield Shown("points", [_names(one.setting.counted) for one in found.front], "names")
-    yield from setting_columns([one.setting for one in found.front])
-    for name in found.criteria:
-        yield Shown(name, [value_of(name, one.values[name]) for one in found.front], "number")
-    yield Shown("grade", [f"{one.grade:.4f}" for one in found.front], "number")
+    yield Shown("points", [_names(graded.setting.counted) for graded in recommendation.front], "names")
+    yield from setting_columns([graded.setting for graded in recommendation.front])
+    for name in recommendation.criteria:
+        yield Shown(name, [value_of(name, graded.values[name]) for graded in recommendation.front], "number")
+    yield Shown("grade", [f"{graded.grade:.4f}" for graded in recommendation.front], "number")

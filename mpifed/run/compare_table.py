@@ -1,6 +1,6 @@
 """The table of `mpifed compare`: names first, then what sets the runs apart, then their numbers.
 
-What does not fit beside the rest stands below: first the numbers that are the same in all rows, then the widest
+Columns that do not fit are moved below the table: first the numbers that are the same in all rows, then the widest
 settings, then names.
 """
 
@@ -34,12 +34,12 @@ class Shown(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Of its widest cell, or its head."""
+        """Width of the widest cell, or of the header, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
 
 def drawn(columns: Sequence[Shown], terminal: bool = False) -> str:
-    """The table, and what stands below it."""
+    """The table as text, with the columns that do not fit listed below it."""
     screen = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else WIDTH
     beside, below = _fitted(columns, screen)
     text, width = _text(_table(beside, terminal, " "))
@@ -51,15 +51,15 @@ def drawn(columns: Sequence[Shown], terminal: bool = False) -> str:
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys that set these settings apart.
 
-    Left out are those of an algorithm or model where every value is the default of the one that is named, or absent:
-    the name says it.
+    Keys of an algorithm or model are left out where every value is absent, or the default of the algorithm or model
+    that the run names.
     """
     keys = [key for key, value in settings[0].items() if any(other[key] != value for other in settings)]
-    return [key for key in keys if not all(_by_default(key, one) for one in settings)]
+    return [key for key in keys if not all(_by_default(key, run) for run in settings)]
 
 
 def _by_default(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a value is what the algorithm or model of this run has where its job does not say it."""
+    """Whether a value is absent, or the default of this run's algorithm or model."""
     value = settings[key]
     if value is None:
         return True
@@ -68,7 +68,7 @@ def _by_default(key: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _defaults(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """By key, those of the class that a table names; of a table whose class is the same in all runs, nothing."""
+    """The defaults of the class that a table names, by key; empty where all runs name the same class."""
     from mpifed.algorithms import ALGORITHMS
     from mpifed.maths.objectives import OBJECTIVES
     from mpifed.maths.optimizers import SGD, ServerSGD
@@ -81,28 +81,28 @@ def _defaults(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
     kind = of_table.get(table)
     fields = () if kind is None else dataclasses.fields(kind)
-    found = {key_of(field): _listed(field.default) for field in fields if field.default is not dataclasses.MISSING}
-    return found | ({"name": "sgd"} if kind in (SGD, ServerSGD) else {})
+    defaults = {key_of(field): _listed(field.default) for field in fields if field.default is not dataclasses.MISSING}
+    return defaults | ({"name": "sgd"} if kind in (SGD, ServerSGD) else {})
 
 
 def _listed(value: Any) -> Any:
-    """As a job file has it."""
+    """A value as a job file has it."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def setting_text(value: Any) -> str:
-    """As a job has it; nothing for a key that this run's job has not and another's has."""
+    """A value as TOML; empty for a key that only jobs of other runs have."""
     return "" if value is None else toml_text(value)
 
 
 def setting_columns(settings: Sequence[Setting]) -> list[Shown]:
-    """A column for each key that sets them apart."""
-    tables = [one.settings for one in settings]
-    return [Shown(key, [setting_text(one[key]) for one in tables], "setting") for key in varying(tables)]
+    """A column for each key in which the settings differ."""
+    tables = [setting.settings for setting in settings]
+    return [Shown(key, [setting_text(table[key]) for table in tables], "setting") for key in varying(tables)]
 
 
 def _fitted(columns: Sequence[Shown], most: int) -> tuple[list[Shown], list[Shown]]:
-    """The columns of the table, and those that stand below it."""
+    """(the columns of the table, those listed below it)."""
     beside, below = list(columns), []
 
     def too_wide() -> bool:
@@ -112,10 +112,12 @@ def _fitted(columns: Sequence[Shown], most: int) -> tuple[list[Shown], list[Show
         beside.remove(column)
         below.append(column)
 
-    for column in [one for one in columns if one.kind == "number" and len(one.cells) > 1 and len(set(one.cells)) == 1]:
+    numbers = [column for column in columns if column.kind == "number" and len(column.cells) > 1]
+    for column in [column for column in numbers if len(set(column.cells)) == 1]:
         if too_wide():
             moved(column)
-    for column in sorted((one for one in columns if one.kind == "setting"), key=lambda one: -one.width):
+    settings = [column for column in columns if column.kind == "setting"]
+    for column in sorted(settings, key=lambda column: -column.width):
         if too_wide() and column.width > _NARROW:
             moved(column)
     if too_wide() and columns[0].kind == "names" and columns[0].width > _NAMES and len(columns[0].cells) > 1:
@@ -125,7 +127,7 @@ def _fitted(columns: Sequence[Shown], most: int) -> tuple[list[Shown], list[Show
 
 
 def _below(beside: Sequence[Shown], below: Sequence[Shown]) -> Iterator[str]:
-    """A line for what is the same in all rows, and a line for each other value, by row."""
+    """A line for numbers that are the same in all rows, and a line per row for each other column."""
     alike = [f"{column.name} {column.cells[0]}" for column in below if column.kind == "number"]
     if alike:
         yield f"In all rows: {', '.join(alike)}"
@@ -136,7 +138,7 @@ def _below(beside: Sequence[Shown], below: Sequence[Shown]) -> Iterator[str]:
 
 
 def _text(table: Table) -> tuple[str, int]:
-    """A table as text, and how wide it is; no line is folded, and no number cut."""
+    """(a table as text, its width); no line is wrapped, and no number truncated."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=_WIDEST, force_terminal=table.box is not None, highlight=False)
@@ -147,7 +149,7 @@ def _text(table: Table) -> tuple[str, int]:
 
 
 def _table(columns: Sequence[Shown], terminal: bool, between: str) -> Table:
-    """Plain, or with a line below its head; `between` stands within its longer cells."""
+    """A plain table, or at a terminal one with a ruled header; `between` replaces the spaces where cells may break."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,8 +1,7 @@
 """Jobs: a TOML file, checked as a whole before any data is read.
 
-A table's keys are the fields of one class. `[model]` and `[algorithm]` name theirs, one of the package's or the
-user's own as "my_module:MyClass"; it is a dataclass whose annotations are checked. Everything that is wrong is
-reported at once.
+A table's keys are the fields of a class. `[model]` and `[algorithm]` name theirs, one of the package's or the
+user's own as "my_module:MyClass"; it is a dataclass whose annotations are checked. All errors are reported at once.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.run.fit import wrong_fit, wrong_together
+from mpifed.run.job_file import listed_errors, wrong_values
 from mpifed.run.job_file import put_key as put_key
 from mpifed.run.job_file import read_table as read_table
 from mpifed.run.job_file import set_value as set_value
-from mpifed.run.job_file import told, wrong_values
 from mpifed.run.methods import wrong_beside, wrong_limits, wrong_optimizers
 from mpifed.run.parts import (
     ALGORITHM,
@@ -67,7 +66,7 @@ from mpifed.run.tables import (
 
 
 def _name(text: str) -> str:
-    """The name of a job, which becomes that of its folder, and of its job in a batch system."""
+    """The name of a job, which is also that of its folder and of its batch job."""
     if why := wrong_name(text):
         raise ValueError(why)
     return text
@@ -77,7 +76,7 @@ class Job(Table):
     """All settings of one run."""
 
     name: Annotated[str, AfterValidator(_name)]
-    """Of the run; its folder is runs/NAME unless another is given."""
+    """Name of the run; its folder is runs/NAME unless another is given."""
     rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
     """Rounds of communication, unless `[stop]` ends the run earlier."""
     data: DataTable
@@ -86,9 +85,9 @@ class Job(Table):
     algorithm: dict[str, Any]
     """The method: `name`, and its hyper-parameters."""
     client_optimizer: dict[str, Any] | None = None
-    """The clients' local steps, for methods that take such."""
+    """The clients' local steps, for methods that have an optimizer on the clients."""
     server_optimizer: dict[str, Any] | None = None
-    """The server's step along the clients' mean change, for methods that take one."""
+    """The server's step along the clients' mean update, for methods that have an optimizer on the server."""
     minimize: dict[str, Any] = Field({"name": "loss"})
     """What is minimized: a term, by default the loss; for methods with constraints."""
     constraint: list[dict[str, Any]] = Field([])
@@ -96,7 +95,7 @@ class Job(Table):
     regularizer: dict[str, Any] | None = None
     """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Of everything random but keys and the noise of `[privacy]`; the same seed gives the same bits."""
+    """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: ParticipationTable = ParticipationTable()
     aggregation: AggregationTable = AggregationTable()
     masking: MaskingTable = MaskingTable()
@@ -111,7 +110,7 @@ class Job(Table):
 
     @classmethod
     def check(cls, table: Mapping[str, Any], source: str = "job", *, imports: bool = True) -> Job:
-        """The job that `table` describes; if not `imports`, the tables of the user's own classes are not looked at.
+        """The job that `table` describes; if not `imports`, the tables of the user's own classes are not checked.
 
         Raises
         ------
@@ -120,11 +119,11 @@ class Job(Table):
         """
         wrong = list(wrong_values(table)) or list(old_words(table))
         if wrong:
-            raise UsageError(told(source, wrong))
+            raise UsageError(listed_errors(source, wrong))
         try:
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
-            wrong += [message(found, list(found["loc"]), _known(found["loc"])) for found in error.errors()]
+            wrong += [message(entry, list(entry["loc"]), _known(entry["loc"])) for entry in error.errors()]
         for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
                 wrong += wrong_with(kind, part, imports)
@@ -140,7 +139,7 @@ class Job(Table):
         if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
             wrong = wrong_together(job)
         if wrong:
-            raise UsageError(told(source, wrong))
+            raise UsageError(listed_errors(source, wrong))
         return job
 
     @classmethod
@@ -149,7 +148,7 @@ class Job(Table):
         return cls.check(read_table(path, changes), str(path))
 
     def table(self) -> dict[str, Any]:
-        """Plain values, all defaults written out."""
+        """The tables of the job as plain values, with all defaults."""
         table: dict[str, Any] = self.model_dump(exclude_none=True)
         table["server"]["dedicated"] = self.dedicated
         table["aggregation"] = self.aggregation.model_copy(update={"security": self.channel}).model_dump(
@@ -169,11 +168,11 @@ class Job(Table):
         return {name: table[name] for name in type(self).model_fields if name in table}  # always in one order
 
     def text(self) -> str:
-        """The job as TOML, all defaults written out."""
+        """The job as TOML, with all defaults."""
         return tomli_w.dumps(self.table())
 
     def sum_settings(self, problem: Problem) -> dict[str, Any]:
-        """How answers are added, as `mpifed.comm` takes it."""
+        """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
         return {
             "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
@@ -184,11 +183,11 @@ class Job(Table):
 
     @property
     def by_blocks(self) -> bool:
-        """Whether a block's answers are summed before they are rounded, where that is offered."""
+        """Whether the uploads of a block are summed before they are rounded, where the algorithm supports it."""
         return self.aggregation.arithmetic == "exact-blocks"
 
     def protection(self) -> Protection:
-        """How sums travel, as `mpifed.comm` takes it."""
+        """The settings of secure aggregation, as `mpifed.comm` takes them."""
         return Protection(
             self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts,
             self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
@@ -196,23 +195,23 @@ class Job(Table):
 
     @property
     def dedicated(self) -> bool:
-        """Whether rank 0 hosts no clients, as far as there are other ranks."""
+        """Whether rank 0 hosts no clients, if there are other ranks."""
         dedicated = self.server.dedicated
         return self.channel != "plain" if dedicated is None else dedicated
 
     @property
     def released_only(self) -> bool:
-        """Whether the run's folder may tell no more of the data than a private run releases."""
+        """Whether the run's folder must disclose no more of the data than the private releases."""
         return self.privacy is not None and self.record.released_only
 
     @property
     def channel(self) -> str:
-        """How private sums travel."""
-        found: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
-        return found
+        """The channel of private sums: plain, masked or encrypted."""
+        name: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
+        return name
 
     def make_objective(self) -> Objective:
-        """The objective, with intercepts or without them."""
+        """The objective, with or without intercepts."""
         objective: Objective = make(MODEL, with_intercepts(self.model, self.algorithm))
         return objective
 
@@ -222,14 +221,12 @@ class Job(Table):
         return term
 
     def make_constraints(self) -> tuple[Constraint, ...]:
-        """What limits it."""
-        found = []
+        constraints = []
         for number, (term, keys) in enumerate(map(_split, self.constraint), 1):
-            found.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
-        return tuple(found)
+            constraints.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
+        return tuple(constraints)
 
     def make_regularizer(self) -> Regularizer | None:
-        """What is added to it, if anything."""
         return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
 
     def make_algorithm(self, problem: Problem) -> Algorithm:
@@ -238,12 +235,12 @@ class Job(Table):
         Raises
         ------
         UsageError
-            listing what does not fit between job and data.
+            listing what in the job does not fit the data.
         """
         given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
         algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
         if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
-            raise UsageError("\n".join(f'[algorithm] name = "{name}": {one}' for one in wrong))
+            raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
@@ -251,7 +248,7 @@ class Job(Table):
 
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:
-    """A `[[constraint]]` without errors as its term's table and its limit."""
+    """(table of the term, limit and margin) of a valid `[[constraint]]`."""
     term = {key: value for key, value in table.items() if key not in LimitKeys.model_fields}
     return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})
 
@@ -263,7 +260,7 @@ def _wrong_constraint(number: int, table: Mapping[str, Any], imports: bool) -> l
     try:
         LimitKeys.model_validate_json(json.dumps(limits, default=str))
     except ValidationError as error:
-        wrong += [message(found, [kind.table, *found["loc"]], list(LimitKeys.model_fields)) for found in error.errors()]
+        wrong += [message(entry, [kind.table, *entry["loc"]], list(LimitKeys.model_fields)) for entry in error.errors()]
     return wrong
 
 
@@ -272,7 +269,7 @@ def _known(place: Sequence[int | str]) -> list[str]:
     table: Any = Job
     for part in place[:-1]:
         annotated = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
-        table = next((one for one in get_args(annotated) if one is not type(None)), annotated)
+        table = next((kind for kind in get_args(annotated) if kind is not type(None)), annotated)
     if dataclasses.is_dataclass(table):
         return [field.name for field in dataclasses.fields(table)]
     return list(getattr(table, "model_fields", {}))

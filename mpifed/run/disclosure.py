@@ -1,11 +1,11 @@
-"""What the folder of a private run tells, file by file and number by number, where `[record] released_only` is set.
+"""What the folder of a private run discloses, by file and key, where `[record] released_only` is set.
 
 - "released": computed from noisy releases and public data alone; epsilon covers it.
-- "public": follows from the job, numbers of rows and clients, seeds, libraries, and who takes part or leaves where that
-  is public. Where it is secret, bytes and counts are those of as many clients as are drawn, whoever they are.
+- "public": follows from the job, numbers of rows and clients, seeds, libraries, and which clients participate or leave
+  where that is public. Where it is secret, bytes and counts are those of the number of clients drawn.
 - "raw": computed from training data without noise, or the data themselves; epsilon does not cover it. Files of
   this kind lie in folders with a note; columns and keys of this kind are empty.
-- "timing": seconds of a clock, which vary with secret numbers of rows and clients; epsilon does not cover them.
+- "timing": measured seconds, which vary with secret numbers of rows and clients; epsilon does not cover them.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def kind_of(file: str, key: str = "") -> str | None:
-    """What a file, by its path in the run's folder, or one key of it tells; None where nobody has said.
+    """The kind of a file, by its path in the run's folder, or of one of its keys; None where the table lacks it.
 
-    An algorithm's own columns of the history are measured over training data, and so in no run that says
+    An algorithm's own columns of the history are measured over training data, and so in no run with
     `released_only`. A file that a kill left half-written has `.new` behind its name.
     """
     file = file.removesuffix(".new")
     for kind, rows in _TABLE.items():
         for pattern, keys in rows:
-            if fnmatchcase(file, pattern) and any(fnmatchcase(key, one) for one in keys.split() or [""]):
+            if fnmatchcase(file, pattern) and any(fnmatchcase(key, known) for known in keys.split() or [""]):
                 return kind
     return None
 
 
 def uncovered(run_dir: Path) -> Iterator[str]:
-    """What in the folder of a private run epsilon does not cover, in words."""
+    """The contents of a private run's folder that epsilon does not cover, as text."""
     folders = [f"{name}/" for name in RAW_FOLDERS if (run_dir / name).exists()]
     columns = read_history(run_dir) if (run_dir / HISTORY).exists() else {}
     measured = [

@@ -1,4 +1,4 @@
-"""How a run ends: the orders that end it, and the errors that stand for its ends."""
+"""How a run ends: the orders that end it, and the error that reports each end."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertifi
 from mpifed.core.text import command_line
 from mpifed.run.config import Job
 
-LIMIT_REACHED = 1  # an order: the run ends here, and well
-INTERRUPTED = Interrupted.exit_code  # an order: checkpoint, and end here
-BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends here, and cannot go on
-TOO_FEW = -1  # an order that all ranks give themselves: too many clients have left, every time
+LIMIT_REACHED = 1  # an order: the run ends normally
+INTERRUPTED = Interrupted.exit_code  # an order: write a checkpoint and end
+BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends and cannot go on
+TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
 
 
 def exit_code(end: int) -> int:
-    """The exit code of an end: an order, or already an exit code."""
+    """The exit code of an end, which is given as an order or as an exit code."""
     return TooFewClients.exit_code if end == TOO_FEW else end
 
 
 def error_of(
     end: int, job: Job, done: int, out: Path, lacking: Sequence[str], refusal: str | None
 ) -> MpifedError | None:
-    """The error of a run that ends after `done` rounds, alike on every rank; None where all is well.
+    """The error of a run that ends after `done` rounds, the same on every rank; None after a normal end.
 
     Parameters
     ----------
-    lacking : what the last model does not have of what the job asks for, and why
+    lacking : the goals of the job that the last model does not reach, and why
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: versions, commit, host, memory."""
+"""The environment of a run: versions, commit, host, memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ _PACKAGES = ("mpifed", "numpy", "scipy", "h5py", "mpi4py", "mpich", "openmpi", "
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that decide a run's bits, as far as they are installed."""
-    found = {"python": platform.python_version()}
+    """The versions of Python and of the installed packages on which a run's bits depend."""
+    versions_by_name = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions_by_name[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions_by_name
 
 
 def hdf5_version() -> str:
-    """The version of the HDF5 library."""
     import h5py
 
     version: str = h5py.version.hdf5_version
@@ -31,11 +30,13 @@ def hdf5_version() -> str:
 
 
 def blas() -> list[str]:
-    """The BLAS libraries that are loaded, and the processor whose kernels they use: they decide a run's bits."""
+    """The loaded BLAS libraries, and the processor whose kernels they use: a run's bits depend on them."""
     from threadpoolctl import threadpool_info
 
-    found = (library for library in threadpool_info() if library["user_api"] == "blas")
-    return sorted({f"{one['internal_api']} {one['version']} {one.get('architecture', '')}".strip() for one in found})
+    libraries = (info for info in threadpool_info() if info["user_api"] == "blas")
+    return sorted(
+        {f"{info['internal_api']} {info['version']} {info.get('architecture', '')}".strip() for info in libraries}
+    )
 
 
 def commit() -> str | None:

@@ -26,7 +26,7 @@ from mpifed.run.parts import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.run.sweep import METHODS
 from mpifed.run.tables import LimitKeys
 
-_MANY = 10**6  # an upper bound from here on is no news to a reader
+_MANY = 10**6  # larger upper bounds are left out of the help
 
 
 _SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
@@ -50,7 +50,7 @@ _SWEEP_KEYS = (
 
 
 class Entry(NamedTuple):
-    """Something that has a name in a job."""
+    """What has a name in a job: a table, an algorithm, a model, ..."""
 
     kind: str  # "table", "algorithm", "model", ...
     name: str
@@ -59,10 +59,10 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All tables of a job, and all that they can name; columns of histories, and exit codes."""
-    found = [Entry("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
-    found += [Entry("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
-    found += [
+    """All tables of a job and all that they can name, the columns of histories, and the exit codes."""
+    listed = [Entry("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
+    listed += [Entry("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
+    listed += [
         Entry("table", "client_optimizer", _text(SGD), _keys(SGD)),
         Entry("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
         Entry("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
@@ -72,22 +72,24 @@ def entries() -> list[Entry]:
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
     )  # fmt: skip
     for kind, known in kinds:
-        found += [Entry(kind, name, _text(known[name]), _keys(known[name])) for name in known]
+        listed += [Entry(kind, name, _text(known[name]), _keys(known[name])) for name in known]
     schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-    found += [Entry("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
-    found += [Entry("column", one.name, f"{one.label}: {one.meaning}", ()) for one in shown_columns("history")]
-    found += [Entry("exit code", str(end.code), end.meaning, ()) for end in ENDS]
-    return found
+    listed += [Entry("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+    listed += [
+        Entry("column", column.name, f"{column.label}: {column.meaning}", ()) for column in shown_columns("history")
+    ]
+    listed += [Entry("exit code", str(end.code), end.meaning, ()) for end in ENDS]
+    return listed
 
 
 def reference() -> list[tuple[str, str]]:
-    """(title, Markdown) of each entry of a job, in its order."""
+    """(title, Markdown) of each entry of a job, in order."""
     jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
 
 
 def own_entry(name: str) -> Entry:
-    """Of the class "module:Class", which is imported."""
+    """The entry of a class "module:Class", which is imported."""
     part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
@@ -96,7 +98,7 @@ def own_entry(name: str) -> Entry:
     return Entry(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
 
 
-# --- how it is told ---------------------------------------------------------------------------------------------------
+# --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
 def _markdown(entry: Entry) -> Iterator[str]:
@@ -110,7 +112,7 @@ def _markdown(entry: Entry) -> Iterator[str]:
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-# --- what classes say -------------------------------------------------------------------------------------------------
+# --- from classes -----------------------------------------------------------------------------------------------------
 
 
 def _text(kind: type) -> str:
@@ -119,12 +121,12 @@ def _text(kind: type) -> str:
 
 def _tables(job: type[BaseModel]) -> dict[str, type]:
     """The tables of a job that are classes, by name."""
-    found: dict[str, type] = {}
+    tables: dict[str, type] = {}
     for name, field in job.model_fields.items():
-        parts = [field.annotation, *get_args(field.annotation)]
-        tables = [part for part in parts if isinstance(part, type) and _is_table(part)]
-        found |= {name: tables[0]} if tables else {}
-    return found
+        types = [field.annotation, *get_args(field.annotation)]
+        classes = [kind for kind in types if isinstance(kind, type) and _is_table(kind)]
+        tables |= {name: classes[0]} if classes else {}
+    return tables
 
 
 def _is_table(kind: type) -> bool:
@@ -149,10 +151,15 @@ def _keys(kind: type, skip: Mapping[str, Any] | tuple[()] = ()) -> tuple[Key, ..
     )
 
 
-def _several(text: str) -> str:
-    """Of more than one."""
-    for alone, more in (("an integer", "integers"), ("a number", "numbers"), ("a table", "tables"), ("text", "texts")):
-        text = text.replace(alone, more)
+def _plural(text: str) -> str:
+    """The plural of the text of a type."""
+    for singular, plural in (
+        ("an integer", "integers"),
+        ("a number", "numbers"),
+        ("a table", "tables"),
+        ("text", "texts"),
+    ):
+        text = text.replace(singular, plural)
     return text
 
 
@@ -166,7 +173,7 @@ def _default(defaults: Mapping[str, Any], name: str) -> str:
 
 
 def type_text(hint: Any) -> str:
-    """What a reader of TOML calls a type."""
+    """The type of a value in the words of TOML."""
     if hint == LearningRate:
         return "a number or a schedule"
     origin, arguments = get_origin(hint), get_args(hint)
@@ -177,24 +184,24 @@ def type_text(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
     if origin in (list, tuple):
-        return f"a list of {_several(type_text(arguments[0]))}"
+        return f"a list of {_plural(type_text(arguments[0]))}"
     plain = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
     if hint in plain:
         return plain[hint]
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a named one, as StepSize
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a named tuple, as StepSize
         return f"[{', '.join(getattr(hint, '_fields', ()))}]"
     return "a table"
 
 
 def _bounds(marks: tuple[Any, ...]) -> str:
-    found = []
+    bounds = []
     for mark in marks:
         for kind, sign, name in ((Gt, ">", "gt"), (Ge, ">=", "ge"), (Lt, "<", "lt"), (Le, "<=", "le")):
             bound = getattr(mark, name, None) if isinstance(mark, kind) or hasattr(mark, "metadata") else None
             if bound is not None and not (sign[0] == "<" and bound >= _MANY):
-                found.append(f"{sign} {bound:g}")
+                bounds.append(f"{sign} {bound:g}")
         if hasattr(mark, "metadata"):
-            found += [text for inner in mark.metadata for text in [_bounds((inner,)).strip()] if text]
+            bounds += [text for inner in mark.metadata for text in [_bounds((inner,)).strip()] if text]
         if isinstance(mark, MinLen):
-            found.append(f"at least {mark.min_length} of them")
-    return f" {', '.join(dict.fromkeys(found))}" if found else ""
+            bounds.append(f"at least {mark.min_length} of them")
+    return f" {', '.join(dict.fromkeys(bounds))}" if bounds else ""

@@ -1,4 +1,4 @@
-"""`mpifed explain NAME`: the answer to a name, wherever it stands."""
+"""`mpifed explain NAME`: what a name means, wherever it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpifed.run.columns import column_of
 from mpifed.run.explain import Entry, Key, entries, own_entry
 from mpifed.run.renamed import RENAMED, VALUES, nearest
 
-# what is listed with the first line of each entry of a kind: the tables with a `name`, and whole lists
+# names for which all entries of a kind are listed, with their first lines
 CHOICES = {
     "algorithm": "algorithm", "model": "model", "minimize": "term", "constraint": "term", "regularizer": "regularizer",
     "history": "column", "columns": "column", "exit codes": "exit code", "exit code": "exit code",
@@ -28,7 +28,7 @@ def explained(name: str, more: Sequence[Entry] = ()) -> str:
 
     Parameters
     ----------
-    more : of what is known to the command line alone
+    more : entries that only the command line knows
 
     Raises
     ------
@@ -37,29 +37,33 @@ def explained(name: str, more: Sequence[Entry] = ()) -> str:
     """
     if own_module(name) is not None:
         return "\n".join(_entry_lines(own_entry(name)))
-    every = [*entries(), *more]
+    known_entries = [*entries(), *more]
     parts = [part for part in (part.strip("[] ") for part in name.split(".")) if part and not _is_index(part, name)]
     table, wanted = ".".join(parts[:-1]), parts[-1] if parts else ""
     if wanted == "name" and table in CHOICES:
         table, wanted = "", table
-    of_history = column_of(wanted).name  # of numbered ones the beginning
-    whole = [one for one in every if not table and one.name == (of_history if one.kind == "column" else wanted)]
-    holders = [one for one in every if any(key.name == wanted for key in one.keys) and _is_in(one, table)]
-    choices = [one for one in every if not table and one.kind == CHOICES.get(wanted)]
+    column = column_of(wanted).name  # without the number of numbered columns
+    whole = [
+        entry for entry in known_entries if not table and entry.name == (column if entry.kind == "column" else wanted)
+    ]
+    holders = [
+        entry for entry in known_entries if any(key.name == wanted for key in entry.keys) and _is_in(entry, table)
+    ]
+    choices = [entry for entry in known_entries if not table and entry.kind == CHOICES.get(wanted)]
     if not whole and not holders and not choices:
         old = [entry.now for entry in RENAMED if wanted in (entry.table if entry.key is None else entry.key,)]
         old += [new for (_, _, value), new in VALUES.items() if value == wanted]
         if old:
             return "\n".join(f"{wanted}: is now {now}" for now in dict.fromkeys(old))
-        known = [entry.name for entry in every] + [one.name for entry in every for one in entry.keys]
+        known = [entry.name for entry in known_entries] + [key.name for entry in known_entries for key in entry.keys]
         raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, known)}")
     parts = ["\n".join(_entry_lines(entry)) for entry in whole]
-    keys: dict[str, list[str]] = {}  # the tables that have a key, by what is said of it
+    keys: dict[str, list[str]] = {}  # the tables that have a key, by its explanation
     for entry in holders:
-        keys.setdefault(next(_key_line(one) for one in entry.keys if one.name == wanted), []).append(_table_of(entry))
+        keys.setdefault(next(_key_line(key) for key in entry.keys if key.name == wanted), []).append(_table_of(entry))
     parts += [f"{', '.join(f'[{table}]' for table in tables)}\n  {line}" for line, tables in keys.items()]
     if choices:
-        lines = (f"  {one.name}: {_in_terminal(one.text.partition(chr(10))[0])}" for one in choices)
+        lines = (f"  {entry.name}: {_in_terminal(entry.text.partition(chr(10))[0])}" for entry in choices)
         parts.append("\n".join([f"{choices[0].kind}s, for one of which `mpifed explain NAME` tells more:", *lines]))
     return "\n\n".join(parts)
 
@@ -70,7 +74,7 @@ def _is_index(part: str, name: str) -> bool:
 
 
 def _is_in(entry: Entry, table: str) -> bool:
-    """Whether an entry's keys stand in a table of a job."""
+    """Whether an entry's keys belong to a table of a job."""
     return table in ("", entry.name, *TABLES.get(entry.kind, ()))
 
 
@@ -93,5 +97,5 @@ def _key_line(key: Key) -> str:
 
 
 def _in_terminal(text: str) -> str:
-    """Without the addresses of links, which lead nowhere from a terminal, and the mark of comments."""
+    """A text without the addresses of links, which are of no use at a terminal, and without comment marks."""
     return re.sub(r"^# differs", "Differs", _LINK.sub(r"\1", text), flags=re.MULTILINE)

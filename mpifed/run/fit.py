@@ -1,4 +1,4 @@
-"""What does not fit together: the tables of a job among themselves, and a job with its data."""
+"""Errors in the combination of a job's tables, and of a job with its data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def wrong_together(job: Job) -> list[str]:
-    """What is wrong between the tables of a job, whatever its data, one message each."""
+    """Errors in the combination of a job's tables, independent of the data, one message each."""
     wrong = list(_wrong_privacy(job.privacy)) if job.privacy is not None else []
     if job.privacy is not None and job.privacy.by_coins and job.participation.clients_per_round is None:
         wrong.append(
@@ -57,7 +57,7 @@ def wrong_together(job: Job) -> list[str]:
 
 
 def _wrong_channel(job: Job) -> Iterator[str]:
-    """What does not go with how sums travel, or with clients who leave."""
+    """Settings that are not compatible with the channel, or with dropouts."""
     channel, part = job.channel, job.participation
     if channel != "plain" and job.aggregation.arithmetic == "float":
         yield (
@@ -108,17 +108,17 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
 
 
 def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
-    """What is wrong between a job, its algorithm and its data, one message each."""
+    """Errors in the combination of a job with its algorithm and data, one message each."""
     problem, name = algorithm.problem, job.algorithm["name"]
     private = problem.privacy is not None
     if private and not algorithm.accounts():
         return [
             f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
-            f"goes with {', '.join(_private_ones()) or 'an algorithm of your own that has `released`'}"
+            f"goes with {', '.join(_private_algorithms()) or 'an algorithm of your own that has `released`'}"
         ]
     settled = algorithm
     if private and problem.privacy.noise_multiplier is None:
-        settled = with_noise(algorithm, 1.0)  # what fits does not depend on how much
+        settled = with_noise(algorithm, 1.0)  # the checks do not depend on its value
     wrong = [*wrong_functions(problem), *settled.check()]
     if private and not wrong:
         wrong += _wrong_sampling(problem.privacy, bool((settled.released(0).rate < 1).any()))
@@ -154,12 +154,12 @@ def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
 
 
 def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
-    """What is asked of the last model and could never be said of it."""
+    """Certificates of [stop] that this job can never reach."""
     problem, name = algorithm.problem, job.algorithm["name"]
-    measured = {column for one in algorithm.measures for column in one.certificate}
-    for asked in job.stop.certificates:
-        if asked != "duality_gap" and asked not in measured:
-            yield f'[stop] {asked}: "{name}" measures no certificate; leave it out, or add one to its measures'
+    measured = {column for measure in algorithm.measures for column in measure.certificate}
+    for certificate in job.stop.certificates:
+        if certificate != "duality_gap" and certificate not in measured:
+            yield f'[stop] {certificate}: "{name}" measures no certificate; leave it out, or add one to its measures'
     if job.stop.duality_gap is None or algorithm.certifies_gap:
         return
     if "duality_gap" not in measured:
@@ -175,43 +175,43 @@ def _wrong_certificates(job: Job, algorithm: Algorithm) -> Iterator[str]:
 
 
 def _too_few(job: Job, present: int) -> Iterator[str]:
-    """Too few clients in a round for a sum that may be opened."""
-    leave, least = job.participation.max_dropouts, job.aggregation.min_clients
-    if leave >= present:
-        yield f"[participation] max_dropouts = {leave}: there are {present} clients in a round; lower it"
-    elif job.channel != "plain" and present - leave < least:
-        after = f" of whom {leave} may leave" if leave else ""
+    """Errors where a round has too few clients for a sum to be opened."""
+    dropouts, least = job.participation.max_dropouts, job.aggregation.min_clients
+    if dropouts >= present:
+        yield f"[participation] max_dropouts = {dropouts}: there are {present} clients in a round; lower it"
+    elif job.channel != "plain" and present - dropouts < least:
+        after = f" of whom {dropouts} may leave" if dropouts else ""
         yield (
             f"[aggregation] min_clients = {least}: there are {present} clients in a round{after}, and the sum of fewer "
             "is not opened; let more take part"
         )
-    elif job.channel == "masked" and leave and present < 2 * leave + 2:
+    elif job.channel == "masked" and dropouts and present < 2 * dropouts + 2:
         yield (
-            f"[participation] max_dropouts = {leave}: there are {present} clients in a round, and masked sums need "
-            f"{2 * leave + 2}, so that of those who hold shares of a client's secrets a majority stays; lower it, or "
-            "let more take part"
+            f"[participation] max_dropouts = {dropouts}: there are {present} clients in a round, and masked sums need "
+            f"{2 * dropouts + 2}, so that of those who hold shares of a client's secrets a majority stays; lower it, "
+            "or let more take part"
         )
 
 
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
-    """The same algorithm with the noise multiplier settled."""
+    """The algorithm with this noise multiplier."""
     problem = algorithm.problem
     privacy = dataclasses.replace(problem.privacy, noise_multiplier=multiplier)
     return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
 
 
-def _private_ones() -> list[str]:
+def _private_algorithms() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
 def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
-    """What has no proof where records or clients are sampled, beside what has none anyway."""
-    known = wrong_combination(privacy, amplified=False)
-    return [message for message in wrong_combination(privacy, amplified) if message not in known]
+    """Combinations without a privacy proof when records or clients are sampled, beyond those that never have one."""
+    without_sampling = wrong_combination(privacy, amplified=False)
+    return [message for message in wrong_combination(privacy, amplified) if message not in without_sampling]
 
 
 def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
-    """What would tell who takes part, or how many, where epsilon rests on that nobody knows."""
+    """Settings that reveal the participating clients, or their number, where epsilon assumes that these are secret."""
     part, coins = job.participation, job.privacy is not None and job.privacy.by_coins
     if any(exchange.stale or exchange.returning for exchange in algorithm.exchanges):
         yield (
@@ -234,7 +234,7 @@ def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
 
 
 def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
-    """A delta that would allow to give one record or client away whole."""
+    """A delta so large that a whole record or client could be published."""
     count, what = (clients, "clients") if privacy.level == "client" else (samples, "samples")
     if privacy.delta >= 1 / count:
         yield (
@@ -245,7 +245,7 @@ def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
 
 
 def data_warnings(job: Job, data: Federation) -> list[str]:
-    """What about the data may surprise with such a model; nothing with [privacy], as it is computed from all rows."""
+    """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
     bias = with_intercepts(job.model, job.algorithm).get("bias")
     if job.privacy is not None or bias is None:
         return []

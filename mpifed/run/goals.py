@@ -1,4 +1,4 @@
-"""What a job asks of its last model: limits that are met, certificates that are reached."""
+"""The goals of a job for its last model: limits to be met, certificates to be reached."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from mpifed.algorithms.certificate import CONTRADICTION, known
 from mpifed.run.config import Job
 
 
-def asked(job: Job) -> bool:
-    """Whether a job asks anything of its last model, so that it is measured over all rows however little else is."""
+def has_goals(job: Job) -> bool:
+    """Whether a job has goals for its last model, which is then evaluated over all rows whatever [record] says."""
     return bool(job.constraint or job.stop.certificates)
 
 
 def measured(job: Job) -> bool:
-    """Whether anything is measured over training data."""
-    return bool(job.record.evaluate_every or asked(job))
+    """Whether training data are evaluated at all."""
+    return bool(job.record.evaluate_every or has_goals(job))
 
 
 def unreached(job: Job, columns: Mapping[str, float | None]) -> Iterator[str]:
-    """What the job asks for and the model does not have, one text each; nothing where all is there.
+    """The goals of the job that the model does not reach, one text each; empty where it reaches all.
 
-    A limit is met if F_m <= limit_m, exactly; or, where `[stop] feasibility` says how much more will do, if that is
-    not exceeded.
+    A limit is met if F_m <= limit_m exactly or, with `[stop] feasibility`, up to that relative excess.
 
     Parameters
     ----------
-    columns : of the history, at the model
+    columns : of the history, for this model
     """
     if job.stop.feasibility is None:
-        for m, one in enumerate(job.constraint, 1):
+        for m, constraint in enumerate(job.constraint, 1):
             value = known(columns, f"constraint_{m}")
             if value is None:
                 yield f"constraint {m}: its value is not known"
-            elif value > one["limit"]:
-                yield f"constraint {m}: {value:.6g} is above its limit {one['limit']:g} by {value - one['limit']:.2g}"
+            elif value > (limit := constraint["limit"]):
+                yield f"constraint {m}: {value:.6g} is above its limit {limit:g} by {value - limit:.2g}"
     for name, most in job.stop.certificates.items():
         value = known(columns, name)
         if value is None or value > most:

@@ -2,7 +2,7 @@
 
 Z. Wang and G. P. Rangaiah, *Application and Analysis of Methods for Selecting an Optimal Solution from the
 Pareto-Optimal Front obtained by Multiobjective Optimization*, Ind. Eng. Chem. Res. 56(2), 2017, with which
-the authors of HyFDCA (arXiv:2210.08106) chose hyper-parameters. It asks nobody how much a criterion is worth.
+the authors of HyFDCA (arXiv:2210.08106) chose hyper-parameters. It needs no weights of the criteria.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 
 def pareto_front(costs: Floats) -> NDArray[np.bool_]:
-    """Which of several alternatives no other one beats.
+    """Which alternatives are on the Pareto front: no other dominates them.
 
     Parameters
     ----------
@@ -45,20 +45,23 @@ def pareto_front(costs: Floats) -> NDArray[np.bool_]:
 
     Returns
     -------
-    [n] whether no other alternative is at least as good by every criterion and better by one; equal ones all are.
+    [n] True where no other alternative is at least as good by every criterion and better by at least one. Of equal
+    alternatives all are on the front.
     """
-    beaten = [np.any(np.all(costs <= one, axis=1) & np.any(costs < one, axis=1)) for one in costs]
-    return ~np.array(beaten, dtype=bool)
+    dominated = [
+        np.any(np.all(costs <= alternative, axis=1) & np.any(costs < alternative, axis=1)) for alternative in costs
+    ]
+    return ~np.array(dominated, dtype=bool)
 
 
 def relational_grades(
     costs: Floats, weights: Sequence[float] | Floats | None = None, distinguishing: float = 1.0
 ) -> tuple[Floats, Floats]:
-    """How closely each of several alternatives is related to the ideal one, which is the best by every criterion.
+    """How close each alternative is to the ideal, which is the best by every criterion.
 
-    A criterion is brought to F = (worst - cost) / (worst - best), which is 1 for its best alternative; so the ideal is
-    F = 1 throughout, and D = 1 - F is how far off an alternative lies. With D's least and largest entries over all
-    alternatives and criteria, the grey relational coefficient is
+    A criterion is normalized to F = (worst - cost) / (worst - best), which is 1 for its best alternative; so the ideal
+    has F = 1 throughout, and D = 1 - F is the distance of an alternative from it. With D's least and largest entries
+    over all alternatives and criteria, the grey relational coefficient is
 
         (least D + z * largest D) / (D + z * largest D)
 
@@ -67,24 +70,24 @@ def relational_grades(
 
     Parameters
     ----------
-    costs : [n, m] finite, of n alternatives by m criteria; less is better. One that is the same for all distinguishes
-        nobody, and everybody's coefficient is that of its best.
-    weights : [m] positive, of the criteria in the mean; all alike when absent
+    costs : [n, m] finite, of n alternatives by m criteria; less is better. Where a criterion is the same
+        for all alternatives, D is 0 for each.
+    weights : [m] positive, of the criteria in the mean; equal when absent
     distinguishing : z > 0
 
     Returns
     -------
-    coefficients [n, m] and grades [n], 1 for the ideal and less for what lies off it
+    coefficients [n, m] and grades [n], 1 for the ideal and less for all others
     """
     worst, best = costs.max(axis=0), costs.min(axis=0)
-    off = np.divide(costs - best, worst - best, out=np.zeros_like(costs), where=worst > best)
-    far = distinguishing * off.max()
-    coefficients = (off.min() + far) / (off + far) if far else np.ones_like(off)
+    distance = np.divide(costs - best, worst - best, out=np.zeros_like(costs), where=worst > best)
+    scale = distinguishing * distance.max()
+    coefficients = (distance.min() + scale) / (distance + scale) if scale else np.ones_like(distance)
     return coefficients, np.average(coefficients, axis=1, weights=weights)
 
 
 class Graded(NamedTuple):
-    """A setting on the front."""
+    """A setting on the Pareto front."""
 
     setting: Setting
     values: dict[str, float]  # mean over its finished points, by criterion
@@ -92,19 +95,19 @@ class Graded(NamedTuple):
     grade: float
 
 
-def _rounded(one: Graded) -> float:
-    """Its grade, so that others are equal which are but for the order of additions."""
-    return round(one.grade, 12)
+def _rounded(graded: Graded) -> float:
+    """The grade, rounded so that the order of additions cannot break a tie."""
+    return round(graded.grade, 12)
 
 
 class Recommendation(NamedTuple):
-    """What Grey Relational Analysis makes of a sweep."""
+    """The result of Grey Relational Analysis for a sweep."""
 
     criteria: dict[str, float]  # the weight of each, by column
     front: list[Graded]  # the recommended one first, then by grade
-    beaten: list[Setting]  # by one on the front, in every criterion
+    beaten: list[Setting]  # dominated by a setting on the front
     left_out: list[tuple[Ran, str]]  # points of settings that could not be compared, and why
-    grid: bool  # whether they are a sweep's
+    grid: bool  # whether the settings are those of a sweep
 
     @property
     def best(self) -> Setting:
@@ -113,16 +116,16 @@ class Recommendation(NamedTuple):
 
     @property
     def ties(self) -> int:
-        """How many others have its grade."""
-        return sum(_rounded(one) == _rounded(self.front[0]) for one in self.front[1:])
+        """How many other settings have the recommended one's grade."""
+        return sum(_rounded(graded) == _rounded(self.front[0]) for graded in self.front[1:])
 
     @property
     def edges(self) -> list[str]:
         """A sentence for each axis of a sweep at whose edge it lies."""
         if not self.grid:
             return []
-        compared = [self.best.settings, *(one.setting.settings for one in self.front[1:])]
-        return list(at_edges(self.best.settings, compared + [one.settings for one in self.beaten]))
+        compared = [self.best.settings, *(graded.setting.settings for graded in self.front[1:])]
+        return list(at_edges(self.best.settings, compared + [setting.settings for setting in self.beaten]))
 
 
 def criteria_of(text: str) -> dict[str, float]:
@@ -143,24 +146,24 @@ def criteria_of(text: str) -> dict[str, float]:
         if not 0 < number < math.inf:
             raise UsageError(f"--by {text}: {weight} is no weight; give a positive number, as in objective:2,up_bytes")
         if name in criteria:
-            raise UsageError(f"--by {text}: {name} stands there twice; name each criterion once")
+            raise UsageError(f"--by {text}: {name} is given twice; name each criterion once")
         criteria[name] = number
     return criteria
 
 
 def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommendation:
-    """The setting of a sweep whose grey relational grade is the largest, of those that no other beats.
+    """The setting of a sweep whose grey relational grade is the largest, of those that no other dominates.
 
-    Seeds are averaged. A setting is left out, and named with the reason, where one of its points failed numerically,
-    has no finite value of a criterion, or breaks a limit of its job (unless `feasibility` is a criterion), and where
-    none of its points has finished.
+    Numbers are means over seeds. A setting is left out, and listed with the reason, where one of its points failed
+    numerically, has no finite value of a criterion, or breaks a limit of its job (unless `feasibility` is a criterion),
+    and where none of its points has finished.
 
     Parameters
     ----------
     where : folder of a sweep, or those of runs
     by : the weight of each criterion, by column. What is called an accuracy is best where it is largest, all else where
-        it is least. When absent, all alike: objective, test accuracy, simulated or else training seconds, and bytes up,
-        those that all settings have
+        it is least. When absent, equal weights for objective, test accuracy, simulated or else training seconds, and
+        bytes up, as far as all settings have them
 
     Raises
     ------
@@ -176,7 +179,7 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
     check_objectives(where, settings, criteria)
     reasons = [_why_not(setting, criteria) for setting in settings]
     compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
-    left_out = [(point, why) for one, why in zip(settings, reasons, strict=True) if why for point in one.points]
+    left_out = [(point, why) for setting, why in zip(settings, reasons, strict=True) if why for point in setting.points]
     if not compared:
         names, why = ", ".join(criteria), "; ".join(dict.fromkeys(reasons))
         raise UsageError(f"{named(where)}: none of its {len(settings)} settings can be compared by {names}: {why}")
@@ -205,7 +208,7 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
 
 def _default_criteria(settings: Sequence[Setting]) -> list[str]:
     means = [setting.means() for setting in settings if setting.counted]
-    everywhere = [name for name in (means[0] if means else ()) if all(name in one for one in means)]
+    everywhere = [name for name in (means[0] if means else ()) if all(name in columns for columns in means)]
     return [name for kind in CRITERIA if (name := of_kind(kind, everywhere)) is not None]
 
 
@@ -217,7 +220,7 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
         return "not finished"
     numbers = [point.numbers() for point in setting.counted]
     for name in criteria:
-        if not all(math.isfinite(one.get(name, math.nan)) for one in numbers):
+        if not all(math.isfinite(point.get(name, math.nan)) for point in numbers):
             return f"without a finite {name}"
     if "feasibility" not in criteria and any(point.meets_limits() is False for point in setting.counted):
         return "breaks a limit"
@@ -225,35 +228,40 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
 
 
 def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What `recommend` finds, as `mpifed compare SWEEP --select pareto --json` prints it.
+    """The recommendation of `recommend`, as `mpifed compare SWEEP --select pareto --json` prints it.
 
     Returns
     -------
     dict
-        `settings`, `points`, `mean`, `edges` and `warnings`, as of `--select best`; `grade`; `criteria`,
+        `settings`, `points`, `mean`, `edges` and `warnings`, as for `--select best`; `grade`; `criteria`,
         by column; `front`, with values, coefficients and grades; `beaten`, all other settings that were compared;
-        `left_out`, why, by point.
+        `left_out`, the reason, by point.
     """
     folders = Path(where) if isinstance(where, (str, os.PathLike)) else where
-    found = recommend(folders, by)
+    recommendation = recommend(folders, by)
     return {
-        **_told(found.best),
-        "mean": {name: column.mean for name, column in found.best.means().items()},
-        "edges": found.edges,
+        **_described(recommendation.best),
+        "mean": {name: column.mean for name, column in recommendation.best.means().items()},
+        "edges": recommendation.edges,
         "warnings": swept(folders),
-        "grade": found.front[0].grade,
+        "grade": recommendation.front[0].grade,
         "criteria": {
             name: {"best": "largest" if to_be_maximized(name) else "least", "weight": weight}
-            for name, weight in found.criteria.items()
+            for name, weight in recommendation.criteria.items()
         },
         "front": [
-            {**_told(one.setting), "values": one.values, "coefficients": one.coefficients, "grade": one.grade}
-            for one in found.front
+            {
+                **_described(graded.setting),
+                "values": graded.values,
+                "coefficients": graded.coefficients,
+                "grade": graded.grade,
+            }
+            for graded in recommendation.front
         ],
-        "beaten": [_told(setting) for setting in found.beaten],
-        "left_out": {point.name: why for point, why in found.left_out},
+        "beaten": [_described(setting) for setting in recommendation.beaten],
+        "left_out": {point.name: why for point, why in recommendation.left_out},
     }
 
 
-def _told(setting: Setting) -> dict[str, Any]:
+def _described(setting: Setting) -> dict[str, Any]:
     return {"settings": setting.settings, "points": [point.name for point in setting.counted]}

@@ -1,7 +1,7 @@
-"""The result files of a run, written by rank 0 and read by everybody: history.csv, history.h5, model.h5, run.json.
+"""The result files of a run, which rank 0 writes: history.csv, history.h5, model.h5, run.json.
 
-Whatever ends a run, its files can be read: a row of the history is one write, and all other files are written aside and
-renamed. A torn last row is ignored by the reader and removed by `History.resume`.
+However a run ends, its files can be read: a row of the history is a single write, and all other files are written under
+a temporary name and renamed. An incomplete last row is ignored by the reader and removed by `History.resume`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
 SUMMARY = tuple(column.name for column in columns.shown("summary"))
 
-_OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # what both a row and run.json have of a round
+_OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 
 
 class History:
-    """The measured rounds of one run, one row each; lives on rank 0, no call is collective.
+    """The measured rounds of a run, one row each; on rank 0, no call is collective.
 
     Columns are `FIRST`, then the algorithm's own in the order of its first row, then `LEDGER`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], columns: tuple[str, ...] = ()) -> None:
-        """`columns` are those of a history that is already there; a new one takes them from its first row."""
+        """`columns`: those of an existing history; a new one takes them from its first row."""
         self._path, self._columns, self._resumed = Path(directory, HISTORY), columns, bool(columns)
         self._rows = 0
         if self._path.exists() and not columns:
@@ -62,23 +62,23 @@ class History:
         renewed: Mapping[str, bool] = MappingProxyType({}),
         measured: int = 0,
     ) -> History:
-        """The history up to and including the checkpointed `round`, to append to; later and torn rows are dropped.
+        """The history up to and including the checkpointed `round`, to append to, without later or incomplete rows.
 
         Parameters
         ----------
-        renewed : columns whose earlier values no longer hold: whether they go on, as empty cells, or not at all
-        measured : how many rounds of these had been measured at the checkpoint
+        renewed : columns whose earlier values no longer hold; True: cells become empty, False: the column is dropped
+        measured : number of rows at the checkpoint
 
         Raises
         ------
         DataError
-            when it is not a history, or has fewer rows than were measured.
+            when it is not a history, or has fewer rows than `measured`.
         """
         path = Path(directory, HISTORY)
         lines = _lines(path) if path.exists() else []
-        if len(kept := [row for row in lines[1:] if int(row[0]) <= round]) < measured:
+        if len(rows := [row for row in lines[1:] if int(row[0]) <= round]) < measured:
             raise DataError(
-                f"{path}: has {len(kept)} whole rows up to round {round}, and by the checkpoint {measured} had been "
+                f"{path}: has {len(rows)} whole rows up to round {round}, and by the checkpoint {measured} had been "
                 "measured; restore the file, or start anew without --resume, into another folder"
             )
         if not lines:
@@ -86,24 +86,24 @@ class History:
             return cls(directory)
         header = lines[0]
         for name, goes_on in renewed.items():
-            header, *kept = renewed_lines([header, *kept], name, goes_on)
+            header, *rows = renewed_lines([header, *rows], name, goes_on)
         with aside(path) as temporary:
-            temporary.write_text(as_csv([header, *kept]), encoding="utf-8")
+            temporary.write_text(as_csv([header, *rows]), encoding="utf-8")
         resumed = cls(directory, tuple(header))
-        resumed._rows = len(kept)
+        resumed._rows = len(rows)
         return resumed
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
-        """Adds one measured round; a column of `FIRST` or `LEDGER` that is absent or None becomes an empty cell."""
+        """Append a measured round; a column of `FIRST` or `LEDGER` that is absent or None becomes an empty cell."""
         lines = []
         if not self._columns:
-            own = (name for name in row if name not in FIRST + LEDGER)
-            self._columns = (*FIRST, *own, *LEDGER)
+            of_algorithm = (name for name in row if name not in FIRST + LEDGER)
+            self._columns = (*FIRST, *of_algorithm, *LEDGER)
             lines.append(self._columns)
-        other = set(self._columns) ^ {*row, *FIRST, *LEDGER}
-        assert "round" in row and (self._resumed or not other), (tuple(row), self._columns)
-        if other:
-            names = ", ".join(sorted(map(shown, other)))
+        differing = set(self._columns) ^ {*row, *FIRST, *LEDGER}
+        assert "round" in row and (self._resumed or not differing), (tuple(row), self._columns)
+        if differing:
+            names = ", ".join(sorted(map(shown, differing)))
             raise DataError(
                 f"{self._path}: has other columns than this run measures ({names}); restore the file, or start anew "
                 "without --resume, into another folder"
@@ -114,7 +114,7 @@ class History:
         self._rows += 1
 
     def sync(self) -> int:
-        """How many rounds were measured, all of which are on the disk then."""
+        """Flush the file to the disk; the number of measured rounds."""
         if self._path.exists():
             with named_in_errors(self._path), open(self._path, "r+b") as file:
                 os.fsync(file.fileno())
@@ -126,7 +126,7 @@ class History:
         return {name: values[-1].item() for name, values in columns.items() if len(values)}
 
     def close(self) -> None:
-        """Writes history.h5: every column as a dataset [measured rounds], NaN where a cell is empty."""
+        """Write history.h5: every column as a dataset [measured rounds], NaN where a cell is empty."""
         if self._columns:
             _write_arrays(self._path.with_suffix(".h5"), read_history(self._path.parent))
 
@@ -168,7 +168,7 @@ def write_model(
     arrays: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, int | str] = MappingProxyType({}),
 ) -> None:
-    """Writes named arrays as the datasets of an HDF5 file, with attributes of its root, replacing it as a whole."""
+    """Write named arrays as the datasets of an HDF5 file, with root attributes; replaces the file atomically."""
     _write_arrays(Path(path), arrays, attributes)
 
 
@@ -201,7 +201,7 @@ def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def write_json(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
-    """Writes a table as JSON with its checksum, replacing the file as a whole; not-finite numbers raise ValueError."""
+    """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
     text = as_json(table)
     with aside(Path(path)) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -217,33 +217,37 @@ def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for what the run did not yield.
+    """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for values that the run does not have.
 
-    A value stands in run.json, else in the last row of history.csv (a number that is not finite counts as absent);
+    Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);
     `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
     hash and the count of nonzero entries come from model.h5.
     """
-    run, found = Path(run_dir), dict.fromkeys(["round", *SUMMARY])
+    run, result = Path(run_dir), dict.fromkeys(["round", *SUMMARY])
     if (run / HISTORY).exists():
-        found |= History(run, FIRST).last()
-    told = read_run(run)  # null where the last model, over all rows, has no such number
-    if told.get("exit") is None and found["round"] is not None:  # it is as at the start: the last row knows more
-        told = {**told, "rounds": found["round"]} | {name: found[name] for name in _OF_ROW if found[name] is not None}
-    found |= {name: value for name, value in told.items() if value is not None or name not in FIRST + LEDGER}
-    found = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
+        result |= History(run, FIRST).last()
+    about = read_run(run)  # null where the last model, over all rows, has no such number
+    if about.get("exit") is None and result["round"] is not None:  # it is as at the start: the last row knows more
+        about = {**about, "rounds": result["round"]} | {
+            name: result[name] for name in _OF_ROW if result[name] is not None
+        }
+    result |= {name: value for name, value in about.items() if value is not None or name not in FIRST + LEDGER}
+    result = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
+    }
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
-        numbered = [key for key in found if re.fullmatch(rf"{prefix}\d+", key)]
-        found[name] = [found[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
+        numbered = [key for key in result if re.fullmatch(rf"{prefix}\d+", key)]
+        result[name] = [result[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
     if (run / "model.h5").exists():
         model = read_model(run / "model.h5")
         nonzeros = sum(int(np.count_nonzero(values)) for values in model.values())
-        found |= {"model_sha256": model_sha256(model), "nonzeros": nonzeros}
-    return {name: found[name] for name in SUMMARY}
+        result |= {"model_sha256": model_sha256(model), "nonzeros": nonzeros}
+    return {name: result[name] for name in SUMMARY}
 
 
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; left without an error, that file is synced and takes the place of `path`."""
+    """A temporary name beside `path` to write to; without an error, that file is synced and replaces `path`."""
     temporary = path.with_name(path.name + ".new")
     try:
         with named_in_errors(path):

@@ -19,16 +19,16 @@ from mpifed.core.text import shown
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
 LEDGER = ("up_bytes", "down_bytes", "epsilon")
-_NUMBER = re.compile("[-+.0-9a-z]{0,32}")  # no number that is written is longer
+_NUMBER = re.compile("[-+.0-9a-z]{0,32}")  # no written number is longer
 
 
 def read_lines(path: Path, text: bytes) -> list[list[str]]:
-    """The header and rows of a history, each as long as the header; text after the last line end is a torn row.
+    """The header and rows of a history, each as long as the header; text after the last line end is an incomplete row.
 
     Raises
     ------
     DataError
-        when it is not a history: a column is missing or there twice, or the rounds do not ascend.
+        when it is not a history: a column is missing or duplicate, or the rounds do not ascend.
     """
     whole, _, _ = text.rpartition(b"\n")
     try:
@@ -59,26 +59,25 @@ def columns_of(path: Path, lines: list[list[str]]) -> dict[str, NDArray[Any]]:
 
 
 def column_of(path: Path, name: str, cells: list[str]) -> NDArray[Any]:
-    """The numbers of a column."""
-    strange = next((cell for cell in cells if not _NUMBER.fullmatch(cell)), None)
-    if strange is not None:
-        raise _not_a_history(path, f"column {shown(name)}: {shown(strange)!r} is no number")
+    invalid = next((cell for cell in cells if not _NUMBER.fullmatch(cell)), None)
+    if invalid is not None:
+        raise _not_a_history(path, f"column {shown(name)}: {shown(invalid)!r} is no number")
     try:
         return np.array([int(cell) for cell in cells], dtype=np.int64)
     except (ValueError, OverflowError):
         pass  # an empty cell, or a float
     try:
-        found = np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
+        values = np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
     except ValueError as error:
         raise _not_a_history(path, f"column {shown(name)}: {error}") from error
-    beyond = [cell for cell, value in zip(cells, found, strict=True) if np.isinf(value) and "inf" not in cell]
-    if beyond:
-        raise _not_a_history(path, f"column {shown(name)}: {beyond[0]} is too large for a number")
-    return found
+    overflowed = [cell for cell, value in zip(cells, values, strict=True) if np.isinf(value) and "inf" not in cell]
+    if overflowed:
+        raise _not_a_history(path, f"column {shown(name)}: {overflowed[0]} is too large for a number")
+    return values
 
 
 def renewed_lines(lines: list[list[str]], name: str, goes_on: bool) -> list[list[str]]:
-    """Header and rows without the column `name`, or with an empty one in the place of an algorithm's own."""
+    """Header and rows without the column `name` or, if it `goes_on`, with empty cells, as a column of the algorithm."""
     header = lines[0]
     without = [[cell for cell, column in zip(line, header, strict=True) if column != name] for line in lines]
     if not goes_on:
@@ -95,7 +94,6 @@ def cell_of(value: float | int | None) -> str:
 
 
 def as_csv(lines: Iterable[Iterable[str]]) -> str:
-    """Lines as text."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

@@ -1,7 +1,7 @@
-"""What makes a run the same run beside its job: its data, the user's own sources, and the libraries that decide bits.
+"""What identifies a run beside its job: its data, the user's own sources, and the libraries that its bits depend on.
 
-It stands in every checkpoint. A run goes on with the same data alone; and with other sources or libraries only where
-the user accepts that, which run.json and all later checkpoints tell.
+Every checkpoint contains it. A run is resumed only with the same data, and with changed sources or libraries only if
+the user accepts that, which run.json and all later checkpoints record.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _LIBRARIES = ("numpy", "scipy", "h5py")
 
 
 class Identity(NamedTuple):
-    """Of one start of a run; on rank 0."""
+    """The identity of a run at one of its starts; on rank 0."""
 
-    data: dict[str, Any]  # `sha256`, and what may tell a person why it is another
+    data: dict[str, Any]  # `sha256`, and facts that may explain a difference
     sources: dict[str, str]  # SHA-256 of the files of own classes
     libraries: dict[str, str]  # versions
-    distributions: dict[str, str]  # versions of what own classes import
+    distributions: dict[str, str]  # versions of the distributions that own classes import
     blas: list[str]
-    accepted: list[str]  # changes with which the user has let it go on
+    accepted: list[str]  # changes that the user has accepted
 
     @classmethod
     def of(cls, job: Job, data: Federation, device: Device) -> Identity:
-        """As it is now."""
+        """The identity of a run that starts now."""
         versions = {name: version for name, version in environment.versions().items() if name in _LIBRARIES}
         libraries = {"mpifed": _package(), **versions, "device": device.name, **device.versions}
         sources = sources_of(job)
@@ -50,39 +50,39 @@ class Identity(NamedTuple):
         return cls(facts, sources.files, libraries, sources.distributions, environment.blas(), [])
 
     def resumed(self, run_dir: Path, before: Mapping[str, Any], done: int, accept: bool) -> Identity:
-        """The same, as that of a run that has come to round `done` with `before`.
+        """The identity of a run that is resumed after round `done`, with identity `before` so far.
 
         Raises
         ------
         UsageError
-            when the data are others; when sources or libraries are, unless the user accepts that.
+            when the data have changed; when sources or libraries have, unless the user accepts that.
         """
         old = Identity(**{name: before[name] for name in Identity._fields})
         if old.data["sha256"] != self.data["sha256"]:
-            told = "; ".join(_changes(old.data, self.data))
+            differences = "; ".join(_changes(old.data, self.data))
             raise UsageError(
-                f"{run_dir}: --resume with other data ({told}); give the data that it began with as data.path, "
+                f"{run_dir}: --resume with other data ({differences}); give the data that it began with as data.path, "
                 "wherever they are now, or start anew into another --out"
             )
-        found = [
+        changes = [
             *_changes(old.sources, self.sources), *_changes(old.libraries, self.libraries),
             *_changes(old.distributions, self.distributions), *_other_blas(old.blas, self.blas),
         ]  # fmt: skip
-        if found and not accept:
+        if changes and not accept:
             raise UsageError(
-                f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(found)}); go "
-                "back to those of before, or go on with --accept-changed, which run.json then says"
+                f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(changes)}); "
+                "go back to those of before, or go on with --accept-changed, which run.json then says"
             )
-        return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in found)])
+        return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in changes)])
 
-    def told(self, private: bool) -> dict[str, Any]:
-        """What run.json says: nothing of private data, whose SHA-256 would tell whoever can guess them."""
+    def for_run_json(self, private: bool) -> dict[str, Any]:
+        """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
         about = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
         return about if private else {"data_sha256": self.data["sha256"], **about}
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is another in one of two tables, in words."""
+    """The differences between two tables, as text."""
     old, new = dict(dotted(before)), dict(dotted(now))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     return [f"{key}: {_short(old.get(key))} before, {_short(new.get(key))} now" for key in keys]
@@ -96,7 +96,7 @@ def _short(value: Any) -> str:
 
 
 def _other_blas(before: list[str], now: list[str]) -> list[str]:
-    """One library may have been loaded by now and not then, or the other way round: that of SciPy, which comes late."""
+    """Changes of BLAS libraries; SciPy's, which is loaded late, may be missing on either side."""
     if set(before) <= set(now) or set(now) <= set(before):
         return []
     return [f"BLAS: {', '.join(before)} before, {', '.join(now)} now"]
@@ -104,7 +104,7 @@ def _other_blas(before: list[str], now: list[str]) -> list[str]:
 
 @cache
 def _package() -> str:
-    """Version and sources of mpifed. Compiled or not, its loops have the same bits."""
+    """Version and hash of the sources of mpifed; its loops give the same bits, compiled or not."""
     folder, digest = Path(mpifed.__file__).parent, hashlib.sha256()
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.c")]):
         digest.update(path.read_bytes())

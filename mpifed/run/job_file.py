@@ -1,4 +1,4 @@
-"""Job files: TOML, with `table.key=value` changes applied; and what no key of a job can hold."""
+"""Job files: TOML, with `table.key=value` changes applied, and values that no key of a job may have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 _HEADER = 10_000  # bytes of a job that hold its header
 _DEPTH = 16  # tables and lists within each other
-# digits without end, and tables within tables, are no errors of TOML to the reader, but of Python
+# too many digits, and too deep tables, are errors of Python and not of TOML to the reader
 _UNREADABLE = (ValueError, RecursionError)
 
 
@@ -38,12 +38,12 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
     for change in changes:
         set_value(table, change)
     if wrong := list(wrong_values(table)):
-        raise UsageError(told(str(path), wrong))
+        raise UsageError(listed_errors(str(path), wrong))
     return table
 
 
 def check_data(path: Path, folder: Path) -> None:
-    """DataError where a job's data folder is not there, with the command that makes it, if the job's header says it."""
+    """DataError where a job's data folder is missing, with the command that makes it, if the job's header has it."""
     if folder.exists():
         return
     with open_regular(path) as file:
@@ -58,13 +58,13 @@ def check_data(path: Path, folder: Path) -> None:
     raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
 
 
-def told(source: str, wrong: list[str]) -> str:
-    """All that is wrong with a job, in one message."""
+def listed_errors(source: str, wrong: list[str]) -> str:
+    """All errors of a job, as one message."""
     return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
 
 
 def set_value(table: dict[str, Any], change: str) -> None:
-    """Apply one `table.key=value`; the value is TOML, or a bare string."""
+    """Apply a change `table.key=value`; the value is TOML, or a string without quotes."""
     key, equals, text = change.partition("=")
     if why := wrong_line(change):
         raise UsageError(f"--set {shown(change)}: {why}")
@@ -82,12 +82,12 @@ def set_value(table: dict[str, Any], change: str) -> None:
 
 
 def put_key(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of TOML; a part with dots of its own stands in quotes."""
+    """Set a dotted key of TOML; a part that contains dots is in quotes."""
     *tables, last = _parts(key)
     parts = iter(tables)
     for part in parts:
         inner: Any = table.setdefault(part, {})
-        if isinstance(inner, list) and inner and all(isinstance(one, dict) for one in inner):
+        if isinstance(inner, list) and inner and all(isinstance(element, dict) for element in inner):
             inner = _numbered(inner, next(parts, None), last, key)
         if not isinstance(inner, dict):
             raise UsageError(f"{shown(key)}: {shown(part)} is a value and no table")
@@ -113,19 +113,21 @@ def _parts(key: str) -> list[str]:
 
 
 def _numbered(tables: list[dict[str, Any]], number: str | None, last: str, key: str) -> dict[str, Any]:
-    """One of an array of tables, which are told by their numbers from 1."""
-    said = last if number is None else number
-    if not (said.isdecimal() and len(said) < 9 and 1 <= int(said) <= len(tables)):
-        raise UsageError(f"{shown(key)}: there is no number {shown(said)}; they are counted from 1 to {len(tables)}")
+    """An element of an array of tables, which are numbered from 1."""
+    position = last if number is None else number
+    if not (position.isdecimal() and len(position) < 9 and 1 <= int(position) <= len(tables)):
+        raise UsageError(
+            f"{shown(key)}: there is no number {shown(position)}; they are counted from 1 to {len(tables)}"
+        )
     if number is None:
-        raise UsageError(f"{shown(key)}: number {said} is a table; set one of its keys")
-    return tables[int(said) - 1]
+        raise UsageError(f"{shown(key)}: number {position} is a table; set one of its keys")
+    return tables[int(position) - 1]
 
 
 def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
-    """What no key of a job can hold, one message each: numbers beyond 64 bits, times, control characters, deep tables.
+    """A message for each value that no key may have: numbers beyond 64 bits, times, control characters, deep tables.
 
-    All that is computed with a job's values rests on it.
+    All later computations with a job's values rely on it.
     """
     left: list[tuple[tuple[object, ...], Any]] = [((), table)]
     while left:
@@ -135,7 +137,7 @@ def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{where_is(place[:2])}: has more than {_DEPTH} tables and lists within each other"
                 continue
             inner = list(value.items() if isinstance(value, dict) else enumerate(value, 1))
-            left += [((*place, key), one) for key, one in reversed(inner)]
+            left += [((*place, key), element) for key, element in reversed(inner)]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
             yield f"{where_is(place)} = {number}: must be less than 2^63, as all numbers of TOML"
@@ -148,6 +150,6 @@ def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def where_is(place: Iterable[object]) -> str:
-    """A key of a job, as messages name it."""
+    """A key of a job, as messages print it."""
     table, *keys = [shown(str(part)) for part in place]
     return f"[{table}] {'.'.join(keys)}" if keys else table

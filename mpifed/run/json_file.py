@@ -1,7 +1,7 @@
-"""JSON files with a checksum of their own: what a run, a checkpoint or a submission says of itself.
+"""JSON files that contain their own checksum: of runs, checkpoints and submissions.
 
-The last key, `sha256`, is the SHA-256 of the file in which its own digits are left out. So a file that was edited, torn
-or damaged is found, and so is one that was written anew by something else than mpifed.
+The last key, `sha256`, is the SHA-256 of the file without these digits. So a file that was edited, cut off or
+damaged is detected, and so is one that was rewritten by another program than mpifed.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ def content(path: str | os.PathLike[str]) -> bytes:
 
 
 def as_json(table: Mapping[str, Any]) -> str:
-    """A table as the text of a file; not-finite numbers raise ValueError, JSON has none."""
+    """A table as the text of a file; ValueError for numbers that are not finite, which JSON does not have."""
     text = json.dumps({**_without_checksum(table), _CHECKSUM: ""}, indent=2, allow_nan=False) + "\n"
     return f"{text[:-4]}{hashlib.sha256(text.encode()).hexdigest()}{text[-4:]}"
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The table of a file, as it was written, without its checksum; a file of an earlier version has none.
+    """The table of a file without its checksum, which files of earlier versions do not have.
 
     Raises
     ------
     DataError
-        when it is missing, not JSON, something else, or not what its checksum says.
+        when it is missing, not a JSON table, or does not match its checksum.
     """
     try:
         text = content(path)
-        found = from_json(text, allow_inf_nan=False)
-        if not isinstance(found, dict):
+        table = from_json(text, allow_inf_nan=False)
+        if not isinstance(table, dict):
             raise ValueError("it holds no table")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{path}: cannot be read as JSON ({why}); is this the directory of a run?") from error
-    if _CHECKSUM in found:
+    if _CHECKSUM in table:
         end = _AT_THE_END.search(text)
         sha256 = hashlib.sha256(text[: end.start(1)] + text[end.end(1) :]).hexdigest() if end else ""
         if end is None or end[1].decode() != sha256:
             raise DataError(
-                f"{path}: was changed or damaged: its {_CHECKSUM} is {shown_value(found[_CHECKSUM])}, and "
+                f"{path}: was changed or damaged: its {_CHECKSUM} is {shown_value(table[_CHECKSUM])}, and "
                 f"{sha256 or 'one at its end'} was expected; put back the file as it was written"
             )
-    return _without_checksum(found)
+    return _without_checksum(table)
 
 
 def _without_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,14 +69,14 @@ def _without_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """What run.json says, with the types and ranges that `mpifed.run.schemas` has.
+    """The table of run.json, with types and ranges as in `mpifed.run.schemas`.
 
     Raises
     ------
     DataError
-        when it is missing, was changed or damaged, or a value is not what it can be.
+        when it is missing, was changed or damaged, or has an invalid value.
     """
     path = Path(run_dir, RUN)
-    found = read_json(path)
-    checked(path, Run, found, "put back the file as it was written; without [privacy], --resume writes it anew")
-    return found
+    table = read_json(path)
+    checked(path, Run, table, "put back the file as it was written; without [privacy], --resume writes it anew")
+    return table

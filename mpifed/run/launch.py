@@ -1,4 +1,4 @@
-"""The end of every rank: one message, one exit code, no rank left waiting."""
+"""The end of all ranks: a single message and exit code, and no rank left waiting."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def launch(
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
-    Own objectives, terms and regularizers are tried before, unless `check` is False, which run.json tells.
-    With `accept_changed` a run is resumed though own sources or libraries have changed, which run.json tells too.
-    An error on any rank ends all of them with its exit code. In one process alone errors are raised.
+    Own models, terms and regularizers are tested first, unless `check` is False, which run.json records.
+    With `accept_changed` a run is resumed even if own sources or libraries have changed, which run.json records too.
+    An error on any rank ends all of them with its exit code. In a single process, errors are raised.
     """
     transport = connect()
 
-    def guard(run_dir: Path | None, work: Callable[[], Any], brief: bool = False) -> Any:
+    def guard(run_dir: Path | None, function: Callable[[], Any], brief: bool = False) -> Any:
         if transport.size > 1:
-            return guarded(transport, run_dir, work, brief)
+            return guarded(transport, run_dir, function, brief)
         with explaining():
-            return work()
+            return function()
 
     checked: Job = guard(None, lambda: together(transport, lambda: _job(job)))
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
@@ -77,16 +77,16 @@ def _job(job: Job | dict[str, Any] | str | Path) -> Job:
     return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
 
 
-def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any], brief: bool = False) -> Any:
-    """The result of `work`; when it fails, the message is printed once and every rank ends with one exit code.
+def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], Any], brief: bool = False) -> Any:
+    """The result of `function`; if it fails, the message is printed once and every rank ends with the same exit code.
 
-    An error that all ranks agreed on ends them in order. Any other has happened on this rank alone, while the rest
-    wait in a collective call: the launcher is told to end them. If `brief`, the run's folder is told the error's class
-    alone: its text may name clients and values.
+    An error that all ranks agreed on ends them in order. Any other has occurred on this rank alone, while the rest
+    wait in a collective call: MPI_Abort ends them. If `brief`, only the class of the error is written to the run's
+    folder: its text may name clients and values.
     """
 
     def end(error: BaseException) -> int:
-        """Say what has happened, and end all ranks; the exit code, where this process may end in order."""
+        """Print the error, and end all ranks; returns the exit code where this process can end in order."""
         error = explained(error) or error
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text, folder = exit_code(error), message(error, transport), run_dir
@@ -96,9 +96,9 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
             _print(text)
             _note_exit(folder, code)
             if not agreed and transport.size > 1:
-                time.sleep(_HEARD_S)  # a launcher that ends all at once may not have passed the message on
+                time.sleep(_HEARD_S)  # a launcher that ends at once may not have forwarded the message
         elif not agreed:
-            time.sleep(_GRACE_S)  # the first rank to fail ends this one, once it has spoken
+            time.sleep(_GRACE_S)  # the first rank to fail ends this one, after printing its message
         if not agreed and transport.size > 1:
             transport.abort(code)
         return code
@@ -106,21 +106,21 @@ def guarded(transport: Transport, run_dir: Path | None, work: Callable[[], Any],
     process = os.getpid()
     with _no_other_ends(lambda error: transport.abort(end(error))):
         try:
-            return work()
+            return function()
         except BaseException as error:  # whatever it is, the other ranks must not be left waiting
-            if os.getpid() != process:  # one that a class of the user's has forked, which is no rank
+            if os.getpid() != process:  # forked by a class of the user's: not a rank
                 _end_forked(error)
             try:
                 code = end(error)
-            except BaseException as second:
-                if isinstance(second, Exception):  # as where an error has no text
+            except BaseException as secondary:
+                if isinstance(secondary, Exception):  # as where an error has no text
                     _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
                 transport.abort(exit_code(error))
             raise SystemExit(code) from error
 
 
 def _end_forked(error: BaseException) -> NoReturn:
-    """End a process as Python does, but for what is done at the end of a rank, such as leaving MPI."""
+    """End a forked process as Python does, without what ends a rank, such as MPI_Finalize."""
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):
         os._exit(error.code or 0)
     traceback.print_exception(error)
@@ -131,8 +131,8 @@ def _end_forked(error: BaseException) -> NoReturn:
 def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
     """Let `os._exit`, and an exception that ends a thread, end all ranks as errors do, in this process.
 
-    A launcher would take the 0 of `os._exit(0)` for that of the run, or wait for the other ranks for ever; and those
-    who wait for a thread do not hear that it has failed.
+    A launcher would take the 0 of `os._exit(0)` for the exit code of the run, or wait for the other ranks for ever;
+    and code that waits for a thread does not learn that it has failed.
     """
     leave, fail, process = os._exit, threading.excepthook, os.getpid()
 
@@ -143,10 +143,10 @@ def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
             end(MpifedError(f"the program was left, by os._exit({status}) in {where}; raise an exception instead"))
         leave(status)
 
-    def failed(what: threading.ExceptHookArgs) -> None:
-        if os.getpid() == process and what.exc_value is not None and what.exc_type is not SystemExit:
-            end(what.exc_value)
-        fail(what)
+    def failed(arguments: threading.ExceptHookArgs) -> None:
+        if os.getpid() == process and arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+            end(arguments.exc_value)
+        fail(arguments)
 
     os._exit, threading.excepthook = left, failed
     try:
@@ -156,16 +156,16 @@ def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def _print(text: str) -> None:
-    """A message, as far as there is anybody to read it: where the output goes to a full disk, the exit code says it."""
-    for stream, words in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
+    """Print a message, if that is possible: where the output goes to a full disk, the exit code must do."""
+    for stream, output in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
         try:
-            stream.write(words)
+            stream.write(output)
             stream.flush()
         except (AttributeError, TypeError, ValueError):  # a class of the user's has closed or replaced it
             with contextlib.suppress(OSError):
-                os.write(2, words.encode(errors="backslashreplace"))
+                os.write(2, output.encode(errors="backslashreplace"))
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python tries again when it ends
 
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
@@ -177,14 +177,13 @@ def _leaves(run_dir: Path | None, error: BaseException) -> bool:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that says what went wrong."""
     if isinstance(error, MpifedError):
         return error.exit_code or 1
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def message(error: BaseException, transport: Transport) -> str:
-    """What a person is told: one line for an error that was foreseen, the traceback for any other."""
+    """The message of an error: a line for an expected one, the traceback for any other."""
     if isinstance(error, Interrupted):
         return f"mpifed: {error}"
     if isinstance(error, UnexpectedError):
@@ -205,7 +204,7 @@ def _brief(error: BaseException) -> str:
 
 
 def _first(run_dir: Path | None, text: str) -> bool:
-    """Whether no other rank of this run has failed before; the first one's message stays in its folder."""
+    """Whether no other rank of this run has failed before; the first message is written to its folder."""
     if run_dir is None:
         return True
     try:
@@ -219,7 +218,7 @@ def _first(run_dir: Path | None, text: str) -> bool:
 
 
 def _note_exit(run_dir: Path | None, code: int) -> None:
-    """Put the exit code into run.json, where there is one that can be read."""
+    """Write the exit code into run.json, if there is one that can be read."""
     if run_dir is not None and (run_dir / "run.json").exists():
         with contextlib.suppress(DataError, TypeError, OSError):
             write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})

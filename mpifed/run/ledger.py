@@ -1,14 +1,14 @@
-"""The ledger of a private run: what every round releases, written down before it is played; on rank 0.
+"""The ledger of a private run: what every round releases, written before it is run; on rank 0.
 
 `ledger.jsonl` begins with a header: the job as run and its noise multiplier. A line for each round follows, which is on
-the disk before the round begins, so that a kill at any moment may count a release too many, and never one too few.
-Where noise is secure, a round that is played again after a resume is another release and another line. With
-noise = "test" it has the same bits, and so the line that is there counts once. A round that too many clients leave is
-void, and played again with the others' answers: each attempt is a release with a line of its own.
+the disk before the round begins, so that after a kill at any moment a release too many may be counted, but never one
+too few. Where noise is secure, a round that is run again after a resume is another release and another line. With
+noise = "test" it has the same bits, and so its line counts once. A round that too many clients leave is
+void, and run again with the uploads of others: each attempt is a release with a line of its own.
 
-What is read again on a resume must agree: the lines with each other, with checkpoint, run.json and model.h5 (see
-`mpifed.run.ledger_file`, also for what is not found), the header with the job (`mpifed.run.calibration`), and who took
-part with the job's seed.
+What is read on a resume must agree: the lines with each other, with checkpoint, run.json and model.h5 (see
+`mpifed.run.ledger_file`, also for what is not detected), the header with the job (`mpifed.run.calibration`), and the
+participating clients with the job's seed.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from mpifed.run.participation import round_of
 from mpifed.run.spending import Costs, Spending, rounded
 
 TABLE = "privacy.csv"
-_AHEAD = 1024  # rounds that are held against a budget together, at first
+_AHEAD = 1024  # rounds that are compared with a budget together, at first
 _MANY = 64  # groups of clients, above which the table's epsilons are coarser bounds that share their curves
 
 
 def write_header(run_dir: Path, header: Header) -> None:
-    """A ledger without any round."""
+    """Write a ledger without rounds."""
     with aside(run_dir / LEDGER) as temporary:
         temporary.write_bytes(linked(header, "")[0])
     sync_folder(run_dir)
 
 
 class Ledger:
-    """Counts what is released, and knows what it costs; of a run whose algorithm has its noise multiplier."""
+    """Counts the releases of a run, and their epsilons; its algorithm must have its noise multiplier."""
 
     def __init__(self, run_dir: Path, job: Job, algorithm: Algorithm, saved: Progress | None = None) -> None:
-        """Reads the ledger of `run_dir`, of a run that goes on from a checkpoint, if it has been `saved` in one.
+        """Reads the ledger of `run_dir`; `saved` is the progress of a run that is resumed from a checkpoint.
 
         Raises
         ------
@@ -66,18 +66,21 @@ class Ledger:
         self.spending = Spending(problem.privacy, problem.clients)
         self.refusal = ""  # why the budget allows no further round
         self._budget = budget_of(job)
-        self._allowed = range(0)  # rounds that are surely within it, each played once
-        self._last, self._ahead = job.rounds, _AHEAD  # none from `_last` on is; how many are looked at together next
-        found = read_ledger(run_dir)
-        lines, self.head = found.lines, found.head
+        self._allowed = range(0)  # rounds that are surely within it, each run once
+        self._last, self._ahead = (
+            job.rounds,
+            _AHEAD,
+        )  # round `_last` is not affordable; number of rounds to check together next
+        contents = read_ledger(run_dir)
+        lines, self.head = contents.lines, contents.head
         done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
         if saved:
-            found.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
+            contents.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
         self._check(lines, done)
-        if found.torn:
+        if contents.torn:
             self._mend(lines, done)
-        self._written = Counter(line.round for line in lines)  # how often each round is in the file,
-        self._noted = Counter({done: attempt})  # and how often it was played since the checkpoint's rounds
+        self._written = Counter(line.round for line in lines)  # how often each round is in the file
+        self._noted = Counter({done: attempt})  # how often it was run since the checkpoint
         if not self.secure:
             again = [line for line in lines if line.round == done][:attempt]
             lines = [line for line in lines if line.round < done] + again
@@ -85,14 +88,16 @@ class Ledger:
             self._add(line)
 
     def _check(self, lines: list[Line], done: int) -> None:
-        """DataError when lines are not of rounds that this job can have played, or lack one that it has."""
-        upto = 0  # rounds, of which each has a line
+        """DataError where a line is of a round that this job cannot have run, or a line is missing."""
+        upto = 0  # every round below has a line
         for number, line in enumerate(lines, 2):
             if not 0 <= line.round <= upto:
                 raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
             upto = max(upto, line.round + 1)
             expected = self._counted(round_of(self._job, self.spending.clients, line.round))
-            if line.clients is not None and line.clients != expected:  # a torn line is written anew with everybody
+            if (
+                line.clients is not None and line.clients != expected
+            ):  # an incomplete line is replaced by one with all clients
                 raise DataError(
                     f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
                     f"by the job's seed {_shown(expected)} do; {REMEDY}"
@@ -103,7 +108,7 @@ class Ledger:
             )
 
     def _mend(self, lines: list[Line], done: int) -> None:
-        """A torn last line is a round that may have been played, nobody knows by whom; by a test it is not yet."""
+        """Replace an incomplete last line: with secure noise the round may have been run, with any of the clients."""
         whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
         if self.secure:
             lines.append(Line(lines[-1].round + 1 if lines else done, None))
@@ -111,13 +116,13 @@ class Ledger:
             temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
 
     def _link(self, line: Line) -> bytes:
-        """The bytes of a line that is written next."""
+        """The bytes of the next line."""
         text, sha256 = linked(line, self.head.sha256)
         self.head = Head(self.head.lines + 1, sha256)
         return text
 
     def note(self, now: Round) -> None:
-        """Write down that round `now` is about to be played."""
+        """Write the line of round `now`, which is about to be run."""
         line = Line(now.index, self._counted(now))
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
@@ -131,9 +136,9 @@ class Ledger:
         self._add(line)
 
     def _counted(self, now: Round) -> list[int] | None:
-        """Who counts in a round; None: everybody, as where nobody may know who takes part."""
-        everybody = now.present.all() or self._private.released(now.index).by_chance
-        return None if everybody else np.flatnonzero(now.present).tolist()
+        """The clients that are counted in a round; None: all, as where participation is secret."""
+        all_counted = now.present.all() or self._private.released(now.index).by_chance
+        return None if all_counted else np.flatnonzero(now.present).tolist()
 
     def _add(self, line: Line) -> None:
         present = np.full(self.spending.clients, line.clients is None)
@@ -142,7 +147,7 @@ class Ledger:
         self.spending.add(self._private.released(line.round), present)
 
     def sync(self) -> Head:
-        """How far it has come, which is on the disk: for other files that rely on it."""
+        """Flush the file to the disk; its head, which other files record."""
         with open(self._path, "rb") as file:
             os.fsync(file.fileno())
         return self.head
@@ -150,7 +155,8 @@ class Ledger:
     def allows(self, now: Round) -> bool:
         """Whether round `now` keeps every client within the budget.
 
-        It is known who will take part, so that many rounds are looked at together, and again once one is void.
+        The participating clients of later rounds are known, so many rounds are checked together, and again after a void
+        one.
         """
         if self._budget is None or now.index in self._allowed:
             return True
@@ -173,7 +179,7 @@ class Ledger:
         return False
 
     def _affordable(self, index: int) -> int:
-        """How many rounds from `index` on are surely within the budget; none if not even the first is."""
+        """How many rounds from `index` on are surely within the budget; 0 if not even the first is."""
         assert self._budget is not None
         count = min(self._ahead, self._last - index)
         while count and not self._budget.cost(self._after(index, count)) <= self._budget.epsilon:  # nan is over it
@@ -182,18 +188,18 @@ class Ledger:
         return count
 
     def _after(self, index: int, count: int) -> Spending:
-        """What will be spent after so many rounds more, each played once."""
+        """The spending after `count` more rounds from `index` on, each run once."""
         after = self.spending.copy()
         for ahead in range(index, index + count):
             after.add(self._private.released(ahead), round_of(self._job, after.clients, ahead).present)
         return after
 
     def columns(self) -> dict[str, float | None]:
-        """The epsilons so far, None where infinite."""
+        """The epsilons so far, by column; None where infinite."""
         return finite(self.spending.costs())
 
     def write_table(self) -> None:
-        """privacy.csv: what each client has released."""
+        """Write privacy.csv: what each client has released."""
         spending, groups = self.spending, self.spending.groups()
         quick = len(groups) > _MANY
         accountant = "rdp, rounded" if quick else spending.privacy.accountant
@@ -203,7 +209,7 @@ class Ledger:
             bound = spending.epsilon_of(rounded(spent) if quick else spent, "rdp" if quick else None)
             epsilons = bound, spending.unamplified_of(spent)
             count = sum(spent.values())
-            cells = [_cell(one) for one in epsilons]
+            cells = [_cell(epsilon) for epsilon in epsilons]
             rows += [(client, spending.rounds[client], count, *cells, accountant) for client in group.clients.tolist()]
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
@@ -217,7 +223,7 @@ class Ledger:
 
 
 def most_within(within: Callable[[int], bool], most: int) -> int:
-    """The largest count up to `most` for which `within(count)`, which never holds again once it does not; 0: none."""
+    """The largest count up to `most` for which the monotone condition `within(count)` holds; 0 if none."""
     low, high = 0, 1
     while high <= most and within(high):
         low, high = high, high + min(high, max(most - high, 1))
@@ -229,7 +235,7 @@ def most_within(within: Callable[[int], bool], most: int) -> int:
 
 
 def finite(costs: Costs) -> dict[str, float | None]:
-    """By column; None stands for what is infinite or not said."""
+    """The epsilons by column; None where infinite or not defined."""
     return {name: value if math.isfinite(value) else None for name, value in costs._asdict().items()}
 
 

@@ -1,9 +1,9 @@
-"""One run at a time writes to a folder; reading it needs no lock.
+"""Locks that let a single run at a time write to a folder; reading needs no lock.
 
-The file `lock` is locked by flock where the file system has that, so that a killed run's folder is free at once, and
-says who holds it. Where there is no flock (Lustre mounted without it, some NFS) a file `lock-heartbeat` is touched
-every 20 seconds, and counts until its process is known to have ended, or it has not been touched for 3 minutes.
-Lustre's `localflock` keeps only the processes of one node apart.
+The file `lock` names the process that holds it, and is locked by flock where the file system supports that, so that
+a killed run's folder is free at once. Where there is no flock (Lustre mounted without it, some NFS) a file
+`lock-heartbeat` is touched every 20 seconds, and is valid until its process has ended, or it has not been touched for
+3 minutes. Lustre's `localflock` locks only among the processes of a node.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mpifed.core.io_errors import open_regular
 from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
-BEAT_S, STALE_S = 20.0, 180.0  # NFS may tell of a touch a minute late
+BEAT_S, STALE_S = 20.0, 180.0  # NFS may show a touch a minute late
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a run's folder, and hold it; of one process, rank 0.
+    """Make a run's folder, and lock it; called on rank 0 alone.
 
     Raises
     ------
     UsageError
-        when another process holds it.
+        when another process has locked it.
     DataError
         when the folder cannot be written.
     """
@@ -54,14 +54,16 @@ def locked(folder: Path) -> Iterator[None]:
         path = folder / (HEARTBEAT if file is None else LOCK)
         if beat is not None:
             beat.set()
-        if _read(path).items() >= this_process().items():  # else it was taken from a process that had stopped for long
+        if (
+            _read(path).items() >= this_process().items()
+        ):  # otherwise it was taken over after this process had been suspended
             path.unlink(missing_ok=True)
         if file is not None:
             file.close()
 
 
 def _flocked(path: Path) -> IO[str] | None:
-    """The file, with a lock that ends with this process; None where the file system has none."""
+    """The file, with a lock that ends with this process; None where the file system has no flock."""
     patience = time.monotonic() + ENDING_S
     while True:
         with contextlib.ExitStack() as opened:
@@ -89,7 +91,7 @@ def _flocked(path: Path) -> IO[str] | None:
 
 
 def _begun(path: Path) -> threading.Event:
-    """Make the heartbeat; what is set ends it."""
+    """Start the heartbeat; setting the event ends it."""
     try:
         _make(path)
     except FileExistsError:
@@ -115,7 +117,7 @@ def _make(path: Path) -> None:
 
 
 def _take_away(path: Path) -> None:
-    """Remove a heartbeat that has stopped; raises UsageError where it goes on."""
+    """Remove a heartbeat that has stopped; UsageError where it goes on."""
     aside = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
     aside.write_text("", encoding="utf-8")  # its time is that of the file system's clock, like the heartbeat's
     try:
@@ -124,7 +126,7 @@ def _take_away(path: Path) -> None:
         if silent_s < STALE_S and is_alive(_read(path)) is not False:
             raise _in_use(path, f"; where that was killed, it is free in {STALE_S - silent_s:.0f} s")
         os.replace(path, aside)
-        if not os.path.samestat(before, aside.stat()):  # of another process, which took the old one away before
+        if not os.path.samestat(before, aside.stat()):  # of another process, which removed the old one before
             os.replace(aside, path)
             raise _in_use(path, "")
     except FileNotFoundError:
@@ -141,10 +143,10 @@ def _holder() -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
-            found = json.load(file)
+            holder = json.load(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _in_use(path: Path, more: str) -> UsageError:

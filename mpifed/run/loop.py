@@ -1,4 +1,4 @@
-"""A run: rounds, the clock, measuring, checkpoints, the end."""
+"""A run: its rounds, training time, evaluation, checkpoints and end."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mpifed.core.state_check import check_renewed
 from mpifed.run import ends, environment, goals
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.config import Job
+from mpifed.run.data_cache import DataCache
 from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.fit import data_warnings
 from mpifed.run.history import FIRST, HISTORY, History
@@ -37,14 +38,13 @@ from mpifed.run.participation import next_attempt, next_round
 from mpifed.run.report import Reporter, Silent
 from mpifed.run.results import Results, open_folder, same_end, same_job
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
-from mpifed.run.shelf import Shelf
 from mpifed.run.signals import stop_on_signals
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript, parts
 
 
 class Result(NamedTuple):
-    """What a run leaves behind; on rank 0, None elsewhere."""
+    """The result of a run; on rank 0, None elsewhere."""
 
     run_dir: Path
     rounds: int
@@ -60,7 +60,7 @@ def run(
     resume: bool = False,
     max_hours: float | None = None,
     reporter: Reporter | None = None,
-    shelf: Shelf | None = None,
+    cache: DataCache | None = None,
     check: bool = True,
     accept_changed: bool = False,
 ) -> Result | None:
@@ -70,15 +70,15 @@ def run(
     ----------
     out : the run's folder; must not hold a run already unless `resume`
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
-    shelf : where the data of an earlier run in this process may still be, and this run's stay
-    check : try the user's own objective, terms and regularizer before; without, run.json has a warning
-    accept_changed : go on though the user's sources or the libraries have changed since the checkpoint
+    cache : data that an earlier run in this process has opened, and that this run shares with the next
+    check : test the user's own model, terms and regularizer first; without, run.json has a warning
+    accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
 
     Raises
     ------
     MpifedError
-        UsageError, DataError and Interrupted on every rank; any other error, once rounds are played, on the rank
-        where it happened: `mpifed.run.launch` then ends all of them.
+        UsageError, DataError and Interrupted on every rank; any other error, once rounds are run, on the rank
+        where it occurred: `mpifed.run.launch` then ends all of them.
     """
     keep_freed_memory()
     reporter = reporter or Silent()
@@ -91,7 +91,7 @@ def run(
         if resume and not opened.saved and transport.rank == 0:
             reporter.note(f"{out}: new run; no checkpoint to resume")
         try:
-            this = _Run(job, transport, out, reporter, request, shelf, opened.header, check, accept_changed)
+            this = _Run(job, transport, out, reporter, request, cache, opened.header, check, accept_changed)
             return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()
@@ -99,14 +99,14 @@ def run(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what NumPy warns of in mpifed's own arithmetic: numbers that blow up end the run, with a message."""
+    """Silence NumPy's warnings on mpifed's own arithmetic: a run whose numbers diverge ends with a message."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"(mpifed|numpy|scipy)\.")
         yield
 
 
 class _Run:
-    """One run on this rank, from preparation to results; the numbers that change are all here."""
+    """A run on this rank, from preparation to results, with all its mutable state."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Run:
         out: Path,
         reporter: Reporter,
         request: Request,
-        shelf: Shelf | None,
+        cache: DataCache | None,
         header: Header | None,
         check: bool,
         accept_changed: bool,
@@ -124,7 +124,7 @@ class _Run:
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
         self.transcript.channel = job.channel
         recorder = self.transcript if job.record.transcript else None
-        self.ready: Ready = prepare(job, transport, shelf, header, recorder, check)
+        self.ready: Ready = prepare(job, transport, cache, header, recorder, check)
         self.notes = list(self.ready.notes) if check else not_checked(job, self.ready.algorithm.problem)
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
@@ -133,14 +133,14 @@ class _Run:
         self.settings, self.accept_changed = job.table(), accept_changed
         self.identity = together(transport, self._identity)
         self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
-        self.header = header  # of the ledger of an earlier part of this run
+        self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
         self.row: dict[str, Any] = {}
-        self.late: dict[str, float | None] = {}  # of the last model, when its row in the history was written before
-        self.reached = False  # what `[stop]` asks for, by the model of this round
+        self.late: dict[str, float | None] = {}  # columns of the last model that are not in its row of the history
+        self.reached = False  # whether the model of this round reaches what `[stop]` requires
         self.round_s: list[float] = []
-        self.spent: Mapping[str, Mapping[str, float]] = {}  # by the exchanges of an earlier part of this run
+        self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
 
     @property
@@ -149,26 +149,26 @@ class _Run:
 
     @property
     def ledger(self) -> Ledger | None:
-        """On rank 0, of a private run."""
+        """The ledger of a private run; on rank 0."""
         return self.results.ledger if self.results else None
 
     def play(self, resume: bool, max_hours: float | None) -> Result | None:
-        """The whole run."""
+        """Run the job from its start, or from its checkpoint, to its end."""
         aggregator = self.ready.aggregator
         if resume:
             self._load()
             self.transcript.part = parts(self.out)
             if self.progress.round >= self.job.record.transcript:
-                aggregator.record(None)  # what was recorded before stays
+                aggregator.record(None)  # messages recorded before stay
         else:
             self.server, self.clients = play(
                 self.ready.algorithm.setup, self.server, self.clients, self.everybody, aggregator
             )
             self.progress = Progress(0).after(0.0, aggregator)
         self.results = together(self.transport, lambda: self._open_results(resume) if self.serves else None)
-        self.row = self.transport.share(self.row)  # every rank must know what is measured already
+        self.row = self.transport.share(self.row)  # every rank must know what has been measured already
         gc.collect()
-        gc.freeze()  # what there is now stays to the end: no need to look through it again and again
+        gc.freeze()  # these objects live to the end, so the collector need not scan them again
         began_cpu = time.process_time()
         self._rounds(max_hours)
         self._recorded()
@@ -181,7 +181,7 @@ class _Run:
         return self._result(code)
 
     def stands(self, code: int) -> Result | None:
-        """What a run has left that ended before with this exit code; nothing is written."""
+        """The result of a run that has ended before with this exit code; nothing is written."""
         self._load()
         together(self.transport, lambda: same_end(self.out, self.progress.round) if self.serves else None)
         self.ready.aggregator.record(None)
@@ -193,7 +193,7 @@ class _Run:
         return self._result(code)
 
     def _result(self, code: int) -> Result | None:
-        """The result, on rank 0; or the error that stands for this end, on every rank."""
+        """The result, on rank 0; or the error that reports this end, on every rank."""
         result = None
         if self.serves:
             model = self.ready.algorithm.model(self.server)
@@ -212,7 +212,7 @@ class _Run:
         aggregator, record = self.ready.aggregator, self.job.record
         if self.progress.round == 0 and not self.row:
             self._measure_the_start()
-        self._look_whether_reached()
+        self._check_whether_reached()
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
@@ -237,12 +237,12 @@ class _Run:
                 self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
-                self._look_whether_reached()
+                self._check_whether_reached()
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
 
     def _check_states(self) -> None:
-        """Whether checkpoints can hold the states that the first round has given: the server's, and one block's."""
+        """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
         clients, name = self.clients.settled(), self.job.algorithm["name"]
         number = next(iter(clients.changed), None)
         state = (None, None, 0)
@@ -251,7 +251,7 @@ class _Run:
         check_renewed(name, self.server, self.ready.specs, *state)
 
     def _order(self, max_hours: float | None, now: Round) -> int:
-        """The server's word before round `now`, which is in the ledger where it is to be played."""
+        """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
         aggregator, seconds = self.ready.aggregator, self.job.stop.seconds
         if aggregator.request.asked or aggregator.requested:
             return INTERRUPTED
@@ -268,21 +268,21 @@ class _Run:
         return 0
 
     def _certifies(self) -> bool:
-        """Whether this round's measurement is one with certificates."""
-        done, every = self.progress.round, self.job.record.certify_every
+        """Whether this round's evaluation includes certificates."""
+        done, interval = self.progress.round, self.job.record.certify_every
         if self.job.stop.certificates or done in (0, self.job.rounds):
             return True
-        return every > 0 and done % every == 0
+        return interval > 0 and done % interval == 0
 
     def _lacking(self) -> list[str]:
-        """On rank 0: what the job asks for and the last measured model does not have, and why if that is known."""
+        """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
         columns = self.row | self.late
-        found = list(goals.unreached(self.job, columns))
+        unreached = list(goals.unreached(self.job, columns))
         why = goals.contradiction(columns)
-        return [*found, why] if found and why else found
+        return [*unreached, why] if unreached and why else unreached
 
     def _code(self) -> int:
-        """On rank 0: the exit code of a run that ends in order."""
+        """On rank 0: the exit code, or order, of a run that ends without an error."""
         if self.ready.aggregator.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
             return self.ready.aggregator.order
         return NotCertified.exit_code if self._lacking() else 0
@@ -321,15 +321,15 @@ class _Run:
         return columns
 
     def _measure_the_start(self) -> None:
-        """The first row, and what certificates need to know of the first iterate: over all rows, as at the end."""
+        """The first row, and the numbers of the first iterate that certificates need: over all rows, as at the end."""
         record = self.job.record
-        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
-            self._columns([one for one in self._all_rows() if one.certificate], certify=True)
+        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
+            self._columns([measure for measure in self._all_rows() if measure.certificate], certify=True)
         if record.evaluate_every:
             self._measure(certify=True)
 
-    def _look_whether_reached(self) -> None:
-        """Whether all that `[stop]` asks for is there. Of drawn rows it may only seem so: then all are measured."""
+    def _check_whether_reached(self) -> None:
+        """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
         if not self.job.stop.certificates or self.row.get("round") != self.progress.round:
             return
         self.reached = self.transport.share(self.serves and not self._lacking())
@@ -338,15 +338,17 @@ class _Run:
             self.reached = self.transport.share(self.serves and not self._lacking())
 
     def _measure_the_end(self) -> None:
-        """The last row, and what the last model's row does not have: a certificate; limits, over all rows."""
+        """The last row, and what it lacks: certificates, and limits over all rows."""
         record, measured = self.job.record, self.row.get("round") == self.progress.round
         if record.evaluate_every and not measured:
             self._measure(certify=True)
-        if goals.asked(self.job) and (record.evaluate_rows or not record.evaluate_every):
-            if not self.transport.share(bool(self.late)):  # else all rows were measured to see whether this is the end
+        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
+            if not self.transport.share(
+                bool(self.late)
+            ):  # otherwise all rows were measured to decide whether this is the end
                 self.late = self._columns(self._all_rows(), certify=True)
             return
-        certificates = [one for one in self.measures if one.certificate]
+        certificates = [measure for measure in self.measures if measure.certificate]
         if (
             record.evaluate_every
             and measured
@@ -358,13 +360,13 @@ class _Run:
         return [*measures_of_all_rows(self.job, self.ready.algorithm)]
 
     def _recorded(self) -> None:
-        """Write down the messages of the first rounds, and take down no more."""
+        """Write the recorded messages to the transcript, and stop recording."""
         if self.ready.aggregator.channel.recorder is not None:
             self.ready.aggregator.record(None)
             self.transcript.close()
 
     def _account(self) -> None:
-        """Bring the account of the exchanges up to date. Collective."""
+        """Update the costs of the exchanges. Collective."""
         self.progress = self.progress._replace(exchanges=self.ready.aggregator.accounts(self.spent))
 
     def _checkpoint(self) -> None:
@@ -383,11 +385,11 @@ class _Run:
         return Identity.of(self.job, ready.data, ready.aggregator.device) if ready.aggregator.serves else None
 
     def _same(self) -> dict[str, Any]:
-        """What a checkpoint says of it."""
+        """The job and identity that a checkpoint holds."""
         return {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
 
     def _as_before(self, before: Mapping[str, Any]) -> Identity | None:
-        """On rank 0: that of the run as it goes on; what does not fit is refused on every rank."""
+        """On rank 0: the identity of the resumed run; an error on every rank where job or identity do not fit."""
         same_job(self.out, before.get("job", {}), self.settings)
         if self.identity is None:
             return None
@@ -397,18 +399,18 @@ class _Run:
 
     def _load(self) -> None:
         aggregator = self.ready.aggregator
-        self.progress, before, self.server, kept = self.checkpoints.load(self.server, self.clients)
+        self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
         self.identity = together(self.transport, lambda: self._as_before(before))
-        aggregator.restore(kept)
+        aggregator.restore(last_answers)
         self.spent = self.progress.exchanges
         if self.serves:
             aggregator.up_bytes += self.progress.up_bytes
             aggregator.down_bytes += self.progress.down_bytes
 
     def _open_results(self, resumed: bool) -> Results:
-        """On rank 0."""
+        """Open the result files and the ledger; on rank 0."""
         algorithm, ledger = self.ready.algorithm, None
         if self.job.privacy is not None:
             if self.header is None and not resumed:

@@ -1,4 +1,4 @@
-"""Measuring, off the clock: losses over all rows through exchanges, test data on rank 0."""
+"""Evaluation, which is not in the training time: losses over all rows by exchanges, test data on rank 0."""
 
 from __future__ import annotations
 
@@ -32,46 +32,45 @@ def measure(
     room: float = inf,
     first: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> tuple[Columns, dict[str, Any]]:
-    """The columns of one row of the history, and the numbers of the first iterate; on rank 0, elsewhere nothing.
-    Collective.
+    """(columns of a row of the history, numbers of the first iterate), on rank 0; empty elsewhere. Collective.
 
     Parameters
     ----------
     states : of the algorithm's clients, a record for each block
-    now : everybody present
+    now : a round in which all clients participate
     test : the test data as the block of one client, on rank 0 alone
-    certify : play the certificates too; otherwise their columns are None
-    room : bytes in memory of what clients keep while they are measured
-    first : the numbers of the first iterate; empty where this is it, None where they were never found, so that what
-        needs them is left out
+    certify : compute the certificates too; otherwise their columns are None
+    room : bytes of memory for the clients' states during the evaluation
+    first : the numbers of the first iterate; empty at the first iterate itself, None where they are not known, so that
+        certificates that need them are left out
     """
     columns: Columns = {}
     numbers = dict(first or {})
     roster = Roster.of(blocks)
-    for one in measures:
-        if one.certificate and not (certify and (one.first is None or first is not None)):
-            columns |= dict.fromkeys(one.certificate)
+    for measurement in measures:
+        if measurement.certificate and not (certify and (measurement.first is None or first is not None)):
+            columns |= dict.fromkeys(measurement.certificate)
             continue
-        found = one.start(server) if summation.serves else None
-        clients: States = ClientStates(len(roster), partial(_begun, one, roster, states), room)
-        for _ in range(one.turns):
-            found, clients = play(one.exchanges, found, clients, now, summation)
+        state = measurement.start(server) if summation.serves else None
+        clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
+        for _ in range(measurement.turns):
+            state, clients = play(measurement.exchanges, state, clients, now, summation)
         if summation.serves:
-            if not first and one.first is not None:
-                numbers |= one.first(server, found)
-            columns |= one.report(server, found, numbers)
+            if not first and measurement.first is not None:
+                numbers |= measurement.first(server, state)
+            columns |= measurement.report(server, state, numbers)
     if summation.serves and test is not None:
         columns |= test_scores(algorithm.problem, algorithm.model(server), test)
     return columns, numbers
 
 
-def _begun(one: Measure, roster: Roster, states: States, i: int) -> Record:
-    """What the clients of block `i` begin to be measured with."""
-    return one.start_clients(roster.visit(i, keep=False), states[i])
+def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
+    """The states with which the evaluation of the clients of block `i` begins."""
+    return measurement.start_clients(roster.visit(i, keep=False), states[i])
 
 
 def test_scores(problem: Problem, model: Parameters, test: Block) -> dict[str, float]:
-    """Mean loss and, for classes, accuracy on the rows of a block of one client."""
+    """Mean loss and, for classification, accuracy on the rows of a block of one client."""
     losses, right, rows = 0.0, 0, 0
     for _, batch in test.everything(CHUNK):
         scores = problem.objective.scores(model.first, batch.X)

@@ -1,4 +1,4 @@
-"""The process's heap, set up for arrays that come and go every round."""
+"""Settings of the process's heap for arrays that are allocated and freed every round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _LARGEST_ON_HEAP = 32 * 2**20  # glibc takes no more
-_KEPT = 256 * 2**20
+_MOST_FREE = 256 * 2**20
 
 
 def keep_freed_memory() -> None:
@@ -21,4 +21,4 @@ def keep_freed_memory() -> None:
     except (OSError, AttributeError):
         return
     mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT)
+    mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)

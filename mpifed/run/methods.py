@@ -1,4 +1,4 @@
-"""What of a job is of another method than the one that it names: told at once, where a method is changed by `--set`."""
+"""Errors in a job whose method was changed by `--set`: settings of other methods, reported together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mpifed.run.parts import optimizers, wrong_with
 
 
 def unconstrained(name: str) -> str:
-    """What is said where an algorithm takes no constraints, and there are some, or another objective."""
+    """The error of an algorithm that takes neither constraints nor another objective."""
     return (
-        f'[algorithm] name = "{name}": knows no [[constraint]] and no [minimize] but the mean loss; take ssca, or '
+        f'[algorithm] name = "{name}": takes no [[constraint]] and no [minimize] but the mean loss; take ssca, or '
         "leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'"
     )
 
 
 def wrong_optimizers(table: Mapping[str, Any]) -> list[str]:
-    """What is wrong with [client_optimizer] and [server_optimizer], which an algorithm takes or does not."""
+    """Errors of [client_optimizer] and [server_optimizer], which not every algorithm takes."""
     wrong, algorithm = list[str](), table["algorithm"]
     taken = optimizers(algorithm)
     for name in OPTIMIZERS:
@@ -35,7 +35,7 @@ def wrong_optimizers(table: Mapping[str, Any]) -> list[str]:
 
 
 def wrong_limits(table: Mapping[str, Any]) -> list[str]:
-    """What is wrong with [[constraint]] and [minimize] for a method of mpifed's that takes neither."""
+    """The error of [[constraint]] or [minimize] with one of mpifed's methods that takes neither."""
     name, minimize, limits = table["algorithm"].get("name"), table.get("minimize"), table.get("constraint")
     if name not in ALGORITHMS:
         return []
@@ -46,7 +46,7 @@ def wrong_limits(table: Mapping[str, Any]) -> list[str]:
 
 
 def wrong_beside(table: Mapping[str, Any]) -> list[str]:
-    """What else is wrong with a job whose [algorithm] has keys of another method than the one that it names."""
+    """Further errors of a job whose [algorithm] has keys of another method than it names, with a hint."""
     algorithm = table.get("algorithm")
     if not isinstance(algorithm, Mapping) or not isinstance(name := algorithm.get("name"), str):
         return []
@@ -57,8 +57,8 @@ def wrong_beside(table: Mapping[str, Any]) -> list[str]:
 
 
 def _keys_of_others(name: str) -> set[str]:
-    """The keys that other algorithms have and this one has not."""
-    own, others = set(ALGORITHMS[name].__dataclass_fields__), set[str]()
+    """The keys that only other algorithms have."""
+    fields, others = set(ALGORITHMS[name].__dataclass_fields__), set[str]()
     for kind in ALGORITHMS.values():
         others |= set(kind.__dataclass_fields__)
-    return others - own
+    return others - fields

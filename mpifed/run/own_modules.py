@@ -1,4 +1,4 @@
-"""Which modules a job would import, "module:Class" being code, told without importing any."""
+"""The modules that a job would import for "module:Class", determined without importing any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpifed.run.parts import ALGORITHM, MINIMIZE, MODEL, REGULARIZER
 
 
 class Module(NamedTuple):
-    """What would be imported; and with it the packages that it is in, and whatever it imports itself."""
+    """A module that would be imported, together with its packages and with what it imports itself."""
 
     table: str  # of the job
     name: str  # "module:Class"
@@ -23,22 +23,21 @@ class Module(NamedTuple):
     file: str | None  # from which it would come; None where none is found
 
     def __str__(self) -> str:
-        """For a person."""
         return f"{self.module} ({self.file or 'no file found'}), for [{self.table}] {self.name}"
 
 
 def own_modules(table: Mapping[str, Any]) -> list[Module]:
-    """Those of a job's tables as they are read, and of all points of its sweep, in order."""
-    found = []
+    """The modules of a job's tables, and of all points of its sweep, in order."""
+    modules = []
     for place, name in dict.fromkeys(_names(table)):
         module = own_module(name)
         if module is not None:
-            found.append(Module(place, name, module, _file(module)))
-    return found
+            modules.append(Module(place, name, module, _file(module)))
+    return modules
 
 
 def _names(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(table, name) of each part; of a sweep every text, since any may become a name."""
+    """(table, name) of each part; all texts of a sweep, since any may become a name."""
     for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
         yield from _name(kind.table, table.get(kind.table))
     constraints = table.get("constraint")
@@ -59,13 +58,11 @@ def _name(table: str, part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _file(module: str) -> str | None:
-    """Where a module would come from. Of a package's modules the file is looked for, since to find them by Python's own
-    means is to import the package.
-    """
+    """The file of a module. In a package it is searched for, since `importlib` would import the package."""
     top, _, rest = module.partition(".")
     path = sys.path
     try:
-        sys.path = ["", *path]  # as when it is imported; not left so, since other imports are to come
+        sys.path = ["", *path]  # as for the import itself; restored below for other imports
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
@@ -79,6 +76,6 @@ def _file(module: str) -> str | None:
     return next((str(file) for file in files if file is not None), None)
 
 
-def lines(found: list[Module]) -> str:
-    """All of them for a person."""
-    return "\n".join(f"{'' if number else 'Imports':12}{shown(str(one))}" for number, one in enumerate(found))
+def lines(modules: list[Module]) -> str:
+    """The modules as text, a line for each."""
+    return "\n".join(f"{'' if number else 'Imports':12}{shown(str(module))}" for number, module in enumerate(modules))

@@ -1,8 +1,8 @@
-"""The sources of the user's own classes, and of what they import from beside them: they decide a run's bits.
+"""The sources of the user's own classes, and of their imports from the same folder: a run's bits depend on them.
 
-Followed are the import statements of each file, inside functions too, to modules under the same folder of `sys.path`.
-What a module finds by other ways (`importlib`, files that it reads) is not seen, nor are the sources of what it imports
-from other folders; installed distributions are known by their versions.
+The import statements of each file, inside functions too, are followed to modules under the same folder of `sys.path`.
+What a module loads in other ways (`importlib`, data files) is not covered, nor are the sources of imports from other
+folders; installed distributions are identified by their versions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class Sources(NamedTuple):
-    """What own classes are made of."""
+    """The sources and distributions that own classes depend on."""
 
     files: dict[str, str]  # SHA-256 of each, by its path from the folder where imports begin
     distributions: dict[str, str]  # version of each that they import
 
 
 def sources_of(job: Job) -> Sources:
-    """Those of all "module:Class" of a job, which have been imported."""
+    """The sources of all "module:Class" of a job, which must have been imported."""
     tables: list[Any] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
     names = {name.partition(":")[0] for table in tables if table for name in [table["name"]] if ":" in name}
     files, tops = dict[str, str](), set[str]()
@@ -47,7 +47,7 @@ def _follow(start: str, root: Path, files: dict[str, str], tops: set[str]) -> No
     """Add the files of a module and of all that it imports from under `root`, and the first names of the other modules
     that these import.
     """
-    left, seen, own = [start], {"", "mpifed"}, start.partition(".")[0]
+    left, seen, own_top = [start], {"", "mpifed"}, start.partition(".")[0]
     everything = not _INSTALLED & set(root.parts)  # else what is beside are other distributions
     while left:
         name = left.pop()
@@ -55,7 +55,7 @@ def _follow(start: str, root: Path, files: dict[str, str], tops: set[str]) -> No
         if name in seen:
             continue
         seen.add(name)
-        path = file_of(name, root) if everything or top == own else None
+        path = file_of(name, root) if everything or top == own_top else None
         if path is None:
             tops.add(top)
             continue
@@ -94,7 +94,7 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
 
 
 def _distributions(tops: set[str]) -> dict[str, str]:
-    """The versions of the distributions that modules of these first names come from."""
+    """The versions of the distributions of these top-level modules."""
     foreign = tops - sys.stdlib_module_names
     known = _installed() if foreign else {}
     return {name: metadata.version(name) for top in sorted(foreign) for name in known.get(top, [])}

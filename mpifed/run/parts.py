@@ -1,4 +1,4 @@
-"""The named parts of a job, objective and algorithm: tables whose keys are the fields of a dataclass."""
+"""The named parts of a job, such as model and algorithm: tables whose keys are the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NUMBER = "number"
 
 
 def _rate_kind(value: Any) -> str | None:
-    """Which of the forms of a learning rate a value is."""
+    """The form of a learning rate: a number, or the name of a schedule."""
     if isinstance(value, dict):
         kind = value.get("schedule", "power")
         return kind if isinstance(kind, str) else None
     return getattr(value, "schedule", None if isinstance(value, list) else _NUMBER)
 
 
-# told apart before they are read, so that a message is of the form that was meant
+# distinguished before validation, so that an error is about the form that was meant
 _LEARNING_RATE = Annotated[
     Annotated[Size, Tag(_NUMBER)]
     | Annotated[PowerDecay, Tag("power")]
@@ -53,14 +53,14 @@ _LEARNING_RATE = Annotated[
 
 
 class Kind(NamedTuple):
-    """One kind of part."""
+    """A kind of named part."""
 
     table: str
     known: Mapping[str, type]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
-    base: type  # of its classes, which says what they may have
+    base: type  # base class of its classes
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
-    standard: str | None = None  # the name where a table gives none; there are no classes of the user's own then
+    standard: str | None = None  # the name where a table gives none; no classes of the user's own then
 
 
 MODEL = Kind("model", OBJECTIVES, (), Objective)
@@ -70,15 +70,15 @@ REGULARIZER = Kind("regularizer", REGULARIZERS, (), Regularizer)
 
 
 def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
-    """The optimizers that an algorithm without errors takes, by the name of their tables."""
+    """The optimizers that a valid `[algorithm]` takes, by the name of their tables."""
     hints = get_type_hints(_class(ALGORITHM, algorithm))
     return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
 def with_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A `[model]` without errors that says whether it has intercepts, as the algorithm has them where the job does not.
+    """A valid `[model]` with `bias`, which is that of the algorithm where the job does not give it.
 
-    Models that leave it to the algorithm have a field `bias` whose default is None.
+    This concerns models with a field `bias` whose default is None.
     """
     fields = {field.name: field for field in dataclasses.fields(_class(MODEL, model))}
     if "bias" not in fields or fields["bias"].default is not None or "bias" in model:
@@ -87,7 +87,7 @@ def with_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> M
 
 
 def wrong_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> list[str]:
-    """What is wrong with an intercept that the algorithm does not have."""
+    """The error of an intercept that the algorithm does not support."""
     if model.get("bias") is not True or of_class(ALGORITHM, algorithm, "intercepts"):
         return []
     return [
@@ -102,7 +102,7 @@ def constraint(number: int) -> Kind:
 
 
 def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
-    """What is wrong with a table, one message each; importing the user's own class, if it names one and that may be."""
+    """The errors of a table, one message each; if `imports`, the user's own class is imported."""
     if not imports and own_module(table.get("name")) is not None:
         return []
     try:
@@ -114,7 +114,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     except ValidationError as error:
         keys = [key_of(field) for field in dataclasses.fields(part) if field.name not in kind.given]
         keys += kind.beside
-        return [message(found, [kind.table, *found["loc"]], keys) for found in error.errors()]
+        return [message(entry, [kind.table, *entry["loc"]], keys) for entry in error.errors()]
     except Exception as error:  # annotations of the user's own class
         if part.__module__.partition(".")[0] == "mpifed":
             raise
@@ -123,12 +123,12 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
 
 
 def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
-    """An attribute of the class that a table without errors names."""
+    """An attribute of the class that a valid table names."""
     return getattr(_class(kind, table), attribute)
 
 
 def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
-    """The object that a table without errors describes."""
+    """The object that a valid table describes."""
     part: Any = _class(kind, table)
     values = _fields(kind, part, table)
     if issubclass(part, Algorithm):
@@ -138,7 +138,7 @@ def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
 
 
 def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with all defaults; what is None stays out."""
+    """The table with all defaults, without keys that are None."""
     fields = _fields(kind, _class(kind, table), table)
     plain = TypeAdapter(dict[str, Any]).dump_python(fields, mode="json")
     return {
@@ -147,12 +147,12 @@ def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
-    """One thing that pydantic found wrong: where, what came, what was expected.
+def message(error: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
+    """The message of a pydantic error: where, what came, what was expected.
 
     Parameters
     ----------
-    found : an entry of `ValidationError.errors()`
+    error : an entry of `ValidationError.errors()`
     place : table and keys
     known : the keys that could stand there
     """
@@ -160,12 +160,12 @@ def message(found: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
     place, position = value_of_list(place)
     where = f"{where_is(place)}{position}"
-    if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
         return f"{where}: unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
-    if found["type"] == "missing":
+    if error["type"] == "missing":
         return f"{where}: missing"
-    return f"{where} = {shown(json.dumps(found['input'], default=str))}: {expected(found)}"
+    return f"{where} = {shown(json.dumps(error['input'], default=str))}: {expected(error)}"
 
 
 def _class(kind: Kind, table: Mapping[str, Any]) -> type:
@@ -173,9 +173,9 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
     if isinstance(name, str) and name in kind.known:
         return kind.known[name]
     if kind.standard is not None or own_module(name) is None:
-        came = "missing" if name is None else f"{shown(repr(name))} is not known{nearest(str(name), kind.known)}"
+        problem = "missing" if name is None else f"{shown(repr(name))} is not known{nearest(str(name), kind.known)}"
         yours = "" if kind.standard else ', or your own as "my_module:MyClass"'
-        raise UsageError(f"[{kind.table}] name: {came}; give one of {', '.join(kind.known)}{yours}")
+        raise UsageError(f"[{kind.table}] name: {problem}; give one of {', '.join(kind.known)}{yours}")
     return own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
 
 
@@ -188,7 +188,7 @@ def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
-    """What reads the table of a dataclass; of a sweep, once for all points."""
+    """The pydantic model of a dataclass's table; made once for all points of a sweep."""
     hints = get_type_hints(part, include_extras=True)
     config = ConfigDict(
         extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
@@ -196,7 +196,7 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     fields = [field for field in dataclasses.fields(part) if field.name not in given]
     hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
     for field in fields:
-        if isinstance(field.default, float) and math.isinf(field.default):  # as of a bound that may be left out
+        if isinstance(field.default, float) and math.isinf(field.default):  # such as a bound that may be absent
             hints[field.name] = Annotated[hints[field.name], AllowInfNan(True)]
     typed: dict[str, Any] = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
@@ -204,7 +204,7 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
-    """The key of the table that gives a field: its name, unless a method has that."""
+    """The key of a field in the table: its name, unless a method has that name."""
     key: str = field.metadata.get("key", field.name)
     return key
 

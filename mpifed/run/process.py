@@ -1,4 +1,4 @@
-"""Which process leads a run, so that others on its machine can tell whether it is still there."""
+"""The identity of a run's process, by which others on its machine can check whether it is alive."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Host, number, and the clock tick of its start, which tells it from a later process of the same number."""
+    """Host, PID and start time of this process; the start time distinguishes it from a later one with its PID."""
     return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
 def is_alive(process: Mapping[str, Any]) -> bool | None:
-    """Whether a process of this machine is still running; None where it ran elsewhere, or that cannot be told."""
+    """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
     if process.get("host") != platform.node() or process.get("started") is None:
         return None
     started: int = process["started"]

@@ -1,4 +1,4 @@
-"""What a private run protects, and from whom, in words."""
+"""What a private run protects, and from whom, as text."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SUM = "sees the sum alone, without noise"
 
 
 def what_is_protected(privacy: Privacy) -> str:
-    """What two data sets that cannot be told apart differ in."""
+    """How two data sets that cannot be distinguished differ."""
     return _NEIGHBOURS[privacy.level, privacy.adjacency]
 
 
 def from_whom(privacy: Privacy, how: Protection) -> str:
-    """Who can see what, and still not tell, in the channel that the job has chosen."""
+    """From whom the data are protected, with the job's channel and what its observers see."""
     if privacy.trust == "local":
         return "the server and everybody else: each client adds its own noise before it uploads"
     if privacy.trust == "central":
@@ -52,18 +52,19 @@ def from_whom(privacy: Privacy, how: Protection) -> str:
 
 
 def collusion(job: Job, spending: Spending) -> dict[str, Any]:
-    """What distributed noise is worth against a server to whom a third of a round's clients tell their shares.
+    """Epsilon with distributed noise against a server that colludes with a third of a round's clients.
 
-    Of n clients, the fewest who stay in a round, n - c shares are left. In the plain channel the server sees every
-    upload with its share alone, and local and central noise are one party's: nothing to say.
+    With the fewest clients n that may stay in a round, and c of them colluding, n - c shares of the noise are left.
+    Empty in the plain channel, where the server sees every upload with its share of the noise alone, and for local and
+    central noise, which a single party draws.
     """
-    privacy, part = spending.privacy, job.participation
+    privacy, participation = spending.privacy, job.participation
     if privacy.trust != "distributed" or job.channel == "plain" or not privacy.protects:
         return {}
-    fewest = min(part.clients_per_round or spending.clients, spending.clients) - part.max_dropouts
-    tell = fewest // 3
-    epsilon = spending.worst_with((fewest - tell) / fewest)
-    return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [tell, fewest]}
+    fewest = min(participation.clients_per_round or spending.clients, spending.clients) - participation.max_dropouts
+    colluding = fewest // 3
+    epsilon = spending.worst_with((fewest - colluding) / fewest)
+    return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [colluding, fewest]}
 
 
 def one_key(how: Protection) -> bool:
@@ -72,7 +73,7 @@ def one_key(how: Protection) -> bool:
 
 
 def not_private(privacy: Privacy) -> str | None:
-    """Why a run with these settings protects nobody; None where it does."""
+    """Why a run with these settings is not private; None where it is."""
     if privacy.noise_multiplier == 0:
         return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
     if privacy.noise == "test":
@@ -83,39 +84,39 @@ def not_private(privacy: Privacy) -> str | None:
 
 
 def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> list[str]:
-    """What must not be mistaken for private; `infinite`: a single round's epsilon."""
-    found = list(_shared(job))
+    """Warnings of what is not private; `infinite`: whether a single round's epsilon is."""
+    warnings = list(_shared(job))
     if privacy is None:
-        return found
+        return warnings
     why_not = not_private(privacy)
     if why_not is not None:
-        found.append(f"[privacy] {why_not}: this run is not private")
+        warnings.append(f"[privacy] {why_not}: this run is not private")
     elif infinite:
-        found.append(
+        warnings.append(
             f"[privacy] noise_multiplier = {privacy.noise_multiplier:g}: so little that no epsilon can be stated at "
             f"delta = {privacy.delta:g}: this run is not private"
         )
     if privacy.trust == "distributed" and job.channel == "plain":
-        found.append(
+        warnings.append(
             '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's upload, with its part of the noise, and is not covered"
         )
     if job.participation.dropout_rate:
-        found.append(
+        warnings.append(
             f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
             f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
             "with void ones the budget ends the run before its last round (exit 6), unless [stop] epsilon allows more"
         )
     if job.record.evaluate_every and not job.record.released_only:
-        found.append(
+        warnings.append(
             "[privacy]: training loss, certificates and what else is measured over training data are computed without "
             "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
         )
-    return found
+    return warnings
 
 
 def _void(privacy: Privacy, channel: str) -> str:
-    """Whether a round whose sum is not opened has told anybody anything."""
+    """Whether a round whose sum is not opened has released anything, as text."""
     if privacy.trust == "local":
         return "and a void one is a release: each client has sent its upload, with its own noise"
     if privacy.trust == "distributed" and channel == "plain":
@@ -124,7 +125,7 @@ def _void(privacy: Privacy, channel: str) -> str:
 
 
 def _shared(job: Job) -> Iterator[str]:
-    """What a server that hosts clients could do with their key."""
+    """A warning where the server's process holds the key that opens all uploads."""
     if one_key(job.protection()) and not job.dedicated:
         yield (
             "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
@@ -132,34 +133,35 @@ def _shared(job: Job) -> Iterator[str]:
         )
 
 
-def shown(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(label, text) on the privacy of a run, from its run.json and its summary; nothing where it has none."""
+def shown(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, text) on the privacy of a run, from run.json and its summary; empty for a run without [privacy]."""
     if run.get("delta") is None:
         return
     yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
-    yield "epsilon", "; ".join(_parts(run, told))
+    yield "epsilon", "; ".join(_parts(run, summary))
 
 
-def _parts(run: dict[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of epsilon."""
-    real, would_be = told["epsilon"], told["epsilon_if_secret"]
+def _parts(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """The statements on epsilon."""
+    epsilon, conditional = summary["epsilon"], summary["epsilon_if_secret"]
     if run["noise_multiplier"] == 0:
         yield "infinite: there is no noise"
         return
-    name = "epsilon" if real is not None else "epsilon_if_secret"
-    # it has not come to an end in order
+    name = "epsilon" if epsilon is not None else "epsilon_if_secret"
+    # run.json has it only if the run ended normally
     last = "" if run.get(name) is not None else ", when it was last measured; later rounds are in the ledger alone"
-    if real is not None:
-        yield f"{real:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
-    elif would_be is None:
+    if epsilon is not None:
+        yield f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
+    elif conditional is None:
         yield "infinite: there is too little noise" if run.get("ended") else "not known"
     else:
-        yield f"none; were its noise secret, and integers, it would be {would_be:.6g} at delta = {run['delta']:g}{last}"
+        at = f"at delta = {run['delta']:g}{last}"
+        yield f"none; were its noise secret, and integers, it would be {conditional:.6g} {at}"
     if run.get("epsilon_unamplified") is not None:
         yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
     if run.get("epsilon_colluding") is not None:
-        tell, fewest = run["colluding"]
-        text = f"if {tell} of a round's {fewest} clients tell the server their noise"
+        colluding, fewest = run["colluding"]
+        text = f"if {colluding} of a round's {fewest} clients tell the server their noise"
         yield f"{text}, {run['epsilon_colluding']:.6g}, which the budget does not cover"
     if run.get("epsilon_paper") is not None:
         yield f"by the formula of the FedPDM-DP paper, which is no bound, {run['epsilon_paper']:.6g}"

@@ -1,6 +1,6 @@
-"""Words of earlier versions and near misses: what each is called now.
+"""Names of earlier versions and misspelt names: what each is called now.
 
-Old keys are refused with the new ones, so that no job changes its meaning in silence; docs/changelog.md lists them.
+Old keys are refused with the new ones, so that no job silently changes its meaning; docs/changelog.md lists them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SYNONYMS = {
 
 
 def old_words(table: Mapping[str, Any]) -> Iterator[str]:
-    """A message for each word of an earlier version in a job."""
+    """A message for each name of an earlier version in a job."""
     algorithm = table.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     for place, part in table.items():
@@ -80,7 +80,7 @@ def old_words(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean "batch_size"?', or nothing where no known word is near."""
+    """'; did you mean "batch_size"?', or empty where no known word is similar."""
     words = list(known)
     plain = {_plain(other): other for other in reversed(words)}
     synonym = SYNONYMS.get(word.lower())

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar at a terminal, a line per measured round elsewhere."""
+"""The output during a run: a progress bar at a terminal, a line per measured round elsewhere."""
 
 from __future__ import annotations
 
@@ -13,71 +13,67 @@ _REFRESH_S = 0.1
 
 
 class Reporter(Protocol):
-    """Hears how the run goes; on rank 0."""
+    """Receives the progress of a run; on rank 0."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
-        """The run begins or goes on, with `done` of `rounds` behind it."""
+        """The run begins or is resumed, with `done` of `rounds` completed."""
 
     def advance(self, done: int) -> None:
-        """Another round is done."""
+        """`done` rounds are completed."""
 
     def row(self, columns: dict[str, Any]) -> None:
         """A round was measured."""
 
     def warn(self, text: str) -> None:
-        """Something may surprise."""
+        """Print a warning."""
 
     def note(self, text: str) -> None:
-        """Something is worth knowing."""
+        """Print a note."""
 
     def end(self) -> None:
-        """No more rounds."""
+        """The run has ended."""
 
 
 class Silent:
-    """Says nothing."""
+    """A reporter that prints nothing."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
-        """Nothing."""
+        pass
 
     def advance(self, done: int) -> None:
-        """Nothing."""
+        pass
 
     def row(self, columns: dict[str, Any]) -> None:
-        """Nothing."""
+        pass
 
     def warn(self, text: str) -> None:
-        """Nothing."""
+        pass
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        pass
 
     def end(self) -> None:
-        """Nothing."""
+        pass
 
 
 class Lines(Silent):
-    """One plain line for every measured round."""
+    """A reporter that prints a line for every measured round."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
-        """The title."""
         say(title)
 
     def row(self, columns: dict[str, Any]) -> None:
-        """Round, time and numbers."""
         say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
     def warn(self, text: str) -> None:
-        """One line on the standard error."""
         say(f"mpifed: warning: {text}", file=sys.stderr)
 
     def note(self, text: str) -> None:
-        """One line on the standard error."""
         print(f"mpifed: note: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
-    """A line that is kept up to date: rounds, loss, accuracy, time left."""
+    """A reporter with a progress bar: rounds, loss, accuracy, time left."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -94,36 +90,30 @@ class Bar:
         self._next = 0.0
 
     def start(self, done: int, rounds: int, title: str) -> None:
-        """The title above, the bar below."""
         self._progress.start()
         self._progress.console.print(title, highlight=False)
         self._task = self._progress.add_task("rounds", total=rounds, completed=done, numbers="")
 
     def advance(self, done: int) -> None:
-        """At most ten times a second."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + _REFRESH_S
             self._progress.update(self._task, completed=done)
 
     def row(self, columns: dict[str, Any]) -> None:
-        """The last numbers beside the bar."""
         self._progress.update(self._task, completed=columns["round"], numbers=_numbers(columns))
 
     def warn(self, text: str) -> None:
-        """Above the bar."""
         self._progress.console.print(f"mpifed: warning: {text}", highlight=False, markup=False)
 
     def note(self, text: str) -> None:
-        """Above the bar."""
         self._progress.console.print(f"mpifed: note: {text}", highlight=False, markup=False)
 
     def end(self) -> None:
-        """Leave the bar as it stands."""
         self._progress.stop()
 
 
 def reporter(rank: int, progress: str = "auto") -> Reporter:
-    """The one for this process: `progress` is bar, lines, none, or auto: a bar where the output is a terminal."""
+    """The reporter of this process; `progress`: bar, lines, none, or auto (a bar at a terminal, else lines)."""
     if rank or progress == "none":
         return Silent()
     if progress == "auto":
@@ -132,13 +122,13 @@ def reporter(rank: int, progress: str = "auto") -> Reporter:
 
 
 def _numbers(columns: dict[str, Any]) -> str:
-    told = []
+    texts = []
     for column in shown("progress"):
         value = columns.get(column.name)
         if value is not None:
             form = ".2%" if column.unit == "%" else ".4f" if column.name.endswith("loss") else ".2e"
-            told.append(f"{column.label} {value:{form}}")
+            texts.append(f"{column.label} {value:{form}}")
     limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
     if limited:
-        told.append(f"constraints {' '.join(limited)}")
-    return "  ".join(told)
+        texts.append(f"constraints {' '.join(limited)}")
+    return "  ".join(texts)

@@ -1,4 +1,4 @@
-"""A run's folder and the files that it leaves there: job.toml, run.json, history, model, and the table of privacy."""
+"""A run's folder and its files: job.toml, run.json, history, model, and the table of privacy."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from mpifed.run.spending import without_epsilon
 from mpifed.run.sweep import ended
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
-FAILURE = "failure.txt"  # what the first rank to fail has said
+FAILURE = "failure.txt"  # the message of the first rank to fail
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
-# what may differ between a run and its resumption, since no bit depends on it
+# keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
     "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
     "data.verify", "data.stage", "data.state_gib",
@@ -47,27 +47,29 @@ _FREE = (
 
 
 class Opened(NamedTuple):
-    """What a run finds in its folder."""
+    """The state of a run's folder when the run starts."""
 
     saved: bool  # whether there is a checkpoint to go on from
     header: Header | None  # of its ledger
-    ended: int | None  # the exit code, where it has ended with this very job and its result stands
+    ended: int | None  # the exit code, if the run has ended with exactly this job and its result is valid
     damaged: str = ""  # what is wrong with its run.json, which is written anew
 
 
 def open_folder(job: Job, out: Path, resume: bool) -> Opened:
-    """Make a run's folder ready; that of a run that has ended stays as it is.
+    """Prepare a run's folder; that of a run that has ended is not changed.
 
     Raises
     ------
     UsageError, DataError
-        when there is a run where none should be, or that of another job; when its ledger is gone or damaged.
+        when the folder holds a run and `resume` is False, or one of another job; when its ledger is gone or damaged.
     """
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     for name in (*_FILES, *RAW_FOLDERS):
         check_kind(out / name, name in RAW_FOLDERS)
-    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()  # it failed before it had any
+    nothing_left = (
+        not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
+    )  # it failed before it wrote results
     if begun and not resume and not nothing_left:
         raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
     damaged = _damaged(out) if resume and begun else ""
@@ -84,14 +86,14 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
 
 
 def check_kind(path: Path, is_folder: bool = False) -> None:
-    """DataError where something else is in the place of a file or folder that will be written."""
+    """DataError where the path of a file or folder to be written is something else."""
     there = path.is_dir() if is_folder else path.is_file()
     if not there and (path.exists() or path.is_symlink()):
         raise DataError(f"{path}: is no {'folder' if is_folder else 'regular file'}; remove it, or put it back")
 
 
 def _damaged(out: Path) -> str:
-    """What is wrong with run.json, from which nothing is taken but how a run has ended."""
+    """What is wrong with run.json, of which a resumed run uses only the exit code."""
     try:
         if (out / RUN).exists():
             read_run(out)
@@ -109,12 +111,12 @@ def same_end(out: Path, done: int) -> None:
 def _without_its_end(out: Path) -> UsageError:
     return UsageError(
         f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
-        f"`{command_line('mpifed', 'show', out)}`; to play rounds again, take another --out"
+        f"`{command_line('mpifed', 'show', out)}`; to run rounds again, choose another --out"
     )
 
 
 def ended_before(job: Job, out: Path) -> int | None:
-    """The exit code of a run that has ended with this very job, and whose result stands; else None."""
+    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
     written = out / "job.toml"
     try:
         if not written.exists() or content(written) != job.text().encode():
@@ -126,9 +128,9 @@ def ended_before(job: Job, out: Path) -> int | None:
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:
-    """That of the ledger of a run that is resumed, if it is private; what it has released stays counted.
+    """The header of the ledger of a resumed run, if it is private; its releases so far stay counted.
 
-    Of one that is not, a `damaged` run.json does no harm.
+    For a run without privacy, a `damaged` run.json does not matter.
     """
     if damaged and job.privacy is None and not (out / LEDGER).exists():
         return None
@@ -143,13 +145,13 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 
 
 def same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """UsageError when a run would be resumed with a job that has other bits."""
+    """UsageError when a run would be resumed with a job that gives other results."""
     if shown := _changed(before, after):
         raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What of a job is another now, and decides bits."""
+    """The changes of a job that affect its results, as text."""
     old, new = dict(dotted(before)), dict(dotted(after))
     changed = [
         key
@@ -160,7 +162,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 class Results:
-    """What a run writes beside its checkpoints; on rank 0, no call is collective."""
+    """The files of a run other than checkpoints; on rank 0, no call is collective."""
 
     def __init__(
         self,
@@ -173,17 +175,17 @@ class Results:
     ) -> None:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
         self.identity = identity
-        self.history: History | None = None  # there once rounds are measured
-        self.about: dict[str, Any] = {}  # what run.json says from the start
+        self.history: History | None = None  # None until it is opened
+        self.about: dict[str, Any] = {}  # the keys of run.json that do not change in each round
         self.device: Device = Host()  # of rank 0
-        self.notes: list[str] = []  # what was not tried of the user's classes
+        self.notes: list[str] = []  # on classes of the user's that were not tested
         self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: Progress) -> dict[str, Any]:
-        """Go on with the history of what is done; its last row.
+        """Go on with the history up to the progress `done`; returns its last row.
 
-        Where the network is another one now, the simulated times of earlier rows are of the old one, and are left out;
-        those to come, and run.json, are of the whole run over the new one.
+        If the simulated network has changed, the simulated times of earlier rows are of the old one, and are left out;
+        those of later rows, and of run.json, are of the whole run over the new one.
         """
         network = self.job.simulated_network
         try:
@@ -195,7 +197,7 @@ class Results:
         return self.history.last()
 
     def open(self, transport: Transport, progress: Progress, resumed: bool) -> None:
-        """The job as run, what is known from the start, and a word to the reporter."""
+        """Write the job and the first run.json, and start the reporter."""
         self.history = self.history or History(self.out)
         job, text = self.job, self.job.text()
         if job.privacy is not None:
@@ -219,20 +221,20 @@ class Results:
             "process": this_process(),
             "warnings": self._warnings(),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            **(self.identity.told(job.privacy is not None) if self.identity else {}),
+            **(self.identity.for_run_json(job.privacy is not None) if self.identity else {}),
             **self._privacy(),
         }
         self.write(progress, None, [], 0.0, [])
-        how = f", resumed after round {progress.round}" if resumed else ""
+        resumption = f", resumed after round {progress.round}" if resumed else ""
         clients, ranks = self.algorithm.problem.clients, transport.size
         self.reporter.start(
-            progress.round, job.rounds, f"{job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{how}"
+            progress.round, job.rounds, f"{job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{resumption}"
         )
         for warning in self.about["warnings"]:
             self.reporter.warn(warning)
 
     def _privacy(self) -> dict[str, Any]:
-        """What is private, and with which noise."""
+        """The keys of run.json on privacy."""
         privacy = self.algorithm.problem.privacy
         if privacy is None:
             return {"private": False}
@@ -245,40 +247,40 @@ class Results:
         }
 
     def _warnings(self) -> list[str]:
-        found: list[str] = [*self.notes, *self.algorithm.warnings()]
+        warnings: list[str] = [*self.notes, *self.algorithm.warnings()]
         for name in () if self.job.record.evaluate_every else self.job.stop.certificates:
-            found.append(
+            warnings.append(
                 f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
             )
-        return found + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
+        return warnings + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
     def row(self, columns: dict[str, Any]) -> None:
-        """A measured round."""
+        """Add a measured round."""
         if self.history is not None:
             self.history.append(columns)
             self.reporter.row(columns)
 
     def simulation(self, progress: Progress) -> Simulation | None:
-        """How long the rounds so far would have taken over the job's network, if it has one."""
+        """The simulated times of the rounds so far, if the job has a simulated network."""
         if self.job.simulated_network is None:
             return None
         once, clients = played_once(self.algorithm), self.algorithm.problem.clients
         return simulate(self.job.simulated_network, progress.exchanges, once, clients)
 
     def _simulated(self, progress: Progress) -> dict[str, Any]:
-        """What run.json says of it."""
-        found = self.simulation(progress)
-        if self.job.simulated_network is None or found is None:
+        """The keys of run.json on simulated times."""
+        simulation = self.simulation(progress)
+        if self.job.simulated_network is None or simulation is None:
             return {}
-        return {"simulated_s": found.total_s, "simulated": described(self.job.simulated_network, found)}
+        return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
 
     def close(self, server: Record, last: Mapping[str, Any], late: dict[str, float | None]) -> None:
-        """Model, history, the table of privacy, and what the algorithm has to say about its end.
+        """Write the model, history.h5 and the table of privacy, and report the algorithm's remarks.
 
         Parameters
         ----------
-        last : what is measured of the last model, by column
-        late : what of that is not in the history
+        last : columns of the last model
+        late : those of them that are not in the history
         """
         write_model(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), self._attributes())
         if self.history is not None:
@@ -286,7 +288,7 @@ class Results:
         remarks = self.algorithm.remarks(server, last)
         for remark in remarks:
             self.reporter.warn(remark)
-        if not self.job.released_only:  # they may tell what the server keeps beside its model
+        if not self.job.released_only:  # they may depend on the server's state beside its model
             self.about["warnings"] += remarks
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
         if self.ledger is not None:
@@ -294,7 +296,7 @@ class Results:
             self.ledger.write_table()
 
     def _attributes(self) -> dict[str, int | str]:
-        """What the model itself says of where it comes from."""
+        """The attributes of model.h5 that identify its run."""
         job = self.job
         names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
@@ -303,24 +305,26 @@ class Results:
     def write(
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]
     ) -> None:
-        """run.json, with how far the run has come."""
-        found = {
+        """Write run.json with the progress of the run."""
+        state = {
             "rounds": progress.round,
             "exit": code,
             "ended": None if code is None else _utc(),
             "elapsed_s": progress.elapsed_s,
             "seconds_per_round": float(np.median(round_s)) if round_s else None,
             "cpu_s": cpu_s or None,
-            # it grows with secret numbers of clients and rows
+            # it depends on secret numbers of clients and rows
             "peak_rss_bytes": None if self.job.released_only else max(peak_rss, default=None),
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
             "exchanges": dict(progress.exchanges) or None,
             **self._simulated(progress),
         }
-        spent = {} if self.ledger is None or code is None else self.ledger.columns()  # until the end, history says it
+        spent = (
+            {} if self.ledger is None or code is None else self.ledger.columns()
+        )  # before the end it is in the history
         ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()._asdict()}
-        write_json(self.out / "run.json", self.about | found | spent | ledger)
+        write_json(self.out / "run.json", self.about | state | spent | ledger)
 
 
 def _utc() -> str:

@@ -1,7 +1,7 @@
-"""What is in the files that runs leave and later commands read: keys, types and ranges, looked at before anything else.
+"""The schemas of the files of a run: keys, types and ranges, which are validated when a file is read.
 
-Here stand the schemas alone; who reads a file says what becomes of one that does not fit. A key that is not known is
-that of a later version, or in run.json an algorithm's own number, and does no harm.
+The code that reads a file decides what to do if it is invalid. Unknown keys are allowed: they are of a later version
+or, in run.json, an algorithm's own numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.expected import expected
 from mpifed.core.text import shown
 
-MOST = 2**62  # of anything that is counted
-_SHOWN = 80  # characters of what came
+MOST = 2**62  # of any count
+_SHOWN = 80  # characters of an invalid value
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 
 Text = Annotated[str, Field(pattern=f"^[^{_CONTROL}]*$")]  # what can be printed at a terminal
@@ -35,7 +35,7 @@ class Schema(BaseModel):
 
 
 class Process(Schema):
-    """`process` of run.json, and what a lock says."""
+    """`process` of run.json, and the contents of a lock."""
 
     host: Text
     pid: Annotated[int, Field(ge=0, le=2**32)]
@@ -43,14 +43,14 @@ class Process(Schema):
 
 
 class Head(Schema):
-    """How far a ledger has come."""
+    """Length and last hash of a ledger."""
 
     lines: Count
     sha256: Digest
 
 
 class Cost(Schema):
-    """What an exchange has cost, as far as `mpifed show` tells it."""
+    """The costs of an exchange that `mpifed show` prints."""
 
     up_bytes: NotNegative
     down_bytes: NotNegative
@@ -88,7 +88,7 @@ class Simulated(Schema):
 
 
 class Run(Schema):
-    """run.json; of a file that an earlier version wrote, what it has."""
+    """run.json; files of earlier versions may lack keys that have a default."""
 
     exit: Annotated[int, Field(ge=-255, le=255)] | None
     rounds: Count = 0
@@ -151,7 +151,7 @@ class Constraint(Schema):
 
 
 class JobTables(Schema):
-    """job.toml of a run, as far as it is read without what the job's classes say."""
+    """The keys of a run's job.toml that are read without the job's classes."""
 
     rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -162,13 +162,13 @@ class JobTables(Schema):
 
 
 class DataTables(Schema):
-    """Of which data a run is."""
+    """The data of a run."""
 
     sha256: Digest
 
 
 class IdentityTables(Schema):
-    """What makes a run the same run beside its job; see `mpifed.run.identity`."""
+    """The identity of a run beside its job; see `mpifed.run.identity`."""
 
     data: DataTables
     sources: dict[Text, Text]
@@ -190,7 +190,7 @@ Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class Account(Cost):
-    """All that is counted of an exchange; see `mpifed.comm.accounts`."""
+    """All costs of an exchange; see `mpifed.comm.accounts`."""
 
     played: NotNegative
     up_most: NotNegative
@@ -210,7 +210,7 @@ class Account(Cost):
 
 
 class First(Schema):
-    """What certificates need to know of the first iterate."""
+    """The numbers of the first iterate that certificates need."""
 
     objective: Number | None
     gradient: Number | None
@@ -219,11 +219,11 @@ class First(Schema):
     length: Number | None
 
 
-def _first(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """All of it or, of an algorithm that measures otherwise, other numbers."""
-    if found and not found.keys().isdisjoint(First.model_fields):
-        First.model_validate(found)
-    return found
+def _first(numbers: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Validates the keys of `First` together; algorithms with other measures have other keys."""
+    if numbers and not numbers.keys().isdisjoint(First.model_fields):
+        First.model_validate(numbers)
+    return numbers
 
 
 class Manifest(Schema):
@@ -251,7 +251,7 @@ class LedgerPrivacy(Schema):
 
 
 class LedgerJob(Schema):
-    """The job there."""
+    """The job in a ledger's first line."""
 
     rounds: Annotated[int, Field(ge=1, le=MOST)]
     privacy: LedgerPrivacy
@@ -290,17 +290,17 @@ class Submissions(Schema):
     submissions: list[Submitted]
 
 
-def conforming(schema: type[Content], found: object) -> Content:
-    """What was `found` in a file, by its schema.
+def conforming(schema: type[Content], value: object) -> Content:
+    """A value of a file, validated and converted by its schema.
 
     Raises
     ------
     ValueError
-        which names the key, what came and what was expected.
+        naming the key, the value and what was expected.
     """
     try:
         adapter: TypeAdapter[Content] = _adapter(schema)  # type: ignore[arg-type]  # a class can be hashed
-        return adapter.validate_python(found)
+        return adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -308,22 +308,22 @@ def conforming(schema: type[Content], found: object) -> Content:
         raise ValueError(f"{shown(key, _SHOWN)} {came}") from error
 
 
-def checked(path: object, schema: type[Content], found: object, remedy: str) -> Content:
-    """The same of the file `path`; raises DataError, which tells what to do."""
+def checked(path: object, schema: type[Content], value: object, remedy: str) -> Content:
+    """`conforming` for the file `path`; DataError, with the remedy, where the value is invalid."""
     try:
-        return conforming(schema, found)
+        return conforming(schema, value)
     except ValueError as error:
         raise DataError(f"{path}: {error}; {remedy}") from error
 
 
 @cache
 def _adapter(schema: Any) -> Any:
-    """Made when it is first needed, for that takes longer than reading."""
+    """Made at first use, since that takes longer than reading a file."""
     return TypeAdapter(schema)
 
 
 def shown_value(value: object) -> str:
-    """A value in one short line, whatever it is."""
+    """Any value as a short line of text."""
     try:
         text = json.dumps(value, default=repr)
     except (ValueError, RecursionError):  # a number of too many digits, or tables in tables

@@ -1,9 +1,9 @@
-"""Segments: the files of a checkpoint that hold what clients keep, each what one rank's clients had changed till then.
+"""Segments: the files of a checkpoint that hold what clients keep, each the states of one rank that had changed.
 
-A later segment stands above earlier ones, so a checkpoint costs what has changed since the last one. In a segment the
-blocks whose arrays have the same shapes lie in one part `0000`, `0001`, ...: the first client of each block in `first`
-[k], and each array, with k in front, under `state/` or, of clients' last answers, `last/<position in the block>/`.
-Arrays are contiguous, so that one block is read without HDF5.
+A later segment takes precedence over earlier ones, so a checkpoint costs what has changed since the last one. In a
+segment the blocks whose arrays have the same shapes form a part `0000`, `0001`, ...: the first client of each block in
+`first` [k], and each array, with k in front, under `state/` or, of clients' last answers,
+`last/<position in the block>/`. Arrays are contiguous, so that a block is read without HDF5.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_NBYTES = 2**26  # gathered before they are written
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 LAST = "last"
 STATE = "state"
-SCALAR = "scalar"  # attribute of a leaf that was no array of zero axes
+SCALAR = "scalar"  # attribute of a leaf that was a scalar and not an array of zero axes
 
 
 class Part(NamedTuple):
@@ -40,43 +40,43 @@ class Part(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of one block."""
+        """Bytes of one block."""
         return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.arrays.values())
 
 
 def named(kind: str, record: Record) -> dict[str, Any]:
-    """The leaves of a record by their names in a file."""
+    """The leaves of a record, by their names in a file."""
     return {f"{kind}/{name}".rstrip("/"): leaf for name, leaf in leaves(record)}
 
 
-def fitted(kind: str, like: Record, found: Mapping[str, Any], where: str) -> Record:
-    """The record in the structure of `like` whose leaves were `found`, as `named` has them, in a file or in memory.
+def fitted(kind: str, like: Record, values: Mapping[str, Any], where: str) -> Record:
+    """The record in the structure of `like` with these leaves, as `named` names them, in a file or in memory.
 
     Raises
     ------
     DataError
-        when one is not there, or of another shape or dtype; `where` says in which file.
+        when a leaf is missing, or of another shape or dtype; `where` names the file.
     """
     names = iter(named(kind, like))
 
     def restored(leaf: Any) -> Any:
         name = next(names)
-        if name not in found:
+        if name not in values:
             raise DataError(f"{where}: no {name}, which this job needs; {REMEDY}")
-        in_file = hasattr(found, "attrs")
-        there, needed = array_of(found, name) if in_file else found[name], np.asarray(leaf)
-        if (there.shape, there.dtype) != (needed.shape, needed.dtype):
+        in_file = hasattr(values, "attrs")
+        value, needed = array_of(values, name) if in_file else values[name], np.asarray(leaf)
+        if (value.shape, value.dtype) != (needed.shape, needed.dtype):
             raise DataError(
-                f"{where}: {name} has shape {there.shape} and dtype {there.dtype}, this job needs {needed.shape} and "
+                f"{where}: {name} has shape {value.shape} and dtype {value.dtype}, this job needs {needed.shape} and "
                 f"{needed.dtype}; {REMEDY}"
             )
-        return there[()] if in_file and SCALAR in found[name].attrs else there
+        return value[()] if in_file and SCALAR in values[name].attrs else value
 
     return map_leaves(restored, like)
 
 
 def sync(path: Path) -> None:
-    """The file is on the disk."""
+    """Flush a file to the disk."""
     with named_in_errors(path), open(path, "r+b") as file:
         os.fsync(file.fileno())
 
@@ -90,7 +90,7 @@ def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
             for first, arrays in batch:
                 form = tuple((name, array.shape, array.dtype.str) for name, array in arrays.items())
                 alike.setdefault(form, []).append((first, arrays))
-            parts += [_write_part(file, path.name, len(parts) + n, some) for n, some in enumerate(alike.values())]
+            parts += [_write_part(file, path.name, len(parts) + n, members) for n, members in enumerate(alike.values())]
     sync(path)
     return parts
 
@@ -98,9 +98,9 @@ def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
 def _batches(blocks: Iterable[tuple[int, Arrays]]) -> Iterator[list[tuple[int, Arrays]]]:
     batch: list[tuple[int, Arrays]] = []
     room = _BATCH_NBYTES
-    for one in blocks:
-        batch.append(one)
-        room -= sum(array.nbytes for array in one[1].values())
+    for block in blocks:
+        batch.append(block)
+        room -= sum(array.nbytes for array in block[1].values())
         if room <= 0:
             yield batch
             batch, room = [], _BATCH_NBYTES
@@ -110,7 +110,7 @@ def _batches(blocks: Iterable[tuple[int, Arrays]]) -> Iterator[list[tuple[int, A
 
 def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Arrays]]) -> Part:
     group = file.create_group(f"{number:04d}")
-    first = np.array([one for one, _ in blocks], dtype=np.int64)
+    first = np.array([client for client, _ in blocks], dtype=np.int64)
     group["first"] = first
     places = {}
     for name, array in blocks[0][1].items():
@@ -120,7 +120,7 @@ def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Ar
 
 
 def parts_of(path: Path) -> list[Part]:
-    """The parts of a file that `write` has made; DataError where it is none."""
+    """The parts of a file that `write` wrote; DataError where it is not such a file."""
     with reading_hdf5(path, "not the states of clients", REMEDY) as file:
         return [_part(path.name, file[name]) for name in sorted(file)]
 
@@ -132,10 +132,10 @@ def _part(segment: str, group: Any) -> Part:
     for name in names:
         if name == "first" or not hasattr(group[name], "shape"):
             continue
-        found = dataset_of(group, name)
-        if found.chunks or found.shape[:1] != first.shape or (found.size and found.id.get_offset() is None):
-            raise ValueError(f"{name} of shape {found.shape}, of {len(first)} blocks")
-        places[name] = found.id.get_offset() or 0, found.shape[1:], found.dtype
+        dataset = dataset_of(group, name)
+        if dataset.chunks or dataset.shape[:1] != first.shape or (dataset.size and dataset.id.get_offset() is None):
+            raise ValueError(f"{name} of shape {dataset.shape}, of {len(first)} blocks")
+        places[name] = dataset.id.get_offset() or 0, dataset.shape[1:], dataset.dtype
     if first.ndim != 1 or not len(first) or first.min() < 0:
         raise ValueError(f"{len(first)} blocks")
     return Part(segment, first.astype(np.int64), places)
@@ -155,10 +155,10 @@ class Segments:
         self._files = Files()
         self.parts: list[Part] = []
         self._part = np.full(len(first), -1, dtype=np.int32)  # [blocks] number of the part it is in; -1: in none
-        self._row = np.zeros(len(first), dtype=np.int64)  # [blocks] its place there
+        self._row = np.zeros(len(first), dtype=np.int64)  # [blocks] its row in that part
 
     def add(self, parts: Iterable[Part]) -> None:
-        """Have later parts stand above those that are here."""
+        """Add newer parts, which take precedence over those added before."""
         for part in parts:
             at = np.searchsorted(self._first, part.first)
             at = np.minimum(at, max(len(self._first) - 1, 0))
@@ -167,11 +167,11 @@ class Segments:
             self.parts.append(part)
 
     def moved(self, folder: Path) -> None:
-        """The files have other names now, in `folder`; those that are no more needed are not there."""
+        """The files are in `folder` now; those that are no longer needed are not there."""
         self.folder, self._files = folder, Files()
 
     def of(self, i: int) -> Arrays | None:
-        """What block `i` had when it was last written; None where it never was."""
+        """The arrays of block `i` as last written; None where it never was."""
         number = int(self._part[i])
         if number < 0:
             return None
@@ -194,29 +194,32 @@ class Segments:
         Raises
         ------
         DataError
-            when it is that of another job.
+            when it is the state of another job.
         """
         if not self.has(i, STATE):
             return None
-        found = self.of(i)
-        assert found is not None
+        arrays = self.of(i)
+        assert arrays is not None
         path = self.folder / self.parts[int(self._part[i])].segment
-        return fitted(STATE, like, found, f"{path}: client {self._first[i]}")
+        return fitted(STATE, like, arrays, f"{path}: client {self._first[i]}")
 
     def written(self) -> NDArray[np.int64]:
-        """The blocks that are here."""
+        """The blocks that have been written."""
         return np.flatnonzero(self._part >= 0)
 
     def sizes(self, without: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
-        """(bytes that are needed, bytes in all) of each segment, once the blocks `without` are written elsewhere."""
-        part = self._part.copy()
-        part[without] = -1
-        live = np.bincount(part[part >= 0], minlength=len(self.parts))
-        found: dict[str, tuple[int, int]] = {}
-        for one, count in zip(self.parts, live.tolist(), strict=True):
-            needed, whole = found.get(one.segment, (0, 0))
-            found[one.segment] = needed + count * one.nbytes, whole + len(one.first) * one.nbytes
-        return found
+        """(bytes still needed, bytes in all) of each segment, once the blocks `without` are written elsewhere."""
+        number = self._part.copy()  # [blocks]
+        number[without] = -1
+        live = np.bincount(number[number >= 0], minlength=len(self.parts))
+        sizes: dict[str, tuple[int, int]] = {}
+        for part, count in zip(self.parts, live.tolist(), strict=True):
+            needed, whole = sizes.get(part.segment, (0, 0))
+            sizes[part.segment] = (
+                needed + count * part.nbytes,
+                whole + len(part.first) * part.nbytes,
+            )
+        return sizes
 
     def within(self, segments: Iterable[str]) -> NDArray[np.int64]:
         """The blocks that were last written into one of these."""
@@ -227,8 +230,8 @@ class Segments:
     def drop(self, segments: Iterable[str]) -> None:
         """Forget segments that no block needs."""
         chosen = set(segments)
-        kept = [number for number, part in enumerate(self.parts) if part.segment not in chosen]
-        renumbered = np.full(len(self.parts) + 1, -1, dtype=np.int32)  # the last is that of no part
-        renumbered[kept] = np.arange(len(kept))
+        remaining = [number for number, part in enumerate(self.parts) if part.segment not in chosen]
+        renumbered = np.full(len(self.parts) + 1, -1, dtype=np.int32)  # the last entry is for blocks in no part
+        renumbered[remaining] = np.arange(len(remaining))
         self._part = renumbered[self._part]
-        self.parts = [self.parts[number] for number in kept]
+        self.parts = [self.parts[number] for number in remaining]

@@ -26,11 +26,11 @@ from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
 from mpifed.run.calibration import settle, settled_before
 from mpifed.run.config import Job
+from mpifed.run.data_cache import DataCache
 from mpifed.run.fit import with_noise
 from mpifed.run.ledger_file import Header
 from mpifed.run.own_classes import check_own_classes
 from mpifed.run.participation import first_rounds, is_secret, is_secure, most_summed
-from mpifed.run.shelf import Shelf
 from mpifed.run.staged import staged
 from mpifed.run.together import Result as Result
 from mpifed.run.together import together as together
@@ -42,7 +42,7 @@ _KIND = {True: "classes", False: "real-valued targets"}
 
 
 class Ready(NamedTuple):
-    """Everything that a run needs; of this rank."""
+    """What a run needs for its first round; of this rank."""
 
     algorithm: Algorithm
     data: store.Federation
@@ -51,12 +51,12 @@ class Ready(NamedTuple):
     clients: ClientStates
     specs: Specs  # of the server's state
     test: Block | None  # on rank 0
-    key: int | None = None  # of who takes part and leaves, where nobody may know it; on all ranks, new in each process
-    notes: tuple[str, ...] = ()  # what could not be tried of the user's classes; on all ranks
+    key: int | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
+    notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
 
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
-    """What is public about the job's task."""
+    """The public description of the job's task."""
     objective = job.make_objective()
     if objective.classifies != bool(data.classes):
         loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
@@ -79,37 +79,36 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
 def prepare(
     job: Job,
     transport: Transport,
-    shelf: Shelf | None = None,
+    cache: DataCache | None = None,
     header: Header | None = None,
     recorder: Recorder | None = None,
     check: bool = False,
 ) -> Ready:
-    """Open the data, place the clients, and begin every state. Collective.
+    """Open the data, place the clients, and initialize all states. Collective.
 
-    What `shelf` holds of an earlier run is not opened again, and what is opened stays there for the next. The noise
-    multiplier is that in the `header` of the ledger of an earlier part of the same run, if there is one, or computed on
-    rank 0. A `recorder` takes down every message, those about keys first. With `check`, the user's own classes
-    are tried.
+    Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next. The noise
+    multiplier is that in the `header` of the ledger if the run is resumed, otherwise it is computed on rank 0. A
+    `recorder` records every message, those of the key agreement first. With `check`, the user's own classes are tested.
 
     Raises
     ------
     UsageError, DataError
         on every rank, when job and data do not fit, a class is wrong or a shard is damaged.
     """
-    shelf = shelf or Shelf()
-    shelf.keep((job.data, job.compute, job.dedicated, transport.rank, transport.size))
-    data = together(transport, lambda: shelf.take("data", lambda: store.open_federation(job.data.path)))
+    cache = cache or DataCache()
+    cache.use_key((job.data, job.compute, job.dedicated, transport.rank, transport.size))
+    data = together(transport, lambda: cache.get("data", lambda: store.open_federation(job.data.path)))
     if job.data.verify:
-        together(transport, lambda: shelf.take("verified", data.verify_federation) if transport.rank == 0 else None)
+        together(transport, lambda: cache.get("verified", data.verify_federation) if transport.rank == 0 else None)
     algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
     secret = False
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, header)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     hosted = placement.hosted(transport.rank)
-    data = shelf.take("staged", lambda: staged(job.data, data, placement, transport))
-    blocks = together(transport, lambda: shelf.take("blocks", lambda: _open_blocks(job, data, hosted)))
-    compute = together(transport, lambda: shelf.take("device", lambda: device_of(job, transport)))
+    data = cache.get("staged", lambda: staged(job.data, data, placement, transport))
+    blocks = together(transport, lambda: cache.get("blocks", lambda: _open_blocks(job, data, hosted)))
+    compute = together(transport, lambda: cache.get("device", lambda: device_of(job, transport)))
     notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
     aggregator = together(transport, lambda: _aggregator(job, algorithm, transport, blocks, compute))
     together(transport, lambda: aggregator.make_ready(all_exchanges(algorithm)))
@@ -125,29 +124,29 @@ def prepare(
     first, count = (lambda: clients[0], blocks.size(0)) if len(blocks) else (lambda: None, 0)
     specs = together(transport, lambda: check_started(job.algorithm["name"], server, first(), count))
     tests = aggregator.serves and job.record.evaluate_every > 0
-    test = together(transport, lambda: shelf.take("test", lambda: _test_block(job, data)) if tests else None)
+    test = together(transport, lambda: cache.get("test", lambda: _test_block(job, data)) if tests else None)
     key = transport.share(new_key() if aggregator.serves else None) if secret else None
     return Ready(algorithm, data, aggregator, server, clients, specs, test, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:
-    """Where this rank's clients compute; UsageError where that is to be a device and there is none."""
+    """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
     table = job.compute
     if table.device == "cpu" and table.mpi == "host":
         return Host()
     from mpifed.maths.device import open_device
 
-    found = open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
+    device = open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
     if table.mpi == "device":
-        if found.on_host:
+        if device.on_host:
             raise UsageError('[compute] mpi = "device": a rank has no device; set mpi = "host"')
         if transport.size > 1 and not takes_device_arrays():
             raise UsageError(
                 f'[compute] mpi = "device": {library()} does not say that it takes arrays on a device; use a library '
                 'built with CUDA (under Cray MPICH, export MPICH_GPU_SUPPORT_ENABLED=1), or set mpi = "host"'
             )
-        found.aware = transport.size > 1
-    return found
+        device.aware = transport.size > 1
+    return device
 
 
 def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Aggregator:
@@ -155,60 +154,60 @@ def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Ro
     return Aggregator(
         transport, blocks, problem.clients, **job.sum_settings(problem), by_blocks=job.by_blocks, cells=problem.cells,
         protection=job.protection(), device=device,
-        summed={one.name: most_summed(job, algorithm, one) for one in all_exchanges(algorithm)},
+        summed={exchange.name: most_summed(job, algorithm, exchange) for exchange in all_exchanges(algorithm)},
         drawn=problem.clients_per_round if is_secret(job, algorithm) else None,
     )  # fmt: skip
 
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
-    """The algorithm with its noise multiplier, and whether who takes part is secret. Collective."""
+    """(the algorithm with its noise multiplier, whether participation is secret). Collective."""
 
-    def found() -> float:
+    def noise_multiplier() -> float:
         if transport.rank > 0:
             return 0.0
         return settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
 
-    multiplier = transport.share(together(transport, found))
+    multiplier = transport.share(together(transport, noise_multiplier))
     settled: Any = with_noise(algorithm, multiplier)
     secret = together(transport, lambda: is_secret(job, settled))
     return settled, secret and is_secure(job)
 
 
 def cells_of(data: store.Federation) -> Cells:
-    """Who holds which rows and columns."""
+    """Which clients hold which rows and columns."""
 
-    def along(axis: str, length: int, which: Array) -> Holdings:
-        return Holdings(length, which, Members(data.bounds[axis], lambda: data.members(axis)))
+    def along(axis: str, length: int, holding: Array) -> Holdings:
+        return Holdings(length, holding, Members(data.bounds[axis], lambda: data.members(axis)))
 
     rows, columns = data.holds.T
     return Cells(along("rows", data.samples, rows), along("columns", data.features, columns))
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
-    """Of set-up, rounds and measures."""
-    measured = [exchange for one in algorithm.measures for exchange in one.exchanges]
+    """The exchanges of set-up, rounds and evaluation."""
+    measured = [exchange for measure in algorithm.measures for exchange in measure.exchanges]
     return [*algorithm.setup, *algorithm.exchanges, *measured]
 
 
 def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
-    """What is measured over training data: nothing where only what is released is recorded."""
+    """The measures over training data; none where only releases are recorded."""
     return () if job.record.released_only else algorithm.measures
 
 
 def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
-    """The same over all rows, where the job has only some measured; their exchanges have names of their own."""
+    """The measures over all rows; where the job evaluates only a sample, their exchanges have other names."""
     if algorithm.problem.measured_rows is None:
         yield from measures_of(job, algorithm)
         return
-    one: Any = algorithm
-    whole: Algorithm = dataclasses.replace(one, problem=dataclasses.replace(one.problem, measured_rows=None))
+    sampled: Any = algorithm
+    whole: Algorithm = dataclasses.replace(sampled, problem=dataclasses.replace(sampled.problem, measured_rows=None))
     for measure in measures_of(job, whole):
         renamed = tuple(dataclasses.replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)
         yield dataclasses.replace(measure, exchanges=renamed)
 
 
 def _open_blocks(job: Job, data: store.Federation, hosted: Hosted) -> Roster:
-    """The hosted shards: opened now if all are in every round, else when their clients first are."""
+    """The hosted shards: opened now if all clients are in every round, else when their clients first participate."""
     clients = hosted.clients
     if clients and job.data.verify and job.data.stage is None:  # a copy was compared when it was made
         for number in range(clients[0] // data.pack, clients[-1] // data.pack + 1):

@@ -1,4 +1,4 @@
-"""`mpifed show RUN`: how a run ended, what it cost, and what holds of its model."""
+"""`mpifed show RUN`: how a run ended, its costs, and its certificates."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mpifed.run.units import human_bytes as human_bytes
 
 
 def run_summary(folder: Path) -> Any:
-    """One object for a run, with what each exchange has cost.
+    """The results of a run, with the costs of each exchange.
 
     Raises
     ------
     UsageError
         when the folder is that of a sweep.
     DataError
-        when it is that of no run, or the run's ledger is not what its other files say.
+        when it is not the folder of a run, or the run's ledger does not match its other files.
     """
     if is_sweep(folder):
         raise UsageError(f"{folder}: is a sweep; mpifed compare {folder} shows its points")
@@ -37,22 +37,24 @@ def run_summary(folder: Path) -> Any:
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run")
     read_compared(folder)
-    run = read_run(folder)  # what the agreement on keys and each exchange have cost, up to the last checkpoint
+    run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
     return summary(folder) | {"exchanges": run.get("exchanges"), "simulated": run.get("simulated")}
 
 
 def run_text(folder: Path) -> str:
-    """The same for a person."""
-    found = run_summary(folder)
+    """The results of a run as text."""
+    summary = run_summary(folder)
     labels = columns.labels("show")
-    lines = [line_of("status", _status(found))]
-    lines += [line_of(label, _told(key, found[key])) for key, label in labels.items() if found[key] is not None]
-    lines += cost_lines(found["exchanges"] or {}, "  ")
+    lines = [line_of("status", _status(summary))]
+    lines += [
+        line_of(label, _with_unit(key, summary[key])) for key, label in labels.items() if summary[key] is not None
+    ]
+    lines += cost_lines(summary["exchanges"] or {}, "  ")
     run = read_run(folder)
     if run.get("simulated"):
         lines += [line_of("simulated seconds", value_of("simulated_s", run.get("simulated_s")))]
         lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")
-    lines += [line_of(label, text) for label, text in protection.shown(run, found)]
+    lines += [line_of(label, text) for label, text in protection.shown(run, summary)]
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [line_of(label, text) for label, text in certificate_lines(folder)]
@@ -62,19 +64,19 @@ def run_text(folder: Path) -> str:
 
 
 def _not_known(run: dict[str, Any]) -> Iterator[str]:
-    """Of run.json, what this version does not know."""
+    """A warning with the keys of run.json that this version does not know."""
     if names := Run.model_validate(run).unknown():
         yield f"{RUN} has {', '.join(map(shown, names))}, of another version of mpifed, which is left out here"
 
 
-def _status(found: dict[str, Any]) -> str:
-    if found["exit"] is not None:
-        return f"{meaning(found['exit'])} (exit {found['exit']})"
-    return f"{meaning(None)} after round {found['rounds'] or 0}; resume it with --resume if it is not running"
+def _status(summary: dict[str, Any]) -> str:
+    if summary["exit"] is not None:
+        return f"{meaning(summary['exit'])} (exit {summary['exit']})"
+    return f"{meaning(None)} after round {summary['rounds'] or 0}; resume it with --resume if it is not running"
 
 
 def meaning(code: int | None) -> str:
-    """What an exit code says of a run."""
+    """The meaning of a run's exit code."""
     return "killed or still running" if code is None else end_of(code).summary
 
 
@@ -83,13 +85,13 @@ def line_of(label: str, text: str) -> str:
     return f"{label:30} {text}"
 
 
-def _told(key: str, value: Any) -> str:
+def _with_unit(key: str, value: Any) -> str:
     text = value_of(key, value)
     return f"{text} s" if columns.column_of(key).unit == "s" else text
 
 
 def value_of(key: str, value: Any, digits: int = 6) -> str:
-    """A number of a column, as a person reads it."""
+    """A number of a column, formatted for reading."""
     unit = columns.column_of(key).unit
     if unit == "B":
         return human_bytes(value)

@@ -1,4 +1,4 @@
-"""What `mpifed show RUN` says of the constraints and the certificate of a run's last model."""
+"""The lines of `mpifed show RUN` on the constraints and the certificate of a run's last model."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ def certificate_lines(folder: Path) -> Iterator[tuple[str, str]]:
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
     last = {name: value for name, value in last.items() if math.isfinite(value)}
     job = job_of(folder)
-    for m, one in enumerate(job.get("constraint", []), 1):
+    for m, constraint in enumerate(job.get("constraint", []), 1):
         if f"constraint_{m}" in last:
-            found = last[f"constraint_{m}"], last.get(f"margin_{m}"), one["limit"]
-            yield f"constraint {m}{_what(one)}", _constraint_text(*found) + _multipliers(last, m)
+            text = _constraint_text(last[f"constraint_{m}"], last.get(f"margin_{m}"), constraint["limit"])
+            yield f"constraint {m}{_what(constraint)}", text + _multipliers(last, m)
     if why := contradiction(last):
         yield "constraints", why
     for name, label in _LABELS.items():
         if name in last:
-            asked = job.get("stop", {}).get(name)
-            more = "" if asked is None else f", asked for {asked:g} or less"
+            bound = job.get("stop", {}).get(name)
+            more = "" if bound is None else f", asked for {bound:g} or less"
             yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
 
 
 def _multipliers(last: Mapping[str, float], m: int) -> str:
-    """The multiplier of the certificate, and that of the last convex problem of an algorithm that solves such."""
-    found = [
+    """The multiplier of the certificate, and that of the last convex subproblem if the algorithm solves one."""
+    texts = [
         f"{label} {last[name]:.4g}"
         for name, label in ((f"multiplier_{m}", "multiplier"), (f"subproblem_multiplier_{m}", "in the last subproblem"))
         if name in last
     ]
-    return f"; {', '.join(found)}" if found else ""
+    return f"; {', '.join(texts)}" if texts else ""
 
 
 def _relative(name: str, last: Mapping[str, float]) -> str:
-    """The gap relative to the objective."""
+    """The gap relative to the objective, as text."""
     objective = abs(last.get("objective", 0.0))
     return f" ({last[name] / objective:.2%} of the objective)" if name == "duality_gap" and objective else ""
 
 
 def _what(constraint: dict[str, Any]) -> str:
-    """Which function a constraint bounds."""
+    """The term that a constraint bounds, as text."""
     classes = constraint.get("classes")
     of = f" of classes {', '.join(map(str, classes))}" if classes else ""
     return f" ({constraint['name']}{of})"
 
 
 def _constraint_text(value: float, margin: float | None, limit: float) -> str:
-    """Whether a constraint holds.
+    """Whether a constraint is met, as text.
 
-    The value is exact, a mean over all the training rows that count, and it alone decides; its margin tells how far the
-    mean over new samples of the same kind may lie from it.
+    The value is exact, a mean over all the training rows of the term, and it alone decides; its margin bounds how
+    far the mean over new samples of the same distribution may be from it.
     """
     text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
     if value > limit:

@@ -16,10 +16,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 @contextmanager
 def stop_on_signals() -> Iterator[Request]:
-    """From here on, the first of the signals asks for the end at the next round.
+    """Within the context, the first of the signals requests the end at the next round.
 
     When that end comes, SIGTERM and SIGUSR1 stay ignored: a scheduler signals its nodes a moment apart, and a rank that
-    is on its way out must not die of its own copy.
+    is already ending must not be killed by its own copy.
     """
     request = Request()
     if threading.current_thread() is not threading.main_thread():
@@ -29,7 +29,7 @@ def stop_on_signals() -> Iterator[Request]:
     process = os.getpid()
 
     def ask(number: int, frame: object) -> None:
-        if os.getpid() != process:  # forked by a class of the user's, as the processes of a pool, which end like this
+        if os.getpid() != process:  # forked by a class of the user's, such as a process of a pool
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

@@ -1,4 +1,4 @@
-"""`[data] stage`: the shards that a node hosts are copied to a disk of its own, and read from there."""
+"""`[data] stage`: the shards that a node hosts are copied to its local disk, and read from there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mpifed.shards.store import Federation
 
 
 def staged(table: DataTable, data: Federation, placement: Placement, transport: Transport) -> Federation:
-    """The data as this rank reads them: where they are, or from the copy of its node. Collective.
+    """The data as this rank reads them: from their folder, or from the copy on its node. Collective.
 
-    Each file is copied by one rank of the node: a shard file by the first that hosts a client of it, `federation.h5` by
-    the node's first rank. The bits are the same.
+    Each file is copied by a single rank of the node: a shard file by the first that hosts one of its clients,
+    `federation.h5` by the node's first rank. The bits are the same.
 
     Raises
     ------
@@ -27,14 +27,14 @@ def staged(table: DataTable, data: Federation, placement: Placement, transport: 
     sums = together(transport, lambda: staging.checksum_of(data) if transport.rank == 0 else "")
     checksum: str = transport.share(sums)
     folder = together(transport, lambda: staging.folder_of(stage, checksum))
-    here = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
-    hosted = {rank: [client for clients in placement.of(rank) for client in clients] for rank in here}
-    files = {layout.FEDERATION: (here[0], checksum)}  # who copies it, and its SHA-256
-    for rank in here:
+    of_node = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
+    hosted = {rank: [client for clients in placement.of(rank) for client in clients] for rank in of_node}
+    files = {layout.FEDERATION: (of_node[0], checksum)}  # who copies it, and its SHA-256
+    for rank in of_node:
         for name, expected in staging.files_of(data, hosted[rank]).items():
             files.setdefault(name, (rank, expected))
-    leads = transport.rank == here[0]
-    together(transport, lambda: staging.make_ready(data, folder, files) if leads else None)
+    is_first = transport.rank == of_node[0]
+    together(transport, lambda: staging.make_ready(data, folder, files) if is_first else None)
 
     def copy() -> None:
         for name, (rank, expected) in files.items():

@@ -24,10 +24,10 @@ METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] a
 
 
 class Point(NamedTuple):
-    """One run of a sweep."""
+    """A run of a sweep."""
 
     name: str  # folder within the sweep's
-    settings: dict[str, Any]  # what sets it apart, by "table.key"
+    settings: dict[str, Any]  # the values of the swept keys, by "table.key"
     job: Job
 
 
@@ -37,7 +37,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
     Raises
     ------
     UsageError
-        when the sweep is no table of lists, or any point is no valid job.
+        when the sweep is not a table of lists, or a point is not a valid job.
     """
     single = {key: value for key, value in table.items() if key != "sweep"}
     grid = table.get("sweep", {})
@@ -61,7 +61,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
         axes["seed"] = list(range(first, first + seeds))
     if (count := math.prod(map(len, axes.values()))) > MOST:
         raise UsageError(f"{source}: [sweep] has {count} points, and may have {MOST}; make several sweeps of it")
-    found = []
+    all_points = []
     for number, values in enumerate(itertools.product(*axes.values())):
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
@@ -72,12 +72,12 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
         for key, value in settings.items():
             put_key(changed, key, value)
         settings = {**method, **settings}
-        found.append(Point(point_name(number), settings, Job.check(changed, source, imports=imports)))
-    return found
+        all_points.append(Point(point_name(number), settings, Job.check(changed, source, imports=imports)))
+    return all_points
 
 
 def _methods(methods: Any, source: str) -> list[dict[str, Any]]:
-    """Each method's tables, by name; an empty one for a table that it has not and another has."""
+    """Each method's tables, by name; empty tables for those that only other methods have."""
     if not isinstance(methods, list) or not methods or not all(isinstance(method, dict) for method in methods):
         raise UsageError(
             f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
@@ -104,30 +104,32 @@ def ended(run_dir: Path) -> int | None:
 
 
 def finished(run_dir: Path) -> bool:
-    """Whether a run's result stands: it is done, or lacks the certificate asked for, or has spent its budget."""
+    """Whether a run's result is valid: it is done, did not reach a required certificate, or has spent its budget."""
     return ended(run_dir) in FINISHED
 
 
 def worst(codes: Iterable[int]) -> int:
     """The exit code of a sweep whose points ended with `codes`.
 
-    75 stands over all: points are left, and `--resume` both runs them and tells of errors again. Then errors, the
-    largest first; then 6 and 5, where a result stands; then 0.
+    75 comes first: points are left, and `--resume` both runs them and reports errors again. Then errors, the largest
+    first; then 6 and 5, with a valid result; then 0.
     """
     return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in FINISHED, code), default=0)
 
 
-def write_sweep(folder: Path, found: list[Point]) -> None:
-    """sweep.csv: a row for each point, with its settings and what `summary` says of its run; empty where not run."""
-    names = list(found[0].settings)
+def write_sweep(folder: Path, points: list[Point]) -> None:
+    """Write sweep.csv: a row for each point, with its settings and its run's `summary`, empty where not run."""
+    names = list(points[0].settings)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["point", *names, *SUMMARY])
-    for point in found:
+    for point in points:
         run_dir = folder / point.name
         values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
-    own = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"  # the tasks of a job array may write at the same time
-    with aside(own) as temporary:
+    temporary_name = (
+        folder / f".sweep-{os.uname().nodename}-{os.getpid()}"
+    )  # the tasks of a job array may write at the same time
+    with aside(temporary_name) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8")
-    os.replace(own, folder / "sweep.csv")
+    os.replace(temporary_name, folder / "sweep.csv")

@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-CERTIFIED = ("kkt_residual", "stationarity", "feasibility", "complementarity", "duality_gap")  # what [stop] may bound
+CERTIFIED = (
+    "kkt_residual",
+    "stationarity",
+    "feasibility",
+    "complementarity",
+    "duality_gap",
+)  # columns that [stop] may bound
 Positive = Annotated[int, Field(gt=0, le=10**15)]
 NotNegative = Annotated[int, Field(ge=0, le=10**15)]
 Real = Annotated[float, Field(ge=0, le=1e30)]
@@ -14,7 +20,7 @@ Factor = Annotated[float, Field(gt=0, le=1e30)]
 
 
 class Table(BaseModel):
-    """Its keys are the fields."""
+    """A table whose keys are the fields of the class."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -25,11 +31,11 @@ class DataTable(Table):
     path: str
     """Folder that `mpifed data` made."""
     block: Positive = 1
-    """Clients whose arithmetic is done together, in one set of matrix products."""
+    """Clients computed together, in batched matrix products."""
     memory_gib: Real = 4.0
-    """Memory for shards, per rank, in GiB; what does not fit is read again in every round."""
+    """Memory for shards, per rank, in GiB; data that do not fit are read again in every round."""
     state_gib: Real = 4.0
-    """Memory for what clients keep between rounds, per rank, in GiB; the rest lies on the disk."""
+    """Memory for the clients' states between rounds, per rank, in GiB; the rest is on the disk."""
     verify: bool = True
     """Compare the checksums of all shards before round 0."""
     stage: str | None = None
@@ -37,7 +43,7 @@ class DataTable(Table):
 
 
 class ParticipationTable(Table):
-    """Which clients take part in a round, and what happens when some leave within it."""
+    """Which clients participate in a round, and what happens when clients leave within it."""
 
     clients_per_round: Positive | None = None
     """Clients drawn for each round, uniformly; all where absent."""
@@ -46,22 +52,22 @@ class ParticipationTable(Table):
     max_dropouts: NotNegative = 0
     """Clients who may leave; if more do, the round is void, and its sum is never opened."""
     attempts: Positive = 10
-    """Times that a round whose first sum is void is played before the run ends."""
+    """Times that a round whose first sum is void is run before the run ends."""
 
 
 class AggregationTable(Table):
-    """How the clients' uploads are added, and who can see single ones."""
+    """How the clients' uploads are aggregated, and who can see single uploads."""
 
     arithmetic: Literal["exact", "exact-blocks", "float"] = "exact"
     """exact: rounded to a grid and added as integers, the same bits for any number of ranks; exact-blocks: the sum over
     a block of clients is rounded as a whole; float: floating point."""
     security: Literal["plain", "masked", "encrypted"] | None = None
-    """plain: the server could look at each upload; masked: pairwise masks that cancel in the sum; encrypted:
-    homomorphic encryption. Where absent, the algorithm's own, mostly plain."""
+    """plain: the server can see each upload; masked: pairwise masks that cancel in the sum; encrypted:
+    homomorphic encryption. Where absent, the default of the algorithm, mostly plain."""
     min_clients: Positive = 2
     """Fewest clients whose sum is opened, if it is masked or encrypted."""
     allow: list[str] = []
-    """Exchanges or fields, by name, that may show values of fewer clients."""
+    """Exchanges or fields, by name, that may reveal sums of fewer clients."""
     bounds: dict[str, Factor] = {}
     """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
     scales: dict[str, Factor] = {}
@@ -69,44 +75,44 @@ class AggregationTable(Table):
 
 
 class RecordTable(Table):
-    """What is measured and kept while the job runs."""
+    """What is measured and recorded while the job runs."""
 
     evaluate_every: NotNegative = 10
-    """Rounds between measurements of loss and accuracy; 0: none at all."""
+    """Rounds between evaluations of loss and accuracy; 0: never."""
     checkpoint_every: NotNegative = 100
     """Rounds between checkpoints; 0: only when interrupted, and at the end."""
     evaluate_rows: Positive | None = None
-    """Rows measured, drawn uniformly; all where absent."""
+    """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
-    """Rounds between KKT certificates, at measured rounds; 0: at the end."""
+    """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
     released_only: bool = False
     """Leave out all that is computed from training data and not covered by epsilon."""
     transcript: NotNegative = 0
-    """Rounds whose every message is written down, for `mpifed audit`."""
+    """Rounds of which all messages are recorded, for `mpifed audit`."""
 
 
 class MaskingTable(Table):
-    """Of masked aggregation."""
+    """Settings of masked aggregation."""
 
     neighbours: Positive | None = None
     """Clients with whom each shares masks; where absent, as many as are safe."""
 
 
 class EncryptionTable(Table):
-    """Of encrypted aggregation."""
+    """Settings of encrypted aggregation."""
 
     scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
-    """bfv: packed, fast, the clients share one key; threshold-bfv: nobody has the whole key; paillier: as in HyFDCA's
+    """bfv: packed, fast, the clients share one key; threshold-bfv: no party has the whole key; paillier: as in HyFDCA's
     paper."""
     key_bits: Literal[2048, 3072, 4096] = 2048
     """Bits of Paillier's modulus."""
 
 
 class AuditTable(Table):
-    """What `mpifed audit` may find."""
+    """Findings that `mpifed audit` accepts."""
 
     accept: list[str] = []
-    """Findings that are known, and no reason for `mpifed audit` to end with exit code 7."""
+    """Findings that do not make `mpifed audit` end with exit code 7."""
 
 
 class ServerTable(Table):
@@ -117,7 +123,7 @@ class ServerTable(Table):
 
 
 class ComputeTable(Table):
-    """Where and in which precision is computed."""
+    """Device and precision of the computations."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """gpu: a CUDA device, by CuPy; auto: one if there is any."""
@@ -126,17 +132,17 @@ class ComputeTable(Table):
     mpi: Literal["host", "device"] = "host"
     """Memory from which MPI takes plain sums; device: where the MPI library can."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Of models and of local arithmetic."""
+    """Precision of models and of local arithmetic."""
 
 
 class StopTable(Table):
-    """What ends a run before its last round; a run that does not reach what is asked ends with exit code 5."""
+    """What ends a run before its last round; a run that does not reach a certificate set here ends with exit code 5."""
 
     seconds: Factor | None = None
-    """Of training; measuring is left out."""
+    """Seconds of training, without evaluation."""
     kkt_residual: Factor | None = None
-    """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate made at every
-    measured round."""
+    """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate at every
+    evaluated round."""
     stationarity: Factor | None = None
     """Relative length of the gradient of the Lagrangian."""
     feasibility: Real | None = None
@@ -144,15 +150,15 @@ class StopTable(Table):
     complementarity: Factor | None = None
     """Relative product of multiplier and distance from the limit."""
     duality_gap: Factor | None = None
-    """Distance from a lower bound of the objective, at every measured round."""
+    """Distance from a lower bound of the objective, at every evaluated round."""
     epsilon: Factor | None = None
     """The most that a client may spend of its privacy budget; that of [privacy] where absent."""
 
     @property
     def certificates(self) -> dict[str, float]:
-        """What is asked of the last model, by column."""
-        found = {name: getattr(self, name) for name in CERTIFIED}
-        return {name: asked for name, asked in found.items() if asked is not None}
+        """The certificates that the last model must reach, by column."""
+        bounds = {name: getattr(self, name) for name in CERTIFIED}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 class SimulatedNetworkTable(Table):
@@ -161,17 +167,17 @@ class SimulatedNetworkTable(Table):
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     """A network whose figures are known; `latency_s`, `up_bytes_per_s` and `down_bytes_per_s` replace its own."""
     latency_s: Real | None = None
-    """Of a round trip of one client, in seconds."""
+    """Round-trip latency of a client, in seconds."""
     up_bytes_per_s: Factor | None = None
-    """From a client to the server."""
+    """Rate from a client to the server."""
     down_bytes_per_s: Factor | None = None
-    """From the server to a client."""
+    """Rate from the server to a client."""
     client_slowdown: Factor = 1.0
     """Time of a client's arithmetic, relative to this machine's."""
     encryption: Literal["as-run", "published", "none"] = "as-run"
     """as-run: as measured here; published: by the times below for every value of a private exchange, however the run
     was aggregated."""
-    # of Paillier: V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960; what HyFDCA's authors took
+    # Paillier, by V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960, as HyFDCA's authors use
     encrypt_s: Real = 0.018882
     """Seconds to encrypt a value."""
     decrypt_s: Real = 0.018865
@@ -179,13 +185,13 @@ class SimulatedNetworkTable(Table):
     add_s: Real = 0.000054
     """Seconds to add two ciphertexts."""
     ciphertext_bytes: Factor = 512.0
-    """Of a ciphertext; of Paillier, modulo the square of a modulus of 2048 bits."""
+    """Bytes of a ciphertext; the default is Paillier's, modulo the square of a modulus of 2048 bits."""
     ciphertext_values: Positive = 1
-    """Values in a ciphertext; a message of fewer takes a whole one."""
+    """Values in a ciphertext; a message of fewer values takes a whole ciphertext."""
 
 
 class LimitKeys(Table):
-    """What every [[constraint]] has beside its term: the term's mean is to be at most `limit`."""
+    """Keys that every [[constraint]] has beside those of its term, whose mean must be at most `limit`."""
 
     limit: Annotated[float, Field(ge=-1e30, le=1e30)]
     """Upper bound of the term."""

@@ -1,4 +1,4 @@
-"""What every rank does by itself, and all must hear of when it fails."""
+"""Functions that every rank calls by itself, and whose failure must be known on all ranks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mpifed.comm.transport import Transport
 Result = TypeVar("Result")
 
 
-def together(transport: Transport, work: Callable[[], Result]) -> Result:
-    """The result of `work` on this rank, unless it failed on any: then the same error on all. Collective."""
+def together(transport: Transport, function: Callable[[], Result]) -> Result:
+    """The result of `function` on this rank; if it fails on any rank, the same error on all. Collective."""
     error: Exception | SystemExit | None = None
     try:
-        result = work()
-    except (Exception, SystemExit) as failed:  # whatever it is, all ranks must hear of it
+        result = function()
+    except (Exception, SystemExit) as failed:  # whatever it is, all ranks must raise it
         error = failed
     transport.agree(error)
     return result

@@ -1,8 +1,8 @@
 """Transcripts: what each party of a run sent and received, message by message, as it travelled.
 
-A rank records what it sees: the questions, the uploads of the clients that it hosts, what it hands to the reduction,
-and the sums that it may hear. Channels add their own messages, such as public keys and encrypted shares. What never
-leaves a party, secret keys above all, is no message, and so is never here.
+A rank records what it sees: the broadcasts, the uploads of the clients that it hosts, what it passes to the reduction,
+and the sums that it receives. Channels add their own messages, such as public keys and encrypted shares. What never
+leaves a party, such as a secret key, is not a message, and so is never recorded.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ LIMIT_BYTES = 2**28  # of one rank
 SERVER, CLIENTS = "server", "clients"
 KINDS = ("question", "upload", "passed-on", "opened", "note")
 _FORM = 2  # of the files
-_LARGEST_BYTES = LIMIT_BYTES  # of a message that is read: more than is ever written is no message
+_LARGEST_BYTES = LIMIT_BYTES  # of a message that is read; none that is written is larger
 
 
 class Message(NamedTuple):
-    """Something that one party sent to others."""
+    """What one party sent to others."""
 
     round: int  # SETUP before round 0, and for what is measured
-    turn: int  # how often the exchange was played before, on every rank alike; also when nothing was recorded
-    exchange: str  # "" where it belongs to none
+    turn: int  # how often the exchange was run before, the same on every rank, recorded or not
+    exchange: str  # "" for a message outside exchanges
     kind: str  # question, upload, passed-on, opened, note
     sender: str  # "server", "clients", "client 3", "rank 2"
     receiver: str
     what: str  # a leaf of the question or sum, a part of an upload, or what a note is
-    data: NDArray[Any]  # as it travelled: integers, or bytes as uint8
+    data: NDArray[Any]  # as sent: integers, or bytes as uint8
 
 
 class Transcript:
@@ -66,36 +66,36 @@ class Transcript:
         self.nbytes = 0  # of the messages
         self.left_out = 0  # messages beyond the limit
         self.left_out_bytes = 0
-        self.channel = ""  # by which the answers travelled, for the file
-        self.part = 0  # how often the run was resumed before, with new keys
-        self._turns: Counter[str] = Counter()  # by exchange, how often it was played
+        self.channel = ""  # that aggregated the uploads, for the file
+        self.part = 0  # how often the run was resumed so far, each time with new keys
+        self._turns: Counter[str] = Counter()  # by exchange, how often it was run
         self._beside: Counter[str] = Counter()  # and how often of that before or beside rounds
 
     def question(self, line: Line, now: Round, question: Record) -> None:
-        """What the server asks; each client is sent the rows of its own columns only, where the exchange says so."""
+        """What the server broadcasts; if the exchange says so, a client receives only the rows of its own columns."""
         self._turns[line.exchange.name] += 1
         self._beside[line.exchange.name] += now.index == SETUP
         self._add_record(line, now, "question", SERVER, CLIENTS, question)
 
     def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
-        """What leaves a client, as it travels: to the server, who adds."""
+        """What a client uploads, as it is sent."""
         for what, part in _parts(upload):
             self._add(line, now, "upload", f"client {client}", SERVER, what, part)
 
     def passed_on(self, line: Line, now: Round, message: Any) -> None:
-        """What this rank hands to the reduction, on behalf of its clients."""
+        """What this rank passes to the reduction, on behalf of its clients."""
         for what, part in _parts(message):
             self._add(line, now, "passed-on", f"rank {self.rank}", SERVER, what, part)
 
     def opened(self, line: Line, now: Round, total: Record) -> None:
-        """The sum, as those hear it who may."""
+        """The sum, as its receivers get it."""
         hearer = line.exchange.hearer
         receiver = CLIENTS if hearer is None else f"client {hearer}"
         receiver = receiver if isinstance(line.exchange, ToClients) else SERVER
         self._add_record(line, now, "opened", CLIENTS, receiver, total)
 
     def note(self, line: Line | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
-        """Any other message."""
+        """Record a message of any other kind."""
         self._add(line, now, "note", sender, receiver, what, np.frombuffer(payload, dtype=np.uint8))
 
     def _add_record(self, line: Line, now: Round, kind: str, sender: str, receiver: str, record: Record) -> None:
@@ -133,12 +133,12 @@ class Transcript:
 
 
 def _parts(upload: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    """(name, array) of each part of what travels: an array, bytes, or several of them."""
+    """(name, array) of each part of what is sent: an array, bytes, or several of them."""
     if isinstance(upload, (bytes, bytearray, memoryview)):
         yield "", np.frombuffer(upload, dtype=np.uint8)
     elif isinstance(upload, (tuple, list)):
-        for number, one in enumerate(upload):
-            for name, part in _parts(one):
+        for number, element in enumerate(upload):
+            for name, part in _parts(element):
                 yield f"{number}/{name}".rstrip("/"), part
     elif upload is not None:
         yield "", np.asarray(upload)
@@ -152,26 +152,27 @@ class Recorded(NamedTuple):
     channel: str
     left_out: int
     left_out_bytes: int
-    ranks: frozenset[int] = frozenset((0,))  # whose files there are
+    ranks: frozenset[int] = frozenset((0,))  # that recorded
 
 
 def together(transcripts: Sequence[Transcript]) -> Recorded:
-    """Those of all ranks of this process, and of all parts of a run, one after the other."""
+    """The transcripts of several ranks, and of all parts of a run, as a single one."""
     messages: list[Message] = []
-    played = Counter[str]()  # by exchange, in the parts before
-    for part in sorted({one.part for one in transcripts}):
-        here = [message for one in transcripts if one.part == part for message in one.messages]
-        here = [one._replace(turn=one.turn + played[one.exchange]) for one in here]
-        for one in here:
-            played[one.exchange] = max(played[one.exchange], one.turn + 1)
-        messages += here
+    turns = Counter[str]()  # by exchange, in the parts before
+    for part in sorted({transcript.part for transcript in transcripts}):
+        of_part = [transcript for transcript in transcripts if transcript.part == part]
+        recorded = [message for transcript in of_part for message in transcript.messages]
+        recorded = [message._replace(turn=message.turn + turns[message.exchange]) for message in recorded]
+        for message in recorded:
+            turns[message.exchange] = max(turns[message.exchange], message.turn + 1)
+        messages += recorded
     return Recorded(
         tuple(messages),
-        max(one.rounds for one in transcripts),
+        max(transcript.rounds for transcript in transcripts),
         transcripts[0].channel,
-        sum(one.left_out for one in transcripts),
-        sum(one.left_out_bytes for one in transcripts),
-        frozenset(one.rank for one in transcripts),
+        sum(transcript.left_out for transcript in transcripts),
+        sum(transcript.left_out_bytes for transcript in transcripts),
+        frozenset(transcript.rank for transcript in transcripts),
     )
 
 
@@ -188,8 +189,8 @@ def parts(run_dir: Path) -> int:
 def _files(run_dir: Path) -> list[tuple[int, int, Path]]:
     """(part, rank, path), in order."""
     paths = run_dir.glob(f"{FOLDER}/rank-*.h5")
-    found = [(re.fullmatch(r"rank-(\d+)(?:-part-(\d+))?", path.stem), path) for path in paths]
-    return sorted((int(name[2] or 0), int(name[1]), path) for name, path in found if name)
+    matches = [(re.fullmatch(r"rank-(\d+)(?:-part-(\d+))?", path.stem), path) for path in paths]
+    return sorted((int(match[2] or 0), int(match[1]), path) for match, path in matches if match)
 
 
 def read(run_dir: Path) -> Recorded:
@@ -202,11 +203,11 @@ def read(run_dir: Path) -> Recorded:
     """
     if not is_recorded(run_dir):
         raise DataError(f"{run_dir}: no transcript; run the job with --set record.transcript=12")
-    found = [_read(*file) for file in _files(run_dir)]
-    channels = {one.channel for one in found}
+    transcripts = [_read(*file) for file in _files(run_dir)]
+    channels = {transcript.channel for transcript in transcripts}
     if len(channels) > 1:
         raise DataError(f"{run_dir}: ranks name different channels, {', '.join(sorted(channels))}; record it again")
-    return together(found)
+    return together(transcripts)
 
 
 def _read(part: int, rank: int, path: Path) -> Transcript:
@@ -214,18 +215,18 @@ def _read(part: int, rank: int, path: Path) -> Transcript:
         about = {key: attribute_of(file, key) for key in file.attrs}
         if "form" in about and _whole(about["form"]) != _FORM:
             raise DataError(f"{path}: written by another version of mpifed; record the run again")
-        found = Transcript(_whole(about["rounds"]), path.parent, _whole(about["rank"]))
-        found.channel, found.left_out = _word(about["channel"]), _whole(about["left_out"])
-        found.left_out_bytes, found.part = _whole(about["left_out_bytes"]), _whole(about["part"])
+        transcript = Transcript(_whole(about["rounds"]), path.parent, _whole(about["rank"]))
+        transcript.channel, transcript.left_out = _word(about["channel"]), _whole(about["left_out"])
+        transcript.left_out_bytes, transcript.part = _whole(about["left_out_bytes"]), _whole(about["part"])
         _whole(about["form"])
-        if (found.part, found.rank) != (part, rank) or found.rounds < 1 or found.left_out < 0:
-            raise ValueError(f"part {found.part} of rank {found.rank}, {found.rounds} rounds")
-        found.messages += [_message(name, dataset_of(file, name)) for name in sorted(file)]
-    return found
+        if (transcript.part, transcript.rank) != (part, rank) or transcript.rounds < 1 or transcript.left_out < 0:
+            raise ValueError(f"part {transcript.part} of rank {transcript.rank}, {transcript.rounds} rounds")
+        transcript.messages += [_message(name, dataset_of(file, name)) for name in sorted(file)]
+    return transcript
 
 
 def _message(name: str, dataset: Any) -> Message:
-    """One message; ValueError when it is none that a run writes, before its data are read."""
+    """A message of a file; ValueError, before its data are read, when no run can have written it."""
     about = {key: attribute_of(dataset, key) for key in Message._fields[:-1]}
     dtype, shape = dataset.dtype, dataset.shape
     round, turn = _whole(about["round"]), _whole(about["turn"])
@@ -241,20 +242,20 @@ def _message(name: str, dataset: Any) -> Message:
 
 
 def _whole(value: Any) -> int:
-    """An attribute that is one integer."""
+    """An attribute that must be an integer."""
     if not isinstance(value, (int, np.integer)):
         raise ValueError(f"{value!r} where an integer is expected")
     return int(value)
 
 
 def _word(value: Any) -> str:
-    """An attribute that is text."""
+    """An attribute that must be text."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} where text is expected")
     return value
 
 
 def client_of(message: Message) -> int | None:
-    """The number of the client who sent a message; None where the sender is none."""
-    found = re.fullmatch(r"client (\d{1,9})", message.sender)
-    return int(found[1]) if found else None
+    """The number of the client who sent a message; None where the sender is not a single client."""
+    match = re.fullmatch(r"client (\d{1,9})", message.sender)
+    return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Bytes and seconds as a person reads them."""
+"""Bytes and seconds in human-readable units."""
 
 from __future__ import annotations
 

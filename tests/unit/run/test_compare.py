@@ -81,7 +81,7 @@ def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: 
     assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
     assert line.split()[:3] == ["a,", "b", "2"]
     assert line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
-    assert below == ["Of one job and seed; they differ in:", "  a, ranks 1", "  b, ranks 2"]
+    assert below == ["Of the same job and seed; they differ in:", "  a, ranks 1", "  b, ranks 2"]
 
 
 def bounded_and_free(folder: Path) -> list[Path]:

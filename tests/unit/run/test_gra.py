@@ -107,13 +107,13 @@ def test_weights_move_the_choice(steps: Path) -> None:
 
 def test_the_command(steps: Path) -> None:
     text = mpifed("compare", steps, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
-    assert "largest grey relational grade of 3 that no other setting beats" in text
+    assert "largest grey relational grade of 3 that no other setting dominates" in text
     assert (
         "--set algorithm.batch_size=2" in text and "0.2 (least is best)" in text and "90.00% (largest is best)" in text
     )
     rows = [line.split() for line in text.splitlines() if line.startswith("point-")]
     assert [row[3] for row in rows] == ["2", "3", "1"] and rows[0][-1] == "0.8444"
-    assert "Beaten by one of these: point-0006 to point-0007" in text
+    assert "Dominated by a setting of the front: point-0006 to point-0007" in text
     assert "Not compared, failed numerically (exit 4): point-0008 to point-0009" in text
     told = json.loads(
         mpifed("compare", steps, "--select", "pareto", "--by", "objective:2,simulated_s", "--json").output
@@ -163,7 +163,7 @@ def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
     [
         ("objective:0", "0 is no weight"),
         ("objective:much", "much is no weight"),
-        ("objective,up_bytes,objective:2", "objective stands there twice"),
+        ("objective,up_bytes,objective:2", "objective is given twice"),
     ],
 )
 def test_criteria_that_are_none(text: str, said: str) -> None:

@@ -82,7 +82,7 @@ def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_
         assert [one["module"] for one in found["imports"]] == ["tell_mine", "tell_mine"]
         assert (found["job"], found["points"]) == ("t", 2)
     else:
-        assert "Nothing was imported, so these tables were not checked; all others are right." in end.stdout
+        assert "Nothing was imported, so these tables were not checked; all others are valid." in end.stdout
 
 
 def test_what_is_wrong_elsewhere_is_told_without_import(folder: Path, write_job: Callable[..., Path]) -> None:

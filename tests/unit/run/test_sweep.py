@@ -18,8 +18,8 @@ from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
 from mpifed.run import command
 from mpifed.run.best import toml_text
+from mpifed.run.data_cache import DataCache
 from mpifed.run.history import SUMMARY, read_json, summary, write_json
-from mpifed.run.shelf import Shelf
 from mpifed.run.sweep import finished, points, worst
 from mpifed.shards import store
 
@@ -368,18 +368,18 @@ def test_the_data_of_one_folder_go_before_those_of_another_come(
     assert len(held) == 8 + 11
 
 
-def test_a_shelf() -> None:
-    shelf = Shelf()
-    shelf.keep("a")
-    assert shelf.take("x", lambda: [1]) is shelf.take("x", lambda: [2])
-    shelf.keep("a")
-    assert shelf.take("x", lambda: [3]) == [1]
+def test_data_cache() -> None:
+    cache = DataCache()
+    cache.use_key("a")
+    assert cache.get("x", lambda: [1]) is cache.get("x", lambda: [2])
+    cache.use_key("a")
+    assert cache.get("x", lambda: [3]) == [1]
     with pytest.raises(ZeroDivisionError):
-        shelf.take("y", lambda: 1 // 0)
-    assert shelf.take("y", lambda: None) is None
-    assert shelf.take("y", lambda: 4) is None  # nothing is a thing as well
-    shelf.keep("b")
-    assert shelf.take("x", lambda: [5]) == [5]
+        cache.get("y", lambda: 1 // 0)
+    assert cache.get("y", lambda: None) is None
+    assert cache.get("y", lambda: 4) is None  # None is a value as well
+    cache.use_key("b")
+    assert cache.get("x", lambda: [5]) == [5]
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
