@@ -19,7 +19,7 @@ from mpifed.core.text import shown_lines
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
-_EXIT_CODES = ", ".join(f"{end.code} {end.said}" for end in ENDS)
+_EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
 
 class _Commands(click.Group):
@@ -261,7 +261,7 @@ def plot(
 @click.option(
     "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
 )
-@click.option("--out", type=FOLDER, help="Folder of the report and its pictures.  [default: of a run, RUN/audit]")
+@click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def audit(

@@ -60,8 +60,8 @@ def alpha_of(at: Any, server: Any, states: list[Any]) -> tuple[Any, list[Any]]:
             if np.size(server.part):
                 alpha = alpha + float(server.part) * state.other[i, own]
             told.append(alpha)
-            if len(state.own):
-                summed[shard.rows] += state.own[i, own]
+            if len(state.sent):
+                summed[shard.rows] += state.sent[i, own]
             else:
                 before = known[shard.rows]
                 assert (np.isnan(before) | (before == alpha)).all()  # whoever holds a sample knows the same

@@ -27,8 +27,8 @@ class _Algorithms(Mapping[str, type[Algorithm]]):
 
     def __getitem__(self, name: str) -> type[Algorithm]:
         module, _, attribute = _WHERE[name].partition(".")
-        found: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), attribute)
-        return found
+        algorithm: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return algorithm
 
     def __iter__(self) -> Iterator[str]:
         return iter(_WHERE)

@@ -52,7 +52,7 @@ PARTS = np.append(0.0, 2.0 ** (np.arange(-31, 1) / 4))
 
 
 class Planes(NamedTuple):
-    """R(w) >= c_k - v_k.w for the first `count` of K planes, the oldest first. Server only."""
+    """Cutting planes R(w) >= c_k - v_k.w: the first `count` of K rows, the oldest first. Server only."""
 
     slopes: Array  # [K, p] v
     heights: Array  # [K] float64 c
@@ -62,7 +62,7 @@ class Planes(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     best: Array  # [p] float64
     ahead: Array  # [p] float64 where the planes and the penalty are least
@@ -72,32 +72,32 @@ class Server(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """A client's; arrays over its rows are filled up with zeros to the width S of the block."""
+    """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
 
     best: Array  # [n, S] scores at the best point
     ahead: Array  # [n, S] scores at the planes' minimizer
 
 
 class Point(NamedTuple):
-    """A question."""
+    """Broadcast: the point at which the clients compute scores."""
 
     w: Array  # [p] to each client its own columns
 
 
 class Part(NamedTuple):
-    """A question."""
+    """Broadcast: how far along the line the server moved the best point."""
 
     part: Array  # [] float64
 
 
 class Losses(NamedTuple):
-    """What the server hears of the line between two points, each sample counted once."""
+    """A client's upload of the line search, each sample counted once."""
 
     change: Any  # [n, J] the sum of the losses at `PARTS` of the way, less that at the best point
 
 
 class Plane(NamedTuple):
-    """What the server hears of a plane."""
+    """A client's upload of a cutting plane."""
 
     pulled: Any  # Placed [n, p] X'u
     height: Any  # [n] the sum of -l*(-u), each sample counted once
@@ -105,11 +105,11 @@ class Plane(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle(Grid):
-    """Each round the clients hear scores where the planes are least, and the server hears of a search and a plane.
+    """Each round computes scores at the minimizer of the planes, searches the line to it, and adds a plane.
 
-    1. `products`: the clients hear x.w at the minimizer of the planes, unless they have whole rows.
-    2. `search`: the server hears the losses on the way there from the best point, and chooses the new best point.
-    3. `planes`: the server hears the plane at a point beyond it, `mix` of the rest of the way.
+    1. `products`: the clients receive x.w at the minimizer of the planes, unless they have whole rows.
+    2. `search`: the server receives the losses on the line to it from the best point, and chooses the new best point.
+    3. `planes`: the server receives the plane at a point beyond it, `mix` of the rest of the way.
     """
 
     default_security: ClassVar[str] = "encrypted"
@@ -132,82 +132,82 @@ class Bundle(Grid):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Three; two where clients have whole rows."""
+        """products, search, planes; without products where every client holds whole rows."""
         problem, rows = self.problem, power_of_two(float(self.problem.counts.max()))
         products = ToClients(
             "products", ByRows(on_grid(problem, (problem.samples,), largest_score(problem), rows=0)), self.ask,
             self.answer_products, self.hear_products, told_by_columns=("w",),
         )  # fmt: skip
         search = ToServer(
-            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10)), self.ask if self.whole else ask_nothing,
+            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)),
+            self.ask if self.whole else ask_nothing,
             self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
         )  # fmt: skip
         summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
         planes = ToServer(
-            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10)), self.ask_plane, self.answer_plane,
+            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10, degree=2)), self.ask_plane, self.answer_plane,
             self.absorb_plane, private=self.primal == "sealed",
         )  # fmt: skip
         return (search, planes) if self.whole else (products, search, planes)
 
     def check(self) -> list[str]:
-        """A loss with a conjugate, and a penalty."""
+        """Requires a loss with a conjugate, and l2 above 0."""
         return check_duals(self.problem)
 
     def start_server(self, now: Round) -> Server:
-        """Zeros, and no planes; no loss is below zero."""
+        """w = 0 without planes; the bound is 0, since no loss is negative."""
         p, K = self.problem.features, self.planes
         empty = Planes(np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0))
         return Server(np.zeros(p), np.zeros(p), np.float64(0.0), np.float64(0.0), empty)
 
     def start_clients(self, block: Block, now: Round) -> Clients:
-        """Scores at zero."""
         shape = len(block.clients), int(block.counts.max())
         return Clients(np.zeros(shape, block.dtype), np.zeros(shape, block.dtype))
 
     def ask(self, server: Server, now: Round) -> Point:
-        """Where the planes are least."""
+        """Broadcasts the minimizer of the planes."""
         return Point(server.ahead.astype(self.problem.dtype))
 
     def answer_products(self, clients: Clients, question: Point, block: Block, now: Round) -> tuple[Clients, ByRows]:
-        """Partial scores."""
+        """Partial scores at the minimizer of the planes, from the client's own columns."""
         return clients, ByRows(placed_by_rows(self.problem, self._scores(question, block), block))
 
     def hear_products(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
-        """x.w of the client's samples."""
+        """Stores x.w of the client's samples, summed over the holders."""
         return clients._replace(ahead=padded(told_rows(total.value, block), clients.best.shape[1]))
 
     def answer_search(
         self, clients: Clients, question: Point | tuple[()], block: Block, now: Round
     ) -> tuple[Clients, Losses]:
-        """Losses on the way."""
+        """Losses at `PARTS` of the way from the best point to the planes' minimizer, less those at the best point."""
         if isinstance(question, Point):
             clients = clients._replace(ahead=padded(self._scores(question, block), clients.best.shape[1]))
-        xp, found = block.xp, []
+        xp, sums = block.xp, []
         for i, shard in enumerate(block.shards):
-            once, own = index(shard.y, counted(self.problem, shard.client)), slice(0, shard.samples)
-            best, y = clients.best[i, own][once], shard.y[once]
-            way, start = clients.ahead[i, own][once] - best, self._loss(best, y)
+            once, rows = index(shard.y, counted(self.problem, shard.client)), slice(0, shard.samples)
+            best, y = clients.best[i, rows][once], shard.y[once]
+            way, start = clients.ahead[i, rows][once] - best, self._loss(best, y)
             changes = [xp.zeros(())]
             for j in range(1, len(PARTS)):
                 change = self._loss(best + best.dtype.type(PARTS[j]) * way, y)
                 change -= start
                 changes.append(change.sum(dtype=np.float64))
-            found.append(xp.stack(changes))
-        return clients, Losses(xp.stack(found))
+            sums.append(xp.stack(changes))
+        return clients, Losses(xp.stack(sums))
 
     def absorb_search(self, server: Server, total: Losses, now: Round) -> Server:
-        """The best of the points tried: the objective there, less that at the best point so far."""
+        """Moves to the best of the points tried, by the objective there less that at the best point so far."""
         penalty, way = float(self.problem.objective.l2), server.ahead - server.best
         squares = 2 * PARTS * float(server.best @ way) + PARTS**2 * float(way @ way)
         part = PARTS[np.argmin(total.change / self.problem.samples + penalty * squares)]
         return server._replace(best=server.best + part * way, part=np.float64(part))
 
     def ask_plane(self, server: Server, now: Round) -> Part:
-        """How far the best point has moved."""
+        """Broadcasts how far the best point has moved."""
         return Part(server.part)
 
     def answer_plane(self, clients: Clients, question: Part, block: Block, now: Round) -> tuple[Clients, Plane]:
-        """X'u, for u at a point between the best one and the planes' minimizer."""
+        """X'u, for u at the point `mix` of the way from the best point to the planes' minimizer."""
         number, dual = clients.best.dtype.type, self.problem.objective.dual
         best = clients.best + number(question.part) * (clients.ahead - clients.best)
         touched = best + number(self.mix) * (clients.ahead - best)
@@ -221,7 +221,7 @@ class Bundle(Grid):
         return clients._replace(best=best), Plane(placed, block.xp.stack(heights))
 
     def absorb_plane(self, server: Server, total: Plane, now: Round) -> Server:
-        """One plane more; the minimizer of planes and penalty, and the value there."""
+        """Adds the plane, then minimizes planes plus penalty and updates the bound."""
         N, double = self.problem.samples, 2 * float(self.problem.objective.l2)
         slope, height = total.pulled.astype(np.float64) / N, float(total.height) / N
         planes = with_plane(server.planes, slope.astype(self.problem.dtype), height)
@@ -236,15 +236,14 @@ class Bundle(Grid):
         return server._replace(ahead=ahead, planes=planes, bound=np.maximum(server.bound, bound))
 
     def model(self, server: Server) -> Parameters:
-        """The best point."""
         return Parameters(server.best.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
     def report(self, server: Server) -> dict[str, float]:
-        """The bound is the value of a dual point."""
+        """The dual value: the largest lower bound so far."""
         return {"dual": float(server.bound)}
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """Inner products with the planes' minimizer, and X'u of planes."""
+        """Inner products with the minimizer of the planes, and X'u of each plane."""
         yield from measured_products(received)
         if received.answered_by(self.answer_products):
             yield inner_products(received, received.question.w)
@@ -252,52 +251,52 @@ class Bundle(Grid):
             yield DualSum(received.answer.pulled[received.columns], change=False)
 
     def trust(self, plain: bool) -> Iterator[str]:
-        """HyFDCA's, for the audit's report."""
+        """HyFDCA's trust model, for the audit's report."""
         return trust_of_duals(self.problem, "X'u of planes", self.primal == "clear", plain)
 
     def _scores(self, question: Point, block: Block) -> list[Array]:
         return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
 
     def _loss(self, scores: Array, y: Array) -> Array:
-        found: Array = self.problem.objective.loss((), scores[:, None], y)
-        return found
+        losses: Array = self.problem.objective.loss((), scores[:, None], y)
+        return losses
 
 
 def with_plane(planes: Planes, slope: Array, height: float) -> Planes:
-    """One plane more; where there is no room, one less before, and never a bound below that of before."""
+    """Adds a plane; where K are stored already, one is removed first such that the bound does not fall."""
     if int(planes.count) == len(planes.heights):
         planes = _with_room(planes)
     k = int(planes.count)
     slopes, heights, gram = planes.slopes.copy(), planes.heights.copy(), planes.gram.copy()
     slopes[k], heights[k] = slope, height
     wide = slope.astype(np.float64)
-    gram[k, : k + 1] = gram[: k + 1, k] = [float(one.astype(np.float64) @ wide) for one in slopes[: k + 1]]
+    gram[k, : k + 1] = gram[: k + 1, k] = [float(row.astype(np.float64) @ wide) for row in slopes[: k + 1]]
     weights = planes.weights.copy()
     weights[k] = 0.0 if k else 1.0
     return Planes(slopes, heights, gram, weights, np.int64(k + 1))
 
 
 def _with_room(planes: Planes) -> Planes:
-    """Without the oldest plane of weight 0; or with one in place of the two of least weight, their weighted mean."""
-    K, (one, other) = len(planes.heights), np.sort(np.argsort(planes.weights, kind="stable")[:2])
+    """Removes the oldest plane of weight 0, or replaces the two of least weight by their weighted mean."""
+    K, (earlier, later) = len(planes.heights), np.sort(np.argsort(planes.weights, kind="stable")[:2])
     idle = np.flatnonzero(planes.weights == 0)
     mixing = np.eye(K)
     if len(idle):
         gone = int(idle[0])
     else:
-        gone, pair = int(one), planes.weights[[one, other]]
-        mixing[other, [one, other]] = pair / pair.sum()
-    kept = np.delete(np.arange(K), gone)
-    slopes, mixing, weights = np.zeros_like(planes.slopes), mixing[kept], planes.weights.copy()
-    slopes[: K - 1] = planes.slopes[kept]
+        gone, pair = int(earlier), planes.weights[[earlier, later]]
+        mixing[later, [earlier, later]] = pair / pair.sum()
+    remaining = np.delete(np.arange(K), gone)
+    slopes, mixing, weights = np.zeros_like(planes.slopes), mixing[remaining], planes.weights.copy()
+    slopes[: K - 1] = planes.slopes[remaining]
     if not len(idle):
-        at = int(np.searchsorted(kept, other))
+        at = int(np.searchsorted(remaining, later))
         slopes[at] = mixing[at].astype(slopes.dtype) @ planes.slopes
-        weights[other] += weights[one]
+        weights[later] += weights[earlier]
     return Planes(
         slopes=slopes,
         heights=np.append(mixing @ planes.heights, 0.0),
         gram=np.pad(mixing @ planes.gram @ mixing.T, (0, 1)),
-        weights=np.append(weights[kept], 0.0),
+        weights=np.append(weights[remaining], 0.0),
         count=np.int64(K - 1),
     )

@@ -40,31 +40,31 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     total : over all rows
     gradient : leaves [K, ...] float64: sums of the sampled functions' gradients over the counted rows of all clients
     """
-    known, which = terms(problem), sampled(problem)
-    counts = [total.count[known.index(one.term)] for one in which]
-    stacked = np.concatenate([np.asarray(leaf).reshape(len(which), -1) for leaf in bare_leaves(gradient)], axis=1)
+    known, functions = terms(problem), sampled(problem)
+    counts = [total.count[known.index(function.term)] for function in functions]
+    stacked = np.concatenate([np.asarray(leaf).reshape(len(functions), -1) for leaf in bare_leaves(gradient)], axis=1)
     with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
         rows = iter(stacked / np.array(counts)[:, None])
     wide: Parameters = map_leaves(lambda leaf: leaf.astype(np.float64), model)
     w = flat(wide)
 
     def slope(term: Term, added: Array | float) -> Array:
-        found = next(rows) + added if term.sampled else np.zeros_like(w)
+        value = next(rows) + added if term.sampled else np.zeros_like(w)
         part = term.server(model)
-        return found if part is None else found + flat(part[1])
+        return value if part is None else value + flat(part[1])
 
     first = slope(objective_term(problem), flat(penalty_gradient(problem.objective, wide)))
-    others = [slope(one.term, 0.0) for one in problem.constraints]
-    found: Levels = levels(problem, model, total)
-    limits = np.array([one.limit for one in problem.constraints])
+    others = [slope(constraint.term, 0.0) for constraint in problem.constraints]
+    measured: Levels = levels(problem, model, total)
+    limits = np.array([constraint.limit for constraint in problem.constraints])
     return Point(
-        smooth_value(problem, model, total), first, found.value - limits,
-        np.array(others).reshape(len(others), len(w)), limits, found.spread,
+        smooth_value(problem, model, total), first, measured.value - limits,
+        np.array(others).reshape(len(others), len(w)), limits, measured.spread,
     )  # fmt: skip
 
 
 def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> dict[str, Any]:
-    """What later certificates need to know of the first model, in words that JSON knows; None where not finite."""
+    """Numbers of the first model that later certificates need, as JSON values; None where not finite."""
     point = point_at(problem, model, total, gradient)
     if not _finite(point):
         return dict.fromkeys(FirstIterate._fields)
@@ -109,7 +109,7 @@ def report_certificate(
     bound = certificates.lower_bound(point, nu, curvatures) if is_convex(problem) else None
     columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
-    columns |= {f"multiplier_{m}": float(one) for m, one in enumerate(nu, 1)}
+    columns |= {f"multiplier_{m}": float(multiplier) for m, multiplier in enumerate(nu, 1)}
     if problem.constraints:
         length = certificates.length_scale(float(np.sqrt(squares(model))), start)
         columns["feasible_direction"] = direction = certificates.feasible_direction(point, curvatures, length)
@@ -123,13 +123,13 @@ def _finite(point: Point) -> bool:
 
 
 def _all_terms(problem: Problem) -> list[Term]:
-    return [objective_term(problem), *(one.term for one in problem.constraints)]
+    return [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
 
 
 def is_convex(problem: Problem) -> bool:
-    """Whether bounds can be told of the whole problem: all functions are known to be convex, and all rows measured.
+    """Whether bounds hold for the whole problem: all functions are known to be convex, and all rows are evaluated.
 
-    A regularizer, which has no gradient here, allows none; what is found of some rows is no bound for all.
+    A regularizer, which has no gradient here, allows none; and values over a part of the rows bound nothing.
     """
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
@@ -144,10 +144,10 @@ def strong_convexity(problem: Problem, model: Parameters) -> Floats:
 
     The norm is of all parameters; where l2 leaves intercepts out, it makes nothing strongly convex.
     """
-    found = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
+    moduli = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
     if objective_term(problem).sampled and all(bare_leaves(penalized(problem.objective, model))):
-        found[0] += 2 * problem.objective.l2
-    return found
+        moduli[0] += 2 * problem.objective.l2
+    return moduli
 
 
 def _with_regularizer(problem: Problem, model: Parameters, point: Point, nu: Floats, start: float) -> float | None:

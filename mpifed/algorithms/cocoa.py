@@ -31,28 +31,28 @@ ROWS = 256  # of one client in memory at once; fixed, because it decides the bit
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
-    w: Array  # [p] float64, X'alpha / (lambda N) as far as the clients have told
+    w: Array  # [p] float64, X'alpha / (lambda N) of the changes received so far
 
 
 @in_memory("alpha")
 class Clients(NamedTuple):
-    """A client's alone."""
+    """State of the clients, which never leaves them."""
 
     alpha: Array  # [n, S], zeros beyond the client's rows
 
 
 @in_memory("w")
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     w: Array  # [p]
     sigma: Array  # [] float64, sigma'
 
 
 class Change(NamedTuple):
-    """What a client sends."""
+    """A client's upload."""
 
     w: Array  # [n, p] gamma X'(change of alpha) / (lambda N)
 
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 class CoCoA(Grid):
     """Each client improves its own alpha on a model of the dual, (9), by passes of coordinate ascent.
 
-    K in the paper is the number of clients who are asked in a round, H is `local_epochs` passes over a client's rows,
+    K in the paper is the number of participating clients of a round, H is `local_epochs` passes over a client's rows,
     each in a new random order, and n is N here. As the clients do not see each other's steps, each counts the quadratic
     term of its own sigma' = `sigma` times; then `gamma` times its step is added. sigma' = gamma K, the default, is safe
     whatever the data (Lemma 4): no round lowers the dual. gamma = 1 is CoCoA+, gamma = 1 / K with sigma' = 1 the older
@@ -84,39 +84,35 @@ class CoCoA(Grid):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the sum of the clients' changes of w."""
+        """One exchange: the server receives the sum of the clients' changes of w."""
         fields = Change(Field((self.problem.features,)))
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Training loss and objective, the dual and the gap."""
+        """Training loss, objective, dual value and duality gap."""
         return measures_of_cells(self, _duals)
 
     def check(self) -> list[str]:
-        """Data split by rows, and a dual problem."""
+        """Requires data split by rows, and a dual problem."""
         drawn = wrong_draw("local_epochs", self.local_epochs * int(self.problem.counts.max()))
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
     def start_server(self, now: Round) -> Server:
-        """w = 0."""
         return Server(np.zeros(self.problem.features))
 
     def start_clients(self, block: Block, now: Round) -> Clients:
-        """alpha = 0."""
         return Clients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
 
     def model(self, server: Server) -> Parameters:
-        """w."""
         return Parameters(server.w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
     def ask(self, server: Server, now: Round) -> Question:
-        """w and sigma'."""
         sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma
         return Question(server.w.astype(self.problem.dtype), np.float64(sigma))
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Change]:
-        """Algorithm 1: the local problem, solved as far as the passes come, and gamma times its outcome."""
+        """Algorithm 1: approximately solves the local problem by passes over the rows, and scales the step by gamma."""
         block = block.host
         alphas = list[Array]()
         changes = np.empty((len(block.clients), self.problem.features), block.dtype)
@@ -127,11 +123,10 @@ class CoCoA(Grid):
         return Clients(padded(alphas, clients.alpha.shape[1])), Change(changes)
 
     def absorb(self, server: Server, total: Change, now: Round) -> Server:
-        """w and the clients' changes."""
         return Server(server.w + total.w)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """X'(change of alpha)."""
+        """X'd, d being the change of alpha."""
         yield from measured_products(received)
         if received.answered_by(self.answer):
             yield DualSum(received.answer.w[received.columns], change=True)
@@ -158,5 +153,5 @@ class CoCoA(Grid):
         return new, pulled
 
 
-def _duals(clients: Any, told: Record, block: Block) -> Sequence[Array]:
+def _duals(clients: Any, for_duals: Record, block: Block) -> Sequence[Array]:
     return unpadded(clients.alpha, block)

@@ -49,7 +49,7 @@ from mpifed.maths.ranges import Count, Repeats, Weight
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters
     steps: Array  # [] int64, rounds done
@@ -57,7 +57,7 @@ class Server(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters
     step: Array  # [] float64, this round's learning rate
@@ -65,7 +65,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAvg(Rows):
-    """Every round the clients present take local SGD steps on their own rows, and their changes are averaged.
+    """Every round the participating clients take SGD steps on their own rows, and their changes are averaged.
 
     Either `local_steps` minibatches of `batch_size` rows, drawn without replacement as far as the shard goes, or
     `local_epochs` passes over the shard in minibatches of `batch_size`, the last one of a pass possibly smaller.
@@ -85,7 +85,7 @@ class FedAvg(Rows):
     T. Pock: "iPiano", SIAM J. Imaging Sciences 2014, arXiv:1404.4805).
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -97,15 +97,14 @@ class FedAvg(Rows):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sum of the clients' changes."""
+        """One exchange: the server receives the weighted sum of the clients' changes."""
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
-        plain = self.local.one and self.problem.privacy is None and not self.client_optimizer.nesterov
+        plain = self.local.single_step and self.problem.privacy is None and not self.client_optimizer.nesterov
         fused = self.fused if plain else None
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused),)
 
     @property
     def local(self) -> LocalSteps:
-        """What clients do between two averages."""
         return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     @property
@@ -114,23 +113,21 @@ class FedAvg(Rows):
         return 0.0
 
     def check(self) -> list[str]:
-        """The split and the batch must fit the data, and local work is counted one way."""
+        """Batch size, local steps and optimizers must fit the data and each other."""
         wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.local.check()
         return wrong + self.server_optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> Server:
-        """The initial model, at rest."""
         model = start_model(self.problem, now)
         return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
 
     def ask(self, server: Server, now: Round) -> Question:
-        """The model and the learning rate."""
         step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local.count, server.model)
         return Question(server.model, np.float64(step))
 
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
-        """Each client's change of the model after its local steps, weighted by its rows."""
+        """Each client's change of the model after its local steps, weighted by its number of rows."""
         step, mu = float(question.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
         share = self._share(step)
@@ -140,15 +137,15 @@ class FedAvg(Rows):
         return clients, weighted(self.problem, leaving, weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
-        """The sum of the clients' answers when each takes one step: products over many clients' minibatches."""
+        """The weighted sum of all clients' changes after one step, from products over many minibatches at once."""
         step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
         decay = self.client_optimizer.weight_decay
 
-        def change(some: Block) -> Parameters:
-            batch = some.take(some.draw(now, "minibatch", self.batch_size)).together()
-            each = np.repeat(self.problem.weights[some.clients], self.batch_size)[None] * (-step / self.batch_size)
-            found = gradient(objective, question.model, batch.X, batch.y, beside(batch.y, each))
-            first: Parameters = map_leaves(lambda leaf: leaf[0], found)
+        def change(part: Block) -> Parameters:
+            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
+            each = np.repeat(self.problem.weights[part.clients], self.batch_size)[None] * (-step / self.batch_size)
+            mean_gradient = gradient(objective, question.model, batch.X, batch.y, beside(batch.y, each))
+            first: Parameters = map_leaves(lambda leaf: leaf[0], mean_gradient)
             return first
 
         def public(leaf: Array, w: Array, counts: bool) -> Array:
@@ -160,12 +157,12 @@ class FedAvg(Rows):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        changes = added(change(some) for some in block.parts(self.batch_size))
+        changes = added(change(part) for part in block.parts(self.batch_size))
         parts = penalized(objective, question.model)
         return Weighted(map_leaves(public, changes, question.model, parts), weight.sum())
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        """The model plus the mean change, or plus the velocity that it has changed; then the regularizer's prox."""
+        """Adds the mean change, or the velocity updated with it; then applies the regularizer's prox."""
         t, optimizer = int(server.steps) + 1, self.server_optimizer
         step, rate, momentum = self.client_optimizer.at(t), optimizer.at(t), optimizer.momentum
         change, velocity = mean_released(self.problem, self._share(step), total, now), server.velocity
@@ -183,13 +180,12 @@ class FedAvg(Rows):
         return Server(model, server.steps + 1, velocity)
 
     def released(self, index: int) -> Release:
-        """What round `index` gives away."""
         return released(
             self.problem, self._share(self.client_optimizer.at(index + 1)), self.local.count, self.batch_size
         )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of the local steps' minibatches, and noise."""
+        """The mean gradient of the local steps' minibatches, and the noise on it."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
             yield gradient_of_steps(self.local, received, model, moved)
@@ -200,7 +196,7 @@ class FedAvg(Rows):
         return self.local.keeps(step, self.proximity)
 
     def _share(self, step: float) -> Share:
-        """How far one record can move the change."""
+        """The sensitivity of a client's change to a single record."""
         kappa = contraction(self.problem, self._keep(step), step)
         return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch_size)
 
@@ -217,5 +213,4 @@ class FedProx(FedAvg):
 
     @property
     def proximity(self) -> float:
-        """mu."""
         return self.mu

@@ -50,14 +50,14 @@ from mpifed.maths.ranges import Count, Repeats, Size, Weight
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters  # x_0
     steps: Array  # [] int64, rounds done
 
 
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters
     step: Array  # [] float64, of a local step
@@ -75,7 +75,7 @@ class FedPDM(Rows):
     eta rho > 2: so `local_rule` has two other meanings of eta. With "prox" eta limits how far the linearized function
     is followed.
 
-    # differs from the paper: where `tolerance` ends the steps, their number tells of the data, so under `[privacy]` it
+    # differs from the paper: where `tolerance` ends the steps, their number depends on the data: under `[privacy]` it
     needs noise on the gradients, and all `local_steps` are accounted for.
 
     With `dual = "hidden"` every upload depends on all records of the past, and the noise must cover that without
@@ -85,7 +85,7 @@ class FedPDM(Rows):
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -107,7 +107,7 @@ class FedPDM(Rows):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sum of the clients' y_i - x_0."""
+        """One exchange: the server receives the weighted sum of the clients' y_i - x_0."""
         fields = upload_fields(self.problem, self._share(0))
         return (ToServer("uploads", fields, self.ask, self.answer, self.absorb),)
 
@@ -118,11 +118,10 @@ class FedPDM(Rows):
 
     @property
     def local(self) -> LocalSteps:
-        """What clients do in a round."""
         return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer)
 
     def check(self) -> list[str]:
-        """The batch must fit the data, the steps must be stable, and the upload must be accounted for."""
+        """The batch must fit the data, local steps must be stable, and the uploads must be accounted for."""
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", "the dual variables are those of plain steps")
         keep = max(bare_leaves(self._keep(self._step(1))), key=abs)
@@ -142,15 +141,15 @@ class FedPDM(Rows):
             return wrong
         if self.tolerance:
             wrong.append(
-                "[algorithm] tolerance: with noise on the upload the number of local steps would tell of the data; "
+                "[algorithm] tolerance: with noise on the upload the number of local steps would depend on the data; "
                 'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"'
             )
         if privacy.level == "client":
             return wrong
         if self.start == "own":
             wrong.append(
-                '[algorithm] start = "own": with noise on the upload x_i remembers records in a way for which no bound '
-                'is proven; take start = "server", or [privacy] noise_on = "gradients"'
+                '[algorithm] start = "own": with noise on the upload x_i depends on past records in a way for which no '
+                'bound is proven; take start = "server", or [privacy] noise_on = "gradients"'
             )
         if privacy.trust != "local":
             wrong.append(
@@ -165,40 +164,39 @@ class FedPDM(Rows):
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """The initial model."""
         return Server(start_model(self.problem, now), np.int64(0))
 
     def start_clients(self, block: Block, now: Round) -> Clients:
-        """Every client at the initial model, its dual variable zero."""
+        """x_i at the initial model, lambda_i = 0."""
         model, n = start_model(self.problem, now), len(block.clients)
-        own = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
+        models = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
         dtype = working_dtype(self.problem) if self.dual == "hidden" else self.problem.dtype
-        return Clients(own, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), own))
+        return Clients(models, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), models))
 
     def ask(self, server: Server, now: Round) -> Question:
-        """x_0 and the size of a local step."""
+        """x_0 and the step size of local steps."""
         refuse_large(self.problem, self._share(int(server.steps)), self.local_steps, server.model)
         return Question(server.model, np.float64(self._step(int(server.steps) + 1)))
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Weighted]:
-        """(10): local steps, the dual variable, and what is uploaded, less x_0."""
+        """(10): local steps, the update of lambda_i, and the upload y_i - x_0."""
         step, rho, start = float(question.step), self.rho, question.model
 
         def pushed(dual: Array, w: Array) -> Array:
-            found = dual * dual.dtype.type(step)
-            found += w * w.dtype.type(step * rho)
-            return found  # type: ignore[no-any-return]
+            push = dual * dual.dtype.type(step)
+            push += w * w.dtype.type(step * rho)
+            return push  # type: ignore[no-any-return]
 
-        own = clients.model if self.start == "own" else None
+        starts = clients.model if self.start == "own" else None
         push, share = map_leaves(pushed, clients.dual, start), self._share(int(now.index))
-        moved = self.local.run(Descent(start, step, self._keep(step), push, own, self.tolerance), block, now)
+        moved = self.local.run(Descent(start, step, self._keep(step), push, starts, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
         leaving = protected(self.problem, share, upload, weight, block, now)  # (12)
-        told = known(self.problem, share, leaving, weight) if self.dual == "public" else upload
-        dual = map_leaves(partial(_ascended, rho), clients.dual, told)  # (10c)
-        own = map_leaves(lambda m, w: (m + w).astype(w.dtype, copy=False), moved, start)
-        return Clients(own, dual), weighted(self.problem, leaving, weight)
+        dual_input = known(self.problem, share, leaving, weight) if self.dual == "public" else upload
+        dual = map_leaves(partial(_ascended, rho), clients.dual, dual_input)  # (10c)
+        models = map_leaves(lambda m, w: (m + w).astype(w.dtype, copy=False), moved, start)
+        return Clients(models, dual), weighted(self.problem, leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
@@ -209,11 +207,10 @@ class FedPDM(Rows):
         return Server(model, server.steps + 1)
 
     def released(self, index: int) -> Release:
-        """What round `index` gives away."""
         return released(self.problem, self._share(index), self.local_steps, self.batch_size)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """In a client's first round, while its dual variable is zero, the mean gradient of its steps; noise."""
+        """The mean gradient of a client's steps, in its first round, while lambda_i = 0; and the noise on it."""
         if received.answered_by(self.answer):
             upload = unweighted(self.problem, received)
             moved = fedpdm_moved(upload, zeros(upload), self.rho)
@@ -221,7 +218,7 @@ class FedPDM(Rows):
             yield from noise_of_uploads(self.local, self._share(received.round), received, factors=True)
 
     def _step(self, t: int) -> float:
-        """The size of a local step in round t = 1, 2, ..."""
+        """The step size of local steps in round t = 1, 2, ..."""
         eta = self.client_optimizer.at(t)
         return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.local_rule]
 
@@ -230,13 +227,13 @@ class FedPDM(Rows):
 
     @property
     def _penalties(self) -> tuple[float, ...]:
-        """The factors of ||x||^2 in a client's objective, of weights and, where there are any, of intercepts."""
+        """The factors of ||x||^2 in a client's objective: for intercepts, where there are any, and for weights."""
         objective, decay = self.problem.objective, self.client_optimizer.weight_decay / 2
         counts = set(bare_leaves(penalized(objective, model_template(self.problem))))
         return tuple(decay + (float(objective.l2) if counted else 0.0) for counted in sorted(counts))
 
     def _share(self, index: int) -> Share:
-        """How far one record can move y_i = 2 x_i - x_0 - lambda_i / rho, lambda_i being that before the round."""
+        """The sensitivity of 2 (x_i - x_0) - lambda_i / rho to a record, lambda_i being that before the round."""
         privacy, step = self.problem.privacy, self._step(index + 1)
         client = privacy is not None and privacy.level == "client"
         hidden = client or (self.dual == "hidden" and privacy is not None and not privacy.on_gradients)
@@ -246,28 +243,28 @@ class FedPDM(Rows):
             share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))
         return share
 
-    @cache  # noqa: B019  (one algorithm a run)
+    @cache  # noqa: B019  (one algorithm per run)
     def _hidden(self, rounds: int) -> Array:
-        """[rounds] how far one record of any round can move each round's upload."""
+        """[rounds] how far a single record, of whichever round, can move the upload of each round."""
         privacy = self.problem.privacy
         sizes = [self._step(t) for t in range(1, rounds + 1)]
-        found = upload_hidden(
+        uploads = upload_hidden(
             sizes, self.rho, self.local_steps, privacy.bound, self.batch_size, privacy.adjacency, privacy.sampling,
             self._penalties,
         )  # fmt: skip
-        return found.sensitivity
+        return uploads.sensitivity
 
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
     """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
-    found = moved * moved.dtype.type(2)
-    found -= dual * dual.dtype.type(1 / rho)
-    return found  # type: ignore[no-any-return]
+    upload = moved * moved.dtype.type(2)
+    upload -= dual * dual.dtype.type(1 / rho)
+    return upload  # type: ignore[no-any-return]
 
 
 def _ascended(rho: float, dual: Array, upload: Array) -> Array:
     """lambda_i + rho (x_0 - x_i), from y_i - x_0: (lambda_i - rho (y_i - x_0)) / 2."""
-    found = upload * upload.dtype.type(-rho)
-    found += dual
-    found *= found.dtype.type(0.5)
-    return found.astype(dual.dtype, copy=False)  # type: ignore[no-any-return]
+    ascended = upload * upload.dtype.type(-rho)
+    ascended += dual
+    ascended *= ascended.dtype.type(0.5)
+    return ascended.astype(dual.dtype, copy=False)  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 Every F is the mean over its counted samples of a term of (head, scores, y), see `mpifed.maths.terms`, or ||w||^2. All
 of them share the model and so the scores: one pass over the features serves all. Shapes: n clients, s samples,
-K functions that need samples, F_0 first where it is one of them.
+K functions that need samples, F_0 first where it is among them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Constraint:
 
     @property
     def aim(self) -> float:
-        """What the algorithm is told."""
+        """The level that the algorithm aims at."""
         return self.limit - self.margin
 
 
 class Function(NamedTuple):
-    """F - aim, of which a minibatch gives an estimate."""
+    """F - aim, of which every minibatch gives an unbiased estimate."""
 
     term: Term
     aim: float
@@ -43,37 +43,37 @@ class Function(NamedTuple):
 
 
 def objective_term(problem: Problem) -> Term:
-    """What is minimized, beside the penalty."""
+    """The term whose mean is minimized, without the penalty."""
     term: Term = Loss() if problem.minimize is None else problem.minimize
     return term
 
 
 def sampled(problem: Problem) -> tuple[Function, ...]:
-    """[K] the functions that need samples."""
+    """[K] the functions that are means over samples."""
     first = Function(objective_term(problem), 0.0, problem.objective.l2)
-    rest = (Function(one.term, one.aim, 0.0) for one in problem.constraints)
-    return tuple(one for one in (first, *rest) if one.term.sampled)
+    rest = (Function(constraint.term, constraint.aim, 0.0) for constraint in problem.constraints)
+    return tuple(function for function in (first, *rest) if function.term.sampled)
 
 
 def constrains(problem: Problem) -> bool:
-    """Whether this is more than the plain problem of minimizing the mean loss over all samples."""
+    """Whether the problem is more than minimizing the mean loss over all samples."""
     return bool(problem.constraints) or objective_term(problem) != Loss()
 
 
 def wrong_functions(problem: Problem) -> list[str]:
-    """What does not fit between the functions and the data, one message each."""
+    """Errors in the functions for this data, one message each."""
     wrong = [f"[minimize] {line}" for line in objective_term(problem).check(problem.objective, problem.outputs)]
-    for m, one in enumerate(problem.constraints, 1):
-        wrong += [f"[constraint {m}] {line}" for line in one.term.check(problem.objective, problem.outputs)]
-        never = one.term.nonnegative and problem.objective.nonnegative
-        if never and one.aim <= 0:
+    for m, constraint in enumerate(problem.constraints, 1):
+        wrong += [f"[constraint {m}] {line}" for line in constraint.term.check(problem.objective, problem.outputs)]
+        never = constraint.term.nonnegative and problem.objective.nonnegative
+        if never and constraint.aim <= 0:
             wrong.append(
-                f"[constraint {m}] limit - margin = {one.aim:g}: the function is never below zero, so no model can "
-                "meet it; raise the limit"
+                f"[constraint {m}] limit - margin = {constraint.aim:g}: the function is never below zero, so no model "
+                "can meet it; raise the limit"
             )
-    exact = [objective_term(problem), *(one.term for one in problem.constraints)]
+    exact = [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
     wrong += [
-        f"{type(term).__name__}: only Norm may say that it needs no samples; give the class `sampled = True`"
+        f"{type(term).__name__}: only Norm may declare that it needs no samples; give the class `sampled = True`"
         for term in exact
         if not term.sampled and not isinstance(term, Norm)
     ]
@@ -81,36 +81,36 @@ def wrong_functions(problem: Problem) -> list[str]:
 
 
 def squares_alone(problem: Problem) -> list[str]:
-    """What an algorithm that adds nothing but squares to its functions has to refuse, one message each."""
+    """Errors for an algorithm that supports no penalty but l2, one message each."""
     wrong = []
     if beta := concave(problem.objective):
         wrong.append(
-            f"[model] concave = {beta:g}: this algorithm knows no penalty but that of squares; set concave = 0, "
-            "or take fedavg, scaffold or fedpdm, for data split by rows"
+            f"[model] nonconvex_penalty = {beta:g}: this algorithm supports no penalty but l2; set "
+            "nonconvex_penalty = 0, or take fedavg, scaffold or fedpdm, for data split by rows"
         )
     if problem.regularizer is not None:
         wrong.append(
-            f"[regularizer] {type(problem.regularizer).__name__}: this algorithm knows no prox; leave the table out, "
-            "or take fedavg, scaffold or fedpdm, for data split by rows"
+            f"[regularizer] {type(problem.regularizer).__name__}: this algorithm has no prox step; leave the table "
+            "out, or take fedavg, scaffold or fedpdm, for data split by rows"
         )
     return wrong
 
 
 def counts_some(problem: Problem) -> bool:
-    """Whether any function is a mean over some samples alone, so that their share must be known."""
+    """Whether any function averages over a subset of the samples, so that the size of the subset must be known."""
     probe = np.arange(problem.outputs)
-    return any(one.term.counted(probe) is not None for one in sampled(problem))
+    return any(function.term.counted(probe) is not None for function in sampled(problem))
 
 
 class Statistics(NamedTuple):
-    """What a minibatch tells of the K functions, weighted over its samples."""
+    """Estimates of the K functions and their gradients from a minibatch, weighted over its samples."""
 
     gradient: Parameters  # leaves [..., K, ...]
     level: Array  # [..., K] float64 of F - aim; () without constraints
 
 
 class Slopes(NamedTuple):
-    """The same before the features are used."""
+    """Derivatives by the scores and the head: `Statistics` before backpropagation to the features."""
 
     scores: tuple[Array, ...]  # K times [..., s, h]
     head: Record  # leaves [..., K, ...]
@@ -118,7 +118,13 @@ class Slopes(NamedTuple):
 
 
 def slopes(
-    problem: Problem, which: Sequence[Function], head: Record, scores: Array, y: Array, weights: Array, shares: Array
+    problem: Problem,
+    functions: Sequence[Function],
+    head: Record,
+    scores: Array,
+    y: Array,
+    weights: Array,
+    shares: Array,
 ) -> Slopes:
     """Derivatives of the weighted sums of the functions by scores and head.
 
@@ -129,27 +135,27 @@ def slopes(
     y, weights : [..., s]
     shares : [K] counted samples relative to all, or () where all samples count in all functions
     """
-    xp, found, levels = namespace(scores), [], []
-    for k, function in enumerate(which):
+    xp, derivatives, levels = namespace(scores), [], []
+    for k, function in enumerate(functions):
         counted, each = function.term.counted(y), weights
         if counted is not None:
             each = xp.where(counted, weights / shares[k], 0)
         slope = function.term.slope(problem.objective, head, scores, y, each)
-        found.append(slope)
+        derivatives.append(slope)
         if problem.constraints:
             levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
-    stacked = map_leaves(lambda *parts: _stack(parts, y.ndim - 1), *[slope.head for slope in found])
+    stacked = map_leaves(lambda *parts: _stack(parts, y.ndim - 1), *[slope.head for slope in derivatives])
     level = xp.stack(levels, axis=-1) if levels else ()
-    return Slopes(tuple(slope.scores for slope in found), stacked, level)
+    return Slopes(tuple(slope.scores for slope in derivatives), stacked, level)
 
 
 def statistics(
-    problem: Problem, which: Sequence[Function], model: Parameters, X: Any, y: Array, weights: Array, shares: Array
+    problem: Problem, functions: Sequence[Function], model: Parameters, X: Any, y: Array, weights: Array, shares: Array
 ) -> Statistics:
     """Weighted sums over the samples of each client, from all features: y, weights [n, s] give leaves [n, K, ...]."""
-    found = slopes(problem, which, model.head, problem.objective.scores(model.first, X), y, weights, shares)
-    first = _stack([problem.objective.pull(X, one) for one in found.scores], y.ndim - 1)
-    return Statistics(Parameters(first, found.head), found.level)
+    derivatives = slopes(problem, functions, model.head, problem.objective.scores(model.first, X), y, weights, shares)
+    first = _stack([problem.objective.pull(X, by_scores) for by_scores in derivatives.scores], y.ndim - 1)
+    return Statistics(Parameters(first, derivatives.head), derivatives.level)
 
 
 def _stack(parts: Sequence[Array], axis: int) -> Array:
@@ -168,10 +174,10 @@ class Tally(NamedTuple):
 
 
 def terms(problem: Problem) -> tuple[Term, ...]:
-    """[T] what is measured: the mean loss over all samples, and every sampled term."""
-    found: list[Term] = [Loss()]
-    found += [one.term for one in sampled(problem) if one.term not in found]
-    return tuple(dict.fromkeys(found))
+    """[T] the terms that are evaluated: the mean loss over all samples, and every term of a sampled function."""
+    measured: list[Term] = [Loss()]
+    measured += [function.term for function in sampled(problem) if function.term not in measured]
+    return tuple(dict.fromkeys(measured))
 
 
 def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Array) -> Tally:
@@ -181,12 +187,12 @@ def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Arra
         counted = term.counted(y)
         each = weights if counted is None else weights * counted
         values = term.loss(problem.objective, head, scores, y).astype(np.float64)
-        rows.append([xp.sum(one, axis=-1) for one in (each * values, each * values**2, each)])
+        rows.append([xp.sum(weighted, axis=-1) for weighted in (each * values, each * values**2, each)])
     return Tally(*(xp.stack([row[i] for row in rows], axis=-1) for i in range(3)))
 
 
 class Levels(NamedTuple):
-    """F_m of every constraint, and how sure they are."""
+    """F_m of every constraint, with standard errors."""
 
     value: Array  # [M]
     margin: Array  # [M] 1.96 standard errors of the mean
@@ -195,18 +201,18 @@ class Levels(NamedTuple):
 
 def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
     """The constraints' values from sums over all rows."""
-    found, known = [], terms(problem)
-    for one in problem.constraints:
-        own = _server_value(one.term, model)
-        if not one.term.sampled:
-            found.append((own, 0.0, abs(own)))
+    rows, known = [], terms(problem)
+    for constraint in problem.constraints:
+        server_part = _server_value(constraint.term, model)
+        if not constraint.term.sampled:
+            rows.append((server_part, 0.0, abs(server_part)))
             continue
-        i = known.index(one.term)
+        i = known.index(constraint.term)
         with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
             mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
             error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
-        found.append((float(mean) + own, 1.96 * error, float(np.sqrt(square)) + abs(own)))
-    return Levels(*np.array(found).reshape(-1, 3).T)
+        rows.append((float(mean) + server_part, 1.96 * error, float(np.sqrt(square)) + abs(server_part)))
+    return Levels(*np.array(rows).reshape(-1, 3).T)
 
 
 def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
@@ -221,14 +227,14 @@ def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
 
 
 def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str, float]:
-    """Columns of the history: the training loss F, the objective with all that is added, constraints, their margins."""
+    """Columns of the history: training loss, objective with penalties and regularizer, constraints, their margins."""
     loss, objective = float(total.total[0] / total.count[0]), smooth_value(problem, model, total)
     if problem.regularizer is not None:
         objective += problem.regularizer.value(model)
-    found = levels(problem, model, total)
+    constraint_levels = levels(problem, model, total)
     columns = {"train_loss": loss, "objective": objective}
-    columns |= {f"constraint_{m}": float(value) for m, value in enumerate(found.value, 1)}
-    return columns | {f"margin_{m}": float(value) for m, value in enumerate(found.margin, 1)}
+    columns |= {f"constraint_{m}": float(value) for m, value in enumerate(constraint_levels.value, 1)}
+    return columns | {f"margin_{m}": float(value) for m, value in enumerate(constraint_levels.margin, 1)}
 
 
 def _server_value(term: Term, model: Parameters) -> float:

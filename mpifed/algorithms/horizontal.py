@@ -1,4 +1,4 @@
-"""What algorithms for horizontally split data share: checks, the weighted sum, shares, losses and certificates."""
+"""Shared by algorithms for horizontally split data: checks, the weighted sum, shares, losses and certificates."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a c
 
 
 class Weighted(NamedTuple):
-    """What a client adds to a mean over samples: clients send sums and counts, which `mean` divides."""
+    """A client's part of a mean over samples: clients upload sums and weights, which `mean` divides."""
 
     value: Record  # leaves [n, ...], already times the weight
     weight: Array  # [n] its number of rows relative to the mean client: `problem.weights[block.clients]`
 
 
 class Rows(Algorithm):
-    """The base of algorithms for data split by rows: losses, constraints and certificates are measured.
+    """The base of algorithms for data split by rows: measures losses, constraints and certificates.
 
     Its `check` may begin with `check_rows(self.problem, batch_size)`.
     """
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Training loss and objective; gradient norm."""
+        """Training loss, objective and constraints; the certificate."""
         return measures_of_rows(self)
 
 
 def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`."""
     heaviest = power_of_two(float(problem.weights.max()))
-    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest))
+    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest, degree=0))
 
 
 def mean(total: Weighted) -> Record:
-    """The mean over the samples of those who answered."""
+    """The mean over the samples of the participating clients."""
     return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
 
 
@@ -62,12 +62,12 @@ def start_model(problem: Problem, now: Round) -> Parameters:
 def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
-    found: Parameters = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
-    return found
+    template: Parameters = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
+    return template
 
 
 def check_rows(problem: Problem, batch: int) -> list[str]:
-    """What horizontal algorithms ask of the data, one message for each thing that does not fit."""
+    """Errors of data and batch size for algorithms on rows, one message each."""
     wrong: list[str] = []
     if problem.split != "rows":
         wrong.append(
@@ -89,7 +89,7 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
 
 
 class Counts(NamedTuple):
-    """What a client tells once."""
+    """A client's upload in the set-up."""
 
     counted: Any  # [n, K]
 
@@ -102,22 +102,22 @@ def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> T
     absorb : (server, shares [K]) -> server
     sender : the one client who counts, where all hold the same rows
     """
-    which, most = sampled(problem), power_of_two(float(problem.counts.max()))
+    functions, most = sampled(problem), power_of_two(float(problem.counts.max()))
 
     def answer(clients: Record, question: Record, block: Block, now: Round) -> tuple[Record, Counts]:
-        counts = np.empty((len(block.clients), len(which)))
+        counts = np.empty((len(block.clients), len(functions)))
         for shard, row in zip(block.shards, counts, strict=True):
-            found = [one.term.counted(shard.y) for one in which]
-            row[:] = [shard.samples if counted is None else int(counted.sum()) for counted in found]
+            masks = [function.term.counted(shard.y) for function in functions]
+            row[:] = [shard.samples if mask is None else int(mask.sum()) for mask in masks]
         return clients, Counts(counts)
 
     def shares(server: Any, total: Counts, now: Round) -> Any:
-        empty = [one.term for one, count in zip(which, total.counted, strict=True) if not count]
+        empty = [function.term for function, count in zip(functions, total.counted, strict=True) if not count]
         if empty:
             raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
         return absorb(server, total.counted.astype(np.float64) / problem.samples)
 
-    field = Field((len(which),), 1.0, most, sender=sender)
+    field = Field((len(functions),), 1.0, most, sender=sender, degree=0)
     return ToServer("shares", Counts(field), lambda server, now: (), answer, shares)
 
 
@@ -128,22 +128,22 @@ def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tall
     """Fields of sums over up to `rows` rows of one client."""
     most, shape = power_of_two(float(rows)), (len(terms(problem)),)
     return Tally(
-        total=Field(shape, 2.0**-30, most * 2**10, sender=sender),
-        square=Field(shape, 2.0**-30, most * 2**20, sender=sender),
-        count=Field(shape, 1.0, most, sender=sender),
+        total=Field(shape, 2.0**-30, most * 2**10, sender=sender, degree=2),
+        square=Field(shape, 2.0**-30, most * 2**20, sender=sender, degree=4),
+        count=Field(shape, 1.0, most, sender=sender, degree=0),
     )
 
 
 class Evaluation(NamedTuple):
-    """Sums over all measured rows of a client."""
+    """A client's sums over all its evaluated rows."""
 
     tally: Record  # Tally [n, T]
-    gradient: Record  # leaves [n, K, ...] over the counted rows; () when nobody asks for a certificate
+    gradient: Record  # leaves [n, K, ...] over the counted rows; () without a certificate
 
 
-def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:
+def reported_levels(algorithm: Algorithm, server: Any, evaluation: Evaluation, first: Mapping[str, Any]) -> Columns:
     """Columns of the history: losses, objective, constraints, and the algorithm's own."""
-    measured = report_levels(algorithm.problem, algorithm.model(server), found.tally)
+    measured = report_levels(algorithm.problem, algorithm.model(server), evaluation.tally)
     return {
         **measured,
         **algorithm.report(server),
@@ -151,18 +151,19 @@ def reported_levels(algorithm: Algorithm, server: Any, found: Evaluation, first:
     }
 
 
-def reported_certificate(algorithm: Algorithm, server: Any, found: Evaluation, first: Mapping[str, Any]) -> Columns:
-    """Columns of the history: the certificate."""
-    return report_certificate(algorithm.problem, algorithm.model(server), found.tally, found.gradient, first)
+def reported_certificate(
+    algorithm: Algorithm, server: Any, evaluation: Evaluation, first: Mapping[str, Any]
+) -> Columns:
+    return report_certificate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient, first)
 
 
-def numbers_of_first(algorithm: Algorithm, server: Any, found: Evaluation) -> dict[str, Any]:
-    """What certificates need to know of the first model."""
-    return first_iterate(algorithm.problem, algorithm.model(server), found.tally, found.gradient)
+def numbers_of_first(algorithm: Algorithm, server: Any, evaluation: Evaluation) -> dict[str, Any]:
+    """Numbers of the first model that certificates need."""
+    return first_iterate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient)
 
 
 def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
-    """What is measured of every algorithm for horizontally split data: losses and constraints; the certificate."""
+    """The measures of algorithms on rows: losses and constraints; the certificate."""
     losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
     certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)
     return (
@@ -195,34 +196,34 @@ def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:
 def _evaluate(
     problem: Problem, gradients: bool, clients: Record, model: Parameters, block: Block, now: Round
 ) -> tuple[Record, Evaluation]:
-    """Sums over the measured rows of each client, chunk by chunk, in float64."""
-    xp, which, objective = block.xp, sampled(problem), problem.objective
+    """Sums over the evaluated rows of each client, chunk by chunk, in float64."""
+    xp, functions, objective = block.xp, sampled(problem), problem.objective
     chosen = measured_rows(problem)
-    found = []
+    sums = []
     for i, client in enumerate(block.clients):
         alone, count = block.only(np.array([i])), block.shards[i].samples
-        own = np.arange(count)
+        rows = np.arange(count)
         if chosen is not None:
             start, stop = np.searchsorted(chosen, problem.offsets[client : client + 2])
-            own = chosen[start:stop] - problem.offsets[client]
+            rows = chosen[start:stop] - problem.offsets[client]
         total: Evaluation | None = None
-        for start in range(0, max(len(own), 1), CHUNK):
-            batch = alone.take(own[None, start : start + CHUNK])
+        for start in range(0, max(len(rows), 1), CHUNK):
+            batch = alone.take(rows[None, start : start + CHUNK])
             ones = xp.ones(batch.y.shape)
             scores = objective.scores(model.first, batch.X)
-            some = Evaluation(tally(problem, model.head, scores, batch.y, ones), ())
+            chunk = Evaluation(tally(problem, model.head, scores, batch.y, ones), ())
             if gradients:  # of sums over the counted rows, as if all counted
-                down = slopes(problem, which, model.head, scores, batch.y, ones, np.ones(len(which)))
-                pulled = xp.stack([objective.pull(batch.X, one) for one in down.scores], axis=1)
-                some = some._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
-            total = some if total is None else map_leaves(operator.add, total, some)
-        found.append(total)
-    return clients, map_leaves(lambda *rows: xp.concatenate(rows), found[0], *found[1:])
+                down = slopes(problem, functions, model.head, scores, batch.y, ones, np.ones(len(functions)))
+                pulled = xp.stack([objective.pull(batch.X, by_scores) for by_scores in down.scores], axis=1)
+                chunk = chunk._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
+            total = chunk if total is None else map_leaves(operator.add, total, chunk)
+        sums.append(total)
+    return clients, map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])
 
 
 @lru_cache(maxsize=8)
 def measured_rows(problem: Problem) -> Array | None:
-    """Which rows are measured, ascending, as numbers over all rows of all clients; None: all of them.
+    """Indices of the evaluated rows among those of all clients, ascending; None: all of them.
 
     They are a uniform draw without replacement, the same for the whole run and whatever its seed.
     """

@@ -1,4 +1,4 @@
-"""What algorithms for cells share: clients who hold some rows of some columns, up to all of either.
+"""Shared by algorithms for cells: clients hold a part of the rows and of the columns, up to all of either.
 
 A sample's score is the sum of its holders' partial scores. What belongs to a sample alone, its loss and its conjugate,
 is known to all of its holders alike, and counted once: by the first of them.
@@ -26,17 +26,17 @@ from mpifed.shards.layout import span
 
 
 def own_rows(shard: Shard) -> Array | slice:
-    """Where the client's samples stand among all samples."""
+    """Positions of the client's samples among all samples."""
     return span(shard.rows)
 
 
 def own_columns(shard: Shard) -> Array | slice:
-    """Where the client's features stand among all features."""
+    """Positions of the client's features among all features."""
     return span(shard.columns)
 
 
 def own_part(values: Array, shard: Shard) -> Array:
-    """[p_i, ...] what is of the client's columns, of numbers [p, ...] of all features."""
+    """[p_i, ...] the client's columns of `values` [p, ...]."""
     return values[index(values, own_columns(shard))]
 
 
@@ -52,53 +52,52 @@ def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
     -------
     [s_i] or [s_i, h] in the dtype of `w`
     """
-    found = namespace(w).empty((shard.samples, *w.shape[1:]), w.dtype)
+    scores = namespace(w).empty((shard.samples, *w.shape[1:]), w.dtype)
     for at, X in shard.pieces(dtype):
-        found[at] = X @ w
-    return found
+        scores[at] = X @ w
+    return scores
 
 
 def pulled(shard: Shard, values: Array, dtype: str) -> Array:
     """X' values: [p_i] from one value [s_i] of every row of a client, in the dtype of the values."""
-    found: Array | None = None
+    total: Array | None = None
     for at, X in shard.pieces(dtype):
-        some = X.T @ values[at]
-        found = some if found is None else found + some
-    return namespace(values).zeros(shard.features, values.dtype) if found is None else found
+        piece = X.T @ values[at]
+        total = piece if total is None else total + piece
+    return namespace(values).zeros(shard.features, values.dtype) if total is None else total
 
 
 def row_holdings(problem: Problem) -> Holdings:
-    """Who holds which samples."""
-    assert problem.rows is not None  # every run says so
+    assert problem.rows is not None  # set in every run
     return problem.rows
 
 
 @lru_cache(maxsize=1024)
 def counted(problem: Problem, client: int) -> Array | slice:
-    """Which of its samples the client is the first to hold."""
+    """Positions among the client's samples of those of which it is the first holder."""
     rows = row_holdings(problem)
-    own: Array = rows.first[rows.of(client)]
-    found = np.flatnonzero(own == client)
-    return slice(None) if len(found) == len(own) else found
+    first: Array = rows.first[rows.of(client)]
+    positions = np.flatnonzero(first == client)
+    return slice(None) if len(positions) == len(first) else positions
 
 
 def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Array]:
-    """What all holders of a sample know alike, as their shares of a sum: the first one's counts, zero elsewhere."""
-    found = [namespace(one).zeros_like(one) for one in values]
-    for out, one, shard in zip(found, values, block.shards, strict=True):
-        once = index(one, counted(problem, shard.client))
-        out[once] = one[once]
-    return found
+    """Values that all holders of a sample know, as summands: the first holder's counts, those of others are zero."""
+    shares = [namespace(value).zeros_like(value) for value in values]
+    for out, value, shard in zip(shares, values, block.shards, strict=True):
+        once = index(value, counted(problem, shard.client))
+        out[once] = value[once]
+    return shares
 
 
 class ByRows(NamedTuple):
-    """Numbers of samples, which their holders add up."""
+    """One number for each sample, summed over its holders."""
 
     value: Any  # Placed [n, N]
 
 
 def ask_nothing(server: Any, now: Round) -> tuple[()]:
-    """The clients know."""
+    """An empty broadcast."""
     return ()
 
 
@@ -107,42 +106,42 @@ def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> lis
 
     Where they are `alike` for clients who hold the same rows, it is made once for those who stand side by side.
     """
-    found: list[Array] = []
+    arrays: list[Array] = []
     for i, shard in enumerate(block.shards):
         again = alike and i > 0 and shard.rows is block.shards[i - 1].rows
-        found.append(found[-1] if again else make(i))
-    return found
+        arrays.append(arrays[-1] if again else make(i))
+    return arrays
 
 
 def told_rows(total: Array, block: Block) -> list[Array]:
-    """n views or copies [s_i, ...] of what clients are told of numbers [N, ...] of all samples, to be read only."""
+    """n views or copies [s_i, ...]: each client's samples of `total` [N, ...], read-only."""
     return once_a_group(block, True, lambda i: total[index(total, own_rows(block.shards[i]))])
 
 
 def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
-    """Numbers of the clients' own samples [s_i, ...] among those of all samples."""
+    """Values [s_i, ...] of the clients' own samples, at their positions among all samples."""
     return Placed(values, [own_rows(shard) for shard in block.shards], problem.samples)
 
 
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
-    """Numbers of the clients' own features [p_i, ...] among those of all features."""
+    """Values [p_i, ...] of the clients' own features, at their positions among all features."""
     return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
 
 
-# --- what answers tell, and whom the paper trusts --------------------------------------------------------------------
+# --- what uploads reveal, and whom the paper trusts -----------------------------------------------------------------
 
 
 def inner_products(received: Received, w: Array) -> InnerProducts:
-    """Those in an answer `ByRows` to a question that tells `w` [p]."""
+    """The inner products in an upload `ByRows` that answers a broadcast of `w` [p]."""
     return InnerProducts(received.rows, w[received.columns, None], received.answer.value[received.rows, None])
 
 
 def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Iterator[str]:
-    """What of HyFDCA's trust model holds in a job, in words.
+    """Which parts of HyFDCA's trust model hold in a job, in words.
 
     Parameters
     ----------
-    sums : what the server hears besides w
+    sums : what the server receives besides w
     clear : whether these sums travel in the clear in every channel
     plain : whether the channel is the plain one
     """
@@ -168,10 +167,10 @@ def padded(values: Iterable[Array], width: int) -> Array:
     values = list(values)
     if len(values) == 1 and len(values[0]) == width:
         return values[0][None]
-    found = namespace(values[0]).zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
-    for row, one in zip(found, values, strict=True):
-        row[: len(one)] = one
-    return found
+    table = namespace(values[0]).zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
+    for row, value in zip(table, values, strict=True):
+        row[: len(value)] = value
+    return table
 
 
 def unpadded(values: Array, block: Block) -> list[Array]:
@@ -183,7 +182,7 @@ def unpadded(values: Array, block: Block) -> list[Array]:
 
 
 def check_cells(problem: Problem) -> list[str]:
-    """What algorithms for cells ask of the job, one message for each thing that does not fit."""
+    """Errors of the job for algorithms on cells, one message each."""
     wrong = squares_alone(problem)
     if constrains(problem):
         wrong.append(
@@ -198,7 +197,7 @@ def check_cells(problem: Problem) -> list[str]:
 
 
 def check_duals(problem: Problem) -> list[str]:
-    """What algorithms that work on the dual problem ask besides."""
+    """Errors of the job for algorithms on the dual problem, one message each; those of `check_cells` included."""
     objective, wrong = problem.objective, check_cells(problem)
     kind = type(objective).__name__
     if objective.dual is None:
@@ -206,10 +205,7 @@ def check_duals(problem: Problem) -> list[str]:
             f"[model] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
         )
     if not objective.l2 > 0:
-        wrong.append(
-            f"[model] l2 = {objective.l2:g}: the dual problem needs a penalty above 0; the paper's "
-            "lambda is twice the penalty"
-        )
+        wrong.append(f"[model] l2 = {objective.l2:g}: the dual problem needs l2 above 0; the paper's lambda is 2 l2")
     if problem.privacy is not None:
         wrong.append(
             "[privacy]: no noise is known that makes dual variables private; leave the table out, or take fedavg, "
@@ -222,7 +218,7 @@ def check_duals(problem: Problem) -> list[str]:
 
 
 def lambda_n(problem: Problem) -> float:
-    """lambda N, of which w(alpha) = X'alpha / (lambda N)."""
+    """lambda N, as in w(alpha) = X'alpha / (lambda N)."""
     return float(2 * problem.objective.l2 * problem.samples)
 
 

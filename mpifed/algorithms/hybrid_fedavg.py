@@ -30,28 +30,28 @@ from mpifed.maths.ranges import Count, Repeats
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters  # w, which overlaps average
     steps: Array  # [] int64, rounds done
 
 
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters  # of `first`, to each client its own columns
     step: Array  # [] float64, this round's learning rate
 
 
 class Changes(NamedTuple):
-    """What a client adds."""
+    """A client's upload."""
 
     first: Any  # Placed [n, p, h], in its columns; times its rows relative to the mean client's
 
 
 @dataclass(frozen=True)
 class HybridFedAvg(Grid):
-    """Every round the clients present take local SGD steps in their own columns, and the server averages overlaps.
+    """Every round the participating clients take SGD steps in their own columns; overlaps are averaged.
 
     A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
     by the mean change over the samples of those present who hold it; a column that none of them holds stays. Local work
@@ -78,16 +78,15 @@ class HybridFedAvg(Grid):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sum of the clients' changes, in the columns of each."""
+        """One exchange: the server receives the weighted sum of the clients' changes, each in its own columns."""
         heaviest = power_of_two(float(self.problem.weights.max()))
         shape = model_template(self.problem).first.shape
         fields = Changes(Field(shape, 2.0**-40 * heaviest, 2.0**10 * heaviest, columns=0))
-        told = ("model.first",)
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=told),)
+        by_columns = ("model.first",)
+        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns),)
 
     @property
     def local(self) -> LocalSteps:
-        """What clients do between two averages."""
         return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     @property
@@ -96,46 +95,44 @@ class HybridFedAvg(Grid):
         return float(self.problem.counts.sum()) / self.problem.samples
 
     def check(self) -> list[str]:
-        """The batch must fit the data, and the objective must be one of scores alone."""
+        """The batch must fit the data, and the model must be linear without intercepts."""
         return check_own_scores(self.problem, self.local)
 
     def start_server(self, now: Round) -> Server:
-        """The objective's initial model."""
         return Server(start_model(self.problem, now), np.int64(0))
 
     def ask(self, server: Server, now: Round) -> Question:
-        """The model and the learning rate."""
         return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
     def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Changes]:
-        """Each client's change of its columns after its local steps, weighted by its rows."""
+        """Each client's change of its columns after its local steps, weighted by its number of rows."""
         step, values = float(question.step), []
         keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
-            own = Parameters(own_part(question.model.first, shard), ())
-            change = moved(self.local, Descent(own, step, keep), block.only(np.array([i])), now)
+            model = Parameters(own_part(question.model.first, shard), ())
+            change = moved(self.local, Descent(model, step, keep), block.only(np.array([i])), now)
             values.append(change * change.dtype.type(self.problem.weights[shard.client]))
         return clients, Changes(placed_by_columns(self.problem, values, block))
 
     def absorb(self, server: Server, total: Changes, now: Round) -> Server:
-        """The mean change in each column, over the samples of those who answered."""
+        """Adds to each column the mean change over the samples of the participating clients who hold it."""
         weight = at_holders(column_holdings(self.problem), np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
         return Server(Parameters(first, ()), server.steps + 1)
 
     def model(self, server: Server) -> Parameters:
-        """w, or the mean of the feature blocks' scores."""
+        """w; with "feature-blocks" divided by the mean number of holders of a sample."""
         first = server.model.first
         if self.combine == "feature-blocks" and self.blocks != 1:
             first = first * first.dtype.type(1 / self.blocks)
         return Parameters(first, ())
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of the loss by the clients' own scores, in their columns."""
+        """The mean gradient, in a client's columns, of the loss of its own scores."""
         yield from measured_products(received)
         if received.answered_by(self.answer):
-            own = Parameters(wide(received.question.model.first[received.columns]), ())
+            model = Parameters(wide(received.question.model.first[received.columns]), ())
             weight = float(self.problem.weights[list(received.clients)].sum())
             moved = Parameters(received.answer.first[received.columns] / weight, ())
-            yield gradient_of_steps(self.local, received, own, moved)
+            yield gradient_of_steps(self.local, received, model, moved)

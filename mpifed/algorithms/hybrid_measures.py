@@ -30,70 +30,70 @@ from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
 
-# (the algorithm's client states, what they are told, their block) -> n arrays [s_i]; added up over a sample's holders
-# they are its alpha
+# (the algorithm's client states, `for_duals` of the broadcast, their block) -> n arrays [s_i], whose sum over a
+# sample's holders is its alpha
 Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
 
 
-class Asked(NamedTuple):
-    """The model, and what the clients must know besides."""
+class MeasuredModel(NamedTuple):
+    """Broadcast: the model, and what the clients need to compute their shares of alpha."""
 
     first: Array  # [p, h] float64, to each client its own columns
     head: Record
-    told: Record
+    for_duals: Record
 
 
 class Products(NamedTuple):
-    """What the holders of a sample add."""
+    """A client's part of the scores and of alpha, summed over the holders of a sample."""
 
     scores: Any  # Placed [n, N, h]
     alpha: Any  # Placed [n, N], or ()
 
 
 class Sums(NamedTuple):
-    """What the server hears, each sample counted once."""
+    """A client's upload of losses, each sample counted once."""
 
     loss: Any  # [n] sum over the samples
     conjugate: Any  # [n] sum of l*(-alpha), or ()
 
 
 class Primal(NamedTuple):
-    """What the server hears besides."""
+    """A client's upload of X'alpha."""
 
     pulled: Any  # Placed [n, p] X'alpha
 
 
 class Rows(NamedTuple):
-    """A client's, while it is measured."""
+    """State of the clients while they are evaluated."""
 
-    kept: Record  # the algorithm's own states
+    states: Record  # the algorithm's own states
     scores: Array  # [n, S, h] float64
     alpha: Array  # [n, S] float64; or ()
 
 
 class Model(NamedTuple):
-    """Server only, while it is measured."""
+    """State of the server during an evaluation."""
 
-    asked: Asked
+    question: MeasuredModel
     sums: Record  # Sums
     primal: Record  # Primal, or ()
 
 
 class Grid(Algorithm):
-    """The base of algorithms for cells: losses are measured. Models have no intercepts."""
+    """The base of algorithms for cells: measures losses. Models have no intercepts."""
 
     intercepts: ClassVar[bool] = False  # each parameter belongs to a column of the data
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Losses over all rows."""
+        """Training loss and objective over all rows."""
         return measures_of_cells(self)
 
 
 def measures_of_cells(
     algorithm: Algorithm,
     duals: Duals | None = None,
-    told: Callable[[Any], Record] = lambda server: (),
+    for_duals: Callable[[Any], Record] = lambda server: (),
     private: bool = True,
 ) -> tuple[Measure, ...]:
     """Losses over all rows, in float64; with `duals` the dual value D(alpha) and the gap P(w) - D(alpha) too.
@@ -103,21 +103,21 @@ def measures_of_cells(
 
     Parameters
     ----------
-    duals : from the algorithm's client states and what they are `told`, the clients' shares of alpha
-    told : (server) -> what the clients must hear to know their shares
+    duals : the clients' shares of alpha, from the algorithm's client states and what `for_duals` broadcasts
+    for_duals : (server) -> what the clients must receive to compute these shares
     private : whether X'alpha travels in the job's channel; if not, in the clear
     """
     problem = algorithm.problem
     outputs = model_template(problem).first.shape[1]
     rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
-    sums = Field((), 2.0**-30, rows * 2**10)
+    sums = Field((), 2.0**-30, rows * 2**10, degree=2)
     scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, rows=0)
     alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ()
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, columns=0)
 
     def start(server: Any) -> Model:
         model = algorithm.model(server)
-        return Model(Asked(model.first.astype(np.float64), model.head, told(server)), (), ())
+        return Model(MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)), (), ())
 
     def start_clients(block: Block, states: Record) -> Rows:
         zeros = np.zeros((len(block.clients), width, outputs))
@@ -125,12 +125,12 @@ def measures_of_cells(
 
     exchanges: tuple[Exchange, ...] = (
         ToClients(
-            "all-products", Products(scores, alpha), lambda server, now: server.asked,
+            "all-products", Products(scores, alpha), lambda server, now: server.question,
             partial(_all_products, problem, duals), partial(_hear_products, problem), told_by_columns=("first",),
             off_clock=True,
         ),
         ToServer(
-            "all-losses", Sums(sums, sums if duals is not None else ()), lambda server, now: server.asked.head,
+            "all-losses", Sums(sums, sums if duals is not None else ()), lambda server, now: server.question.head,
             partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total), off_clock=True,
         ),
     )  # fmt: skip
@@ -145,53 +145,52 @@ def measures_of_cells(
 
 
 def measured_products(received: Received) -> Iterator[InnerProducts]:
-    """What the answers to these exchanges tell: inner products of all rows with the model."""
+    """What uploads in these exchanges reveal: inner products of all rows with the model."""
     if received.answered_by(_all_products):
         weights = received.question.first[received.columns]
         yield InnerProducts(received.rows, weights, received.answer.scores[received.rows])
 
 
 def _all_products(
-    problem: Problem, duals: Duals | None, clients: Rows, question: Asked, block: Block, now: Round
+    problem: Problem, duals: Duals | None, clients: Rows, question: MeasuredModel, block: Block, now: Round
 ) -> tuple[Rows, Products]:
     scores = [partial_scores(shard, own_part(question.first, shard), block.dtype) for shard in block.shards]
     alpha: Any = ()
     if duals is not None:
-        shares = [one.astype(np.float64) for one in duals(clients.kept, question.told, block)]
+        shares = [share.astype(np.float64) for share in duals(clients.states, question.for_duals, block)]
         alpha = placed_by_rows(problem, shares, block)
     return clients, Products(placed_by_rows(problem, scores, block), alpha)
 
 
 def _hear_products(problem: Problem, clients: Rows, total: Products, block: Block, now: Round) -> Rows:
     width = clients.scores.shape[1]
-    found = clients._replace(scores=padded(told_rows(total.scores, block), width))
+    measured = clients._replace(scores=padded(told_rows(total.scores, block), width))
     if not len(clients.alpha):
-        return found
+        return measured
     dual = problem.objective.dual
     alpha = zip(told_rows(total.alpha, block), block.shards, strict=True)
-    return found._replace(alpha=padded((dual.feasible(one, shard.y) for one, shard in alpha), width))
+    return measured._replace(alpha=padded((dual.feasible(values, shard.y) for values, shard in alpha), width))
 
 
 def _all_losses(problem: Problem, clients: Rows, question: Record, block: Block, now: Round) -> tuple[Rows, Sums]:
     xp, losses, conjugates = block.xp, [], []
     for i, shard in enumerate(block.shards):
-        once, own, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
-        losses.append(problem.objective.loss(question, clients.scores[i, own], y)[once].sum())
+        once, rows, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
+        losses.append(problem.objective.loss(question, clients.scores[i, rows], y)[once].sum())
         if len(clients.alpha):
-            conjugates.append(problem.objective.dual.conjugate(clients.alpha[i, own], y)[once].sum())
+            conjugates.append(problem.objective.dual.conjugate(clients.alpha[i, rows], y)[once].sum())
     return clients, Sums(xp.stack(losses), xp.stack(conjugates) if conjugates else ())
 
 
 def _all_primal(problem: Problem, clients: Rows, question: tuple[()], block: Block, now: Round) -> tuple[Rows, Primal]:
     pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
-    found = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
-    return clients, Primal(placed_by_columns(problem, found, block))
+    sums = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
+    return clients, Primal(placed_by_columns(problem, sums, block))
 
 
 def _reported(algorithm: Algorithm, server: Any, measured: Model, first: Any) -> Columns:
-    """Columns of the history."""
     problem, total, primal = algorithm.problem, measured.sums, measured.primal
-    model = Parameters(measured.asked.first, measured.asked.head)
+    model = Parameters(measured.question.first, measured.question.head)
     loss = float(total.loss) / problem.samples
     columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
     columns |= algorithm.report(server)

@@ -1,4 +1,4 @@
-"""What settings of HyFDCA do not fit each other or the data, see `mpifed.algorithms.hyfdca`."""
+"""Checks of HyFDCA's settings against each other and the data, see `mpifed.algorithms.hyfdca`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def wrong_settings(of: HyFDCA) -> Iterator[str]:
-    """One message each."""
+    """Errors of the settings, one message each."""
     counts = of.problem.counts
     smallest = int(np.argmin(counts))
     if of.inner is not None and of.rule in TOGETHER:
@@ -29,15 +29,15 @@ def wrong_settings(of: HyFDCA) -> Iterator[str]:
     elif of.gamma is not None and of.gamma.at(1) > 1:
         yield f"[algorithm] gamma = {of.gamma.scale:g}: step sizes above 1 leave the domain; lower it"
     if of.sigma is not None and not of.needs_sigma:
-        yield f'[algorithm] sigma = {of.sigma:g}: rule "{of.rule}" has no use for it; leave it out'
-    if of.returns == "best" and of.some:
+        yield f'[algorithm] sigma = {of.sigma:g}: rule "{of.rule}" does not use it; leave it out'
+    if of.returns == "best" and of.partial_participation:
         yield (
-            '[algorithm] returns = "best": with clients absent nobody knows the loss of a w; take "mean" or "last", or '
+            '[algorithm] returns = "best": with absent clients the loss at a w is unknown; take "mean" or "last", or '
             "let all clients take part"
         )
     if of.draws == "client" and of.local.count(1.0) is None:
         yield f'[algorithm] draws = "client": rule "{of.rule}" draws nothing; leave it out, or give inner'
-    if of.senders == "none" and (of.some or of.draws == "client"):
+    if of.senders == "none" and (of.partial_participation or of.draws == "client"):
         yield (
             '[algorithm] senders = "none": holders of a sample know the same steps only if all clients take part, and '
             'draws = "rows"; take senders = "all"'

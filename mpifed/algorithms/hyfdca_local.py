@@ -1,4 +1,4 @@
-"""What the clients of HyFDCA keep and compute, see `mpifed.algorithms.hyfdca`: dual steps on their own samples."""
+"""The state and arithmetic of HyFDCA's clients, see `mpifed.algorithms.hyfdca`: dual steps on their own samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from mpifed.core.round import Round
 
 
 class Question(NamedTuple):
-    """What the server says in the first exchange of a round, as far as the rule needs it."""
+    """Broadcast of the first exchange of a round, as far as the rule needs it."""
 
     w: Array  # [p] to each client its own columns
     sigma: Array  # [] float64
@@ -46,33 +46,33 @@ class Question(NamedTuple):
     gamma: Array  # [] float64
 
 
-@in_memory("said")
+@in_memory("sigma_gamma")
 class Clients(NamedTuple):
-    """A client's; arrays over its rows are filled up with zeros to the width S of the block."""
+    """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
 
-    alpha: Array  # [n, S] of its samples, as it knows them
-    scores: Array  # [n, S] x.w, as last heard; () where a client has whole rows
+    alpha: Array  # [n, S] of its samples
+    scores: Array  # [n, S] x.w, as last received; () where a client has whole rows
     norms: Array  # [n, S] ||x||^2; () where the rule needs none
-    own: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
+    sent: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
     other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ()
-    said: Array  # [n, 2] float64 sigma and gamma, of the round's question
-    losses: Array  # [n] float64 the sum of the losses at the w of the round; () where nobody asks
+    sigma_gamma: Array  # [n, 2] float64 sigma and gamma, of the round's question
+    losses: Array  # [n] float64 the sum of the losses at the w of the round; () unless they decide which w is returned
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ()
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client's part of HyFDCA, whose settings these are; `own`, `losses_too`: whether steps and losses are kept."""
+    """A client's part of HyFDCA, with its settings; `keeps_steps`, `losses_too`: whether steps and losses are kept."""
 
     problem: Problem
     rule: Rule
     inner: int | None
     draws: Literal["rows", "client"]
-    own: bool
+    keeps_steps: bool
     losses_too: bool
 
     def start(self, block: Block) -> Clients:
-        """alpha = 0, which is feasible for all losses."""
+        """alpha = 0, which is feasible for every loss."""
         n = len(block.clients)
 
         def zeros(needed: bool = True) -> Array:
@@ -83,17 +83,17 @@ class Local:
             alpha=zeros(),
             scores=zeros(self.problem.split != "rows"),
             norms=zeros(self.rule in OWN_NORMS),
-            own=zeros(self.own),
+            sent=zeros(self.keeps_steps),
             other=zeros(together),
-            said=np.zeros((n, 2)),
+            sigma_gamma=np.zeros((n, 2)),
             losses=np.zeros(n) if self.losses_too else (),
             turned=np.zeros(n) if self.rule == "accelerated" else (),
         )
 
     def begun(self, clients: Clients, question: Question) -> Clients:
-        """The part of the last direction that the server has found best; or the extrapolated point."""
+        """The states at the beginning of a round: moved by the last direction's best part, or extrapolated."""
         n, alpha, number = len(clients.alpha), clients.alpha, clients.alpha.dtype.type
-        clients = clients._replace(said=np.tile([question.sigma, question.gamma], (n, 1)))
+        clients = clients._replace(sigma_gamma=np.tile([question.sigma, question.gamma], (n, 1)))
         if self.rule == "line-search":
             moved = number(question.number) * clients.other
             moved += alpha
@@ -107,45 +107,45 @@ class Local:
         return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
 
     def losses(self, scores: Sequence[Array], block: Block) -> Array:
-        """[n] sums of the losses at these scores, each sample counted once; no more than may travel."""
-        found, most = [], largest_loss(self.problem)
-        for one, shard in zip(scores, block.shards, strict=True):
-            once = index(one, counted(self.problem, shard.client))
-            losses = self.problem.objective.loss((), one[once][:, None], shard.y[once])
-            found.append(losses.sum(dtype=np.float64).clip(None, most))
-        return block.xp.stack(found)
+        """[n] sums of the losses at these scores, each sample counted once; clipped to what can be uploaded."""
+        sums, most = [], largest_loss(self.problem) * self.problem.target_scale**2
+        for m, shard in zip(scores, block.shards, strict=True):
+            once = index(m, counted(self.problem, shard.client))
+            losses = self.problem.objective.loss((), m[once][:, None], shard.y[once])
+            sums.append(losses.sum(dtype=np.float64).clip(None, most))
+        return block.xp.stack(sums)
 
     @property
     def alike(self) -> bool:
-        """Whether all holders of a sample know the same of it, and want the same."""
-        return not self.own and self.draws == "rows"
+        """Whether all holders of a sample have the same state of it and compute the same step."""
+        return not self.keeps_steps and self.draws == "rows"
 
     def steps(
         self, clients: Clients, scores: Sequence[Array], block: Block, now: Round, shared: bool = False
     ) -> list[Array]:
-        """n arrays [s_i] how far each client wants its samples to move; `shared`: divided by the number of holders."""
+        """n arrays [s_i] of dual steps; `shared`: divided by the number of the sample's holders."""
 
         def step(i: int) -> Array:
-            found = self._step(clients, i, scores[i], block.shards[i], now)
+            steps = self._step(clients, i, scores[i], block.shards[i], now)
             if shared:
                 share = _share(self.problem, block.shards[i].client)
-                found *= beside(found, share) if share.ndim else share
-            return found
+                steps *= beside(steps, share) if share.ndim else share
+            return steps
 
         return once_a_group(block, self.alike, step)
 
     def _step(self, clients: Clients, i: int, m: Array, shard: Shard, now: Round) -> Array:
-        """Of the i-th client of a block, to whom x.w is m [s_i]."""
-        dual, (sigma, gamma) = self.problem.objective.dual, clients.said[i].tolist()
+        """The dual step of the i-th client of a block, for x.w = m [s_i]."""
+        dual, (sigma, gamma) = self.problem.objective.dual, clients.sigma_gamma[i].tolist()
         alpha, y = clients.alpha[i, : shard.samples], shard.y
         norms = clients.norms[i, : shard.samples] if len(clients.norms) else None
         at = self._drawn(shard, sigma, now)
         if at is None:
             return local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma)
-        found, at = namespace(alpha).zeros_like(alpha), index(alpha, at)
+        steps, at = namespace(alpha).zeros_like(alpha), index(alpha, at)
         curvature = self._curvature(None if norms is None else norms[at], sigma)
-        found[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
-        return found
+        steps[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
+        return steps
 
     def _curvature(self, norms: Array | None, sigma: float) -> Array | float:
         if norms is None:
@@ -154,17 +154,17 @@ class Local:
         return norms * norms.dtype.type(factor)
 
     def _drawn(self, shard: Shard, sigma: float, now: Round) -> Array | None:
-        """D: positions of the samples that move; None: all of them."""
+        """D: positions of the samples that move in this round; None: all of them."""
         count, problem = self.count(sigma), self.problem
         if count is None or count >= problem.samples:
             return None
         if self.draws == "rows":
             return drawn_among(now, shard.rows, problem.samples, count)
-        own = self.inner or max(1, round(count * shard.samples / int(problem.counts.sum())))
-        return now.draw("rows", np.array([shard.client]), np.array([shard.samples]), own)[0]
+        draws = self.inner or max(1, round(count * shard.samples / int(problem.counts.sum())))
+        return now.draw("rows", np.array([shard.client]), np.array([shard.samples]), draws)[0]
 
     def count(self, sigma: float) -> int | None:
-        """How many distinct samples of all move in a round; None: all of them."""
+        """How many distinct samples move in a round, over all clients; None: all of them."""
         if self.inner is not None:
             return max(1, round(self.inner * self.problem.samples / float(self.problem.counts.mean())))
         if self.rule != "paper":
@@ -172,38 +172,38 @@ class Local:
         return stable_samples(lambda_n(self.problem), self.problem.samples, sigma, bend(self.problem))
 
     def moved(self, clients: Clients, steps: Sequence[Array], block: Block) -> Clients:
-        """alpha after the steps of all holders, brought back to the domain from which rounding may have moved it."""
+        """alpha after the steps of all holders, projected back to the domain, which rounding may leave."""
         dual, width = self.problem.objective.dual, clients.alpha.shape[1]
         before = unpadded(clients.alpha, block)
-        found = once_a_group(block, self.alike, lambda i: dual.feasible(before[i] + steps[i], block.shards[i].y))
+        alpha = once_a_group(block, self.alike, lambda i: dual.feasible(before[i] + steps[i], block.shards[i].y))
         if self.rule == "line-search":
-            return clients._replace(other=padded((new - old for new, old in zip(found, before, strict=True)), width))
+            return clients._replace(other=padded((new - old for new, old in zip(alpha, before, strict=True)), width))
         if self.rule == "accelerated":
-            clients = clients._replace(turned=self._turned(clients, before, found, block))
-        return clients._replace(alpha=padded(found, width))
+            clients = clients._replace(turned=self._turned(clients, before, alpha, block))
+        return clients._replace(alpha=padded(alpha, width))
 
     def _turned(self, clients: Clients, start: list[Array], end: list[Array], block: Block) -> Array:
-        """[n] (extrapolated - new).(new - old), each sample counted once: above 0 where the step turns back."""
-        found = []
+        """[n] (extrapolated - new).(new - old), each sample counted once; positive where the step turns back."""
+        sums = []
         for i, (shard, old) in enumerate(zip(block.shards, unpadded(clients.other, block), strict=True)):
             each = (start[i] - end[i]) * (end[i] - old)
-            found.append(each[index(each, counted(self.problem, shard.client))].sum(dtype=np.float64))
-        return namespace(clients.alpha).stack(found)
+            sums.append(each[index(each, counted(self.problem, shard.client))].sum(dtype=np.float64))
+        return namespace(clients.alpha).stack(sums)
 
     def along(self, clients: Clients, block: Block) -> Along:
-        """What the conjugates are along the direction."""
-        found = []
+        """The conjugates along the direction."""
+        sums = []
         for i, shard in enumerate(block.shards):
-            once, own = index(clients.alpha, counted(self.problem, shard.client)), slice(0, shard.samples)
-            alpha, direction = clients.alpha[i, own][once], clients.other[i, own][once]
-            found.append(along_direction(self.problem.objective.dual, alpha, direction, shard.y[once]))
-        summed: Along = map_leaves(lambda *parts: block.xp.stack(parts), *found)
+            once, rows = index(clients.alpha, counted(self.problem, shard.client)), slice(0, shard.samples)
+            alpha, direction = clients.alpha[i, rows][once], clients.other[i, rows][once]
+            sums.append(along_direction(self.problem.objective.dual, alpha, direction, shard.y[once]))
+        summed: Along = map_leaves(lambda *parts: block.xp.stack(parts), *sums)
         return summed
 
 
 @lru_cache(maxsize=1024)
 def _share(problem: Problem, client: int) -> Array:
-    """[s_i] or [] 1 / the number of holders of a client's samples."""
+    """[s_i], or [] if all are equal: 1 / the number of holders of a client's samples."""
     rows = row_holdings(problem)
-    found: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
-    return found[0] if (found == found[0]).all() else found
+    share: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
+    return share[0] if (share == share[0]).all() else share

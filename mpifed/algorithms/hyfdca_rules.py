@@ -53,18 +53,18 @@ def stable_samples(lambda_n: float, samples: int, largest: float, bend: float | 
 
 @lru_cache(maxsize=2)
 def _ordered(seed: int, index: int, samples: int, count: int) -> Array:
-    """[count] the samples of a round, ascending; the same for all who ask."""
+    """[count] the samples of a round, ascending; the same for all clients."""
     now = Round(index, seed, np.zeros(0, dtype=bool))
     return np.sort(now.draw("rows", np.array([0]), np.array([samples]), count)[0])
 
 
 def drawn_among(now: Round, rows: Array, samples: int, count: int) -> Array:
-    """Positions of those of a client's `rows` [s_i] that are among the `count` samples drawn of all this round."""
+    """Positions among a client's `rows` [s_i] of those that are among the round's `count` samples."""
     drawn = _ordered(now.seed, int(now.index), samples, count)
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:  # without a gap
-        some = drawn[np.searchsorted(drawn, rows[0]) : np.searchsorted(drawn, rows[-1], "right")]
-        found: Array = some - rows[0]
-        return found
+        between = drawn[np.searchsorted(drawn, rows[0]) : np.searchsorted(drawn, rows[-1], "right")]
+        positions: Array = between - rows[0]
+        return positions
     at = np.searchsorted(rows, drawn)
     at[at == len(rows)] = 0
     return at[rows[at] == drawn] if len(rows) else at[:0]
@@ -73,31 +73,31 @@ def drawn_among(now: Round, rows: Array, samples: int, count: int) -> Array:
 def local_step(
     dual: Any, rule: Rule, alpha: Array, scores: Array, y: Array, curvature: Array | float, gamma: float
 ) -> Array:
-    """[s] how far the variables move. Algorithm 5, and for rule `theory` Algorithm 3, both as corrected.
+    """[s] steps of the dual variables. Algorithm 5, and for rule `theory` Algorithm 3, both as corrected.
 
     # differs from the paper: Algorithm 5's closed form lacks y and takes ||x_i|| = 1; Algorithm 3 has u in dl(x_i w)
     where -u in dl(x_i w) is meant, and its quadratic lacks ||x_i||^2. Its s <= 1 binds only where gamma is below 1: u
     is where -l*(-a) - a x_i.w is largest (Fenchel and Young, with equality), and as the quadratic pulls back to alpha,
     the best of all steps ends between the two.
     """
-    found: Array = dual.step(alpha, scores, y, curvature)
+    step: Array = dual.step(alpha, scores, y, curvature)
     if gamma == 1:
-        return found
+        return step
     if rule != "theory":
-        found *= found.dtype.type(gamma)
-        return found
+        step *= step.dtype.type(gamma)
+        return step
     most = dual.toward(scores.astype(alpha.dtype, copy=False), y)
     most -= alpha
     most *= most.dtype.type(gamma)  # s gamma (u - alpha) with s in [0, 1]; for gamma = 1 no step goes beyond
-    xp = namespace(found)
-    return xp.clip(found, xp.minimum(most, 0), xp.maximum(most, 0), out=found)
+    xp = namespace(step)
+    return xp.clip(step, xp.minimum(most, 0), xp.maximum(most, 0), out=step)
 
 
 # --- line-search ----------------------------------------------------------------------------------------------------
 
 
 class Along(NamedTuple):
-    """What the server must know of sum -l*(-(alpha + s d)), as sums over the samples that a client counts."""
+    """sum -l*(-(alpha + s d)) as a function of s, as sums over the samples that a client counts."""
 
     linear: Any  # [n] and
     quadratic: Any  # [n], where it is s linear - s^2 / 2 quadratic and a constant; else ()
@@ -105,7 +105,7 @@ class Along(NamedTuple):
 
 
 def along_direction(dual: Any, alpha: Array, direction: Array, y: Array) -> Along:
-    """Of samples [s]: leaves without the leading axis."""
+    """`Along` of samples [s]; leaves have no leading axis."""
     if dual.quadratic:
         linear, quadratic = dual.coefficients(alpha, direction, y)
         return Along(linear, quadratic, ())
@@ -134,7 +134,7 @@ def best_part(total: Along, slope: float, curve: float) -> float:
 
 
 class Momentum(NamedTuple):
-    """Server only: where the accelerated rule stands."""
+    """State of the accelerated rule. Server only."""
 
     before: Array  # [p] float64, the w of the round before
     theta: Array  # [] of FISTA's sequence, in which (1 + sqrt(1 + 4 theta^2)) / 2 comes next
@@ -142,6 +142,6 @@ class Momentum(NamedTuple):
 
 
 def momentum(before: Array, theta: float) -> Momentum:
-    """For the round after one that was played with `theta`, or that began anew, with theta = 1."""
+    """The state for the next round, after a round with `theta`, or with theta = 1 after a restart."""
     following = (1 + float(np.sqrt(1 + 4 * theta**2))) / 2
     return Momentum(before, np.float64(following), np.float64((theta - 1) / following))

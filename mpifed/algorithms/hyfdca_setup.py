@@ -1,4 +1,4 @@
-"""What HyFDCA's rules must know before the first round: ||x_i||^2 of whole samples, and lambda_max(XX')."""
+"""The set-up of HyFDCA, before the first round: ||x_i||^2 of whole samples, and lambda_max(XX')."""
 
 from __future__ import annotations
 
@@ -33,37 +33,36 @@ SAFETY = 1.1  # as it comes up to the eigenvalue from below
 
 
 class ByColumns(NamedTuple):
-    """Numbers of features."""
+    """One number for each feature."""
 
     value: Any  # Placed [n, p], or a question [p]
 
 
 @dataclass(frozen=True)
 class Norms:
-    """The clients hear the sum of their parts' squared norms; client states have room for it in `norms`."""
+    """The clients receive the norms of whole samples, summed over holders; the states have room for them in `norms`."""
 
     problem: Problem
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """One."""
-        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0)
+        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0, degree=0)
         return (ToClients("norms", ByRows(field), lambda server, now: (), self.answer, self.hear),)
 
     def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByRows]:
-        """||x_k,i||^2 of each client's part."""
-        found = []
+        """||x_k,i||^2 of each client's part of its samples."""
+        norms = []
         for shard in block.shards:
-            own = block.xp.empty(shard.samples)
+            squares = block.xp.empty(shard.samples)
             for at, X in shard.pieces(block.dtype):
-                own[at] = square_norms((X,))[0] if shard.sparse else square_norms(X)
-            found.append(own)
-        return clients, ByRows(placed_by_rows(self.problem, found, block))
+                squares[at] = square_norms((X,))[0] if shard.sparse else square_norms(X)
+            norms.append(squares)
+        return clients, ByRows(placed_by_rows(self.problem, norms, block))
 
     def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
-        """Those of whole samples."""
-        found = (one.astype(block.dtype) for one in told_rows(total.value, block))
-        return clients._replace(norms=padded(found, clients.norms.shape[1]))
+        """Stores ||x_i||^2 of whole samples."""
+        norms = (values.astype(block.dtype) for values in told_rows(total.value, block))
+        return clients._replace(norms=padded(norms, clients.norms.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,10 @@ class Power:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Two for each turn."""
+        """`TURNS` times: products with X, then with X'."""
         rows = power_of_two(float(self.problem.counts.max()))
-        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0)
-        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0)
+        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0, degree=0)
+        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0, degree=0)
         products = ToClients(
             "power-products", ByRows(by_rows), self.ask, self.answer_products, self.hear, told_by_columns=("value",)
         )
@@ -94,30 +93,27 @@ class Power:
 
     @classmethod
     def reveals(cls, received: Received) -> Iterator[InnerProducts]:
-        """Xv in the client's columns."""
+        """Inner products of the client's rows with v, in its columns."""
         if received.answered_by(cls.answer_products):
             yield inner_products(received, received.question.value)
 
     def ask(self, server: Any, now: Round) -> ByColumns:
-        """v / ||v||."""
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
         return ByColumns(v.astype(self.problem.dtype))
 
     def answer_products(self, clients: Any, question: ByColumns, block: Block, now: Round) -> tuple[Any, ByRows]:
-        """Xv in the client's columns."""
-        found = [partial_scores(shard, own_part(question.value, shard), block.dtype) for shard in block.shards]
-        return clients, ByRows(placed_by_rows(self.problem, found, block))
+        """The client's partial products X_k v."""
+        scores = [partial_scores(shard, own_part(question.value, shard), block.dtype) for shard in block.shards]
+        return clients, ByRows(placed_by_rows(self.problem, scores, block))
 
     def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
-        """Xv."""
         return clients._replace(alpha=padded(told_rows(total.value, block), clients.alpha.shape[1]))
 
     def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByColumns]:
-        """X'Xv."""
         pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
-        found = [pulled(shard, one, block.dtype) for shard, one in pairs]
+        sums = [pulled(shard, values, block.dtype) for shard, values in pairs]
         return clients._replace(alpha=block.xp.zeros_like(clients.alpha)), ByColumns(
-            placed_by_columns(self.problem, found, block)
+            placed_by_columns(self.problem, sums, block)
         )
 
     def absorb(self, server: Any, total: ByColumns, now: Round) -> Any:

@@ -30,45 +30,45 @@ from mpifed.maths.ranges import Count, Repeats, Weight
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters  # w_0
     steps: Array  # [] int64, rounds done
-    known: Array  # [N] bool, whose w_k the server has ever been told
+    known: Array  # [N] bool, whose w_k the server has ever received
 
 
 class Clients(NamedTuple):
-    """What a client keeps: w_k in its columns, with zeros up to the largest number of columns in the block."""
+    """State of the clients: w_k, padded with zeros to the largest number of columns in the block."""
 
     first: Array  # [n, P, h]
 
 
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters  # of `first`, to each client its own columns
     step: Array  # [] float64, this round's learning rate
 
 
 class Answer(NamedTuple):
-    """What a client adds."""
+    """A client's upload."""
 
     first: Any  # Placed [n, p, h], w_k in its columns
 
 
 @dataclass(frozen=True)
 class HyFEM(Grid):
-    """Every client keeps a model of its own columns, drawn towards the server's, which is the mean of them all.
+    """Every client has a model of its own columns, drawn towards the server's model, the mean over all clients.
 
     # differs from the paper: of its formulation, which is made for networks with embeddings to be matched, this is what
     is left for a linear model. It minimizes, over w_0 and every client's w_k,
 
         sum over k of f_k(w_k) + mu / 2 ||w_k - w_0[M_k]||^2,
 
-    where f_k is the mean loss of client k's rows by the scores of its own columns M_k alone, plus penalty ||w_k||^2.
+    where f_k is the mean loss of client k's rows by the scores of its own columns M_k alone, plus l2 ||w_k||^2.
     Of a round's clients each takes local SGD steps from where its w_k was; and w_0 in each column becomes the mean over
-    all who hold it of the last w_k that the server was told, with those who were never there left out. The model is
-    w_0. With mu = 0 the clients do not know of each other. Its minimum is not that of the common problem.
+    all who hold it of the last w_k that the server received, without those who never participated. The model is
+    w_0. With mu = 0 the clients are independent. Its minimum is not that of the common problem.
 
     The learning rate as for `HybridFedAvg`.
     """
@@ -81,23 +81,24 @@ class HyFEM(Grid):
     local_epochs: Repeats | None = None
     """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     mu: Weight = field(kw_only=True)
-    """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: no client knows of
-    others."""
+    """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: clients are
+    independent."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the sum of all clients' w_k, in the columns of each."""
-        fields, told = Answer(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
+        """One exchange: the server receives the sum of all clients' w_k, each in its own columns."""
+        fields, by_columns = Answer(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
         stale = "models"
-        return (ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=told, stale=stale),)
+        return (
+            ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns, stale=stale),
+        )
 
     @property
     def local(self) -> LocalSteps:
-        """What clients do in a round."""
         return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     def check(self) -> list[str]:
-        """The batch must fit the data, the objective be one of scores alone, and the local steps be stable."""
+        """The batch must fit the data, the model must be linear without intercepts, and local steps must be stable."""
         wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
         keep: Any = self.local.keeps(step, self.mu).first
         if abs(keep) >= 1 and self.mu:
@@ -108,33 +109,31 @@ class HyFEM(Grid):
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """The objective's initial model; nobody has told anything."""
+        """The initial model; no w_k is known yet."""
         return Server(start_model(self.problem, now), np.int64(0), np.zeros(self.problem.clients, dtype=bool))
 
     def start_clients(self, block: Block, now: Round) -> Clients:
-        """Every client at the initial model, in its columns."""
+        """w_k at the initial model, in the client's columns."""
         first = start_model(self.problem, now).first
         widest = max(shard.features for shard in block.shards)
         return Clients(padded([own_part(first, shard) for shard in block.shards], widest))
 
     def ask(self, server: Server, now: Round) -> Question:
-        """w_0 and the learning rate."""
         return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
     def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Answer]:
-        """Each client's w_k after its local steps."""
         step, values = float(question.step), []
         keep = self.local.keeps(step, self.mu)
         for i, shard in enumerate(block.shards):
             common = own_part(question.model.first, shard)
-            own = Parameters(clients.first[i, None, : shard.features], ())
+            start = Parameters(clients.first[i, None, : shard.features], ())
             push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
-            descent = Descent(Parameters(common, ()), step, keep, push, own)
+            descent = Descent(Parameters(common, ()), step, keep, push, start)
             values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
         return Clients(padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
 
     def absorb(self, server: Server, total: Answer, now: Round) -> Server:
-        """In each column the mean over its holders of the last w_k known; a column of which none is known stays."""
+        """In each column the mean over its holders of the last w_k known; a column without a known w_k is unchanged."""
         known = server.known | now.present
         count, first = column_holdings(self.problem).held_by(known), server.model.first.copy()
         held = count > 0
@@ -142,9 +141,9 @@ class HyFEM(Grid):
         return Server(Parameters(first, ()), server.steps + 1, known)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """In a client's first round, which begins where all do, the mean gradient in its columns."""
+        """In a client's first round, when w_k is still the initial model, the mean gradient in its columns."""
         yield from measured_products(received)
         if received.answered_by(self.answer):
-            own = Parameters(wide(received.question.model.first[received.columns]), ())
-            moved = Parameters(received.answer.first[received.columns] / len(received.clients) - own.first, ())
-            yield gradient_of_steps(self.local, received, own, moved, first=True)
+            start = Parameters(wide(received.question.model.first[received.columns]), ())
+            moved = Parameters(received.answer.first[received.columns] / len(received.clients) - start.first, ())
+            yield gradient_of_steps(self.local, received, start, moved, first=True)

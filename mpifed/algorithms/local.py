@@ -2,12 +2,12 @@
 
 One step is x <- keep x + push - step (gradient + concave), and the algorithms differ in `keep` and `push` alone:
 
-    FedAvg      keep = 1 - 2 step penalty
-    FedProx     keep = 1 - step (mu + 2 penalty)     push = step mu x_0
-    SCAFFOLD    keep = 1 - 2 step penalty            push = step (c_i - c)
-    FedPDM      keep = 1 - step (rho + 2 penalty)    push = step (lambda_i + rho x_0)
+    FedAvg      keep = 1 - 2 step l2
+    FedProx     keep = 1 - step (mu + 2 l2)     push = step mu x_0
+    SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
+    FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
 
-The penalty is l2, which intercepts do not have: `keep` is a number for each part of the model.
+Intercepts have no l2: `keep` is a number for each part of the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no
 
 
 class Minibatch(NamedTuple):
-    """Rows of each of n clients for one local step."""
+    """Rows of each of n clients, for one local step."""
 
     X: Any  # [n, s, p]
     y: Array  # [n, s]
@@ -51,30 +51,30 @@ class Descent(NamedTuple):
     step: float
     keep: Parameters  # a number for each leaf, see `LocalSteps.keeps`
     push: Record | None = None  # leaves [n, ...], or common to all like those of a model
-    own: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
+    starts: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
 
     def of(self, dtype: str) -> Descent:
-        """The same, computed in `dtype`; of a single step only the gradient tells anything, and that is wide anyway."""
+        """The same, computed in `dtype`; for a single step only the gradient matters, whose dtype is wide anyway."""
         if self.model.first.dtype == dtype:
             return self
 
         def wide(record: Record | None) -> Any:
             return None if record is None else map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
 
-        return self._replace(model=wide(self.model), push=wide(self.push), own=wide(self.own))
+        return self._replace(model=wide(self.model), push=wide(self.push), starts=wide(self.starts))
 
 
 def wrong_draw(key: str, rows: int) -> list[str]:
-    """What is said of more rows than a client can draw in a round."""
+    """The error for more rows than a client can draw in a round, if `rows` are."""
     if rows <= MOST:
         return []
-    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, and may {MOST}; let it do less in a round"]
+    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, more than {MOST}; take fewer local steps"]
 
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """How much local work there is: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
+    """How much work clients do in a round: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
 
     problem: Problem
     batch: int
@@ -84,12 +84,11 @@ class LocalSteps:
 
     @property
     def momentum(self) -> float:
-        """Of a client's steps within a round."""
         return self.optimizer.momentum if self.optimizer is not None else 0.0
 
     @property
     def gain(self) -> float:
-        """How often a gradient that is the same in all steps counts in what they do: `count`, without momentum."""
+        """The total weight of a gradient that is the same in all steps: `count`, but for momentum."""
         momentum, steps = self.momentum, self.count
         more = 1 if self.optimizer is not None and self.optimizer.nesterov else 0
         return float(
@@ -98,28 +97,27 @@ class LocalSteps:
 
     @property
     def count(self) -> int:
-        """Local steps; of epochs, those of the largest shard."""
+        """Local steps in a round; with epochs, those of the largest shard."""
         if self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-int(self.problem.counts.max()) // self.batch)
 
     @property
-    def one(self) -> bool:
-        """Whether a round is a single step."""
+    def single_step(self) -> bool:
         return self.epochs is None and self.steps in (None, 1)
 
     def keeps(self, step: float, pull: float = 0.0) -> Parameters:
         """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
         objective = self.problem.objective
         double, decay = 2 * float(objective.l2), self.optimizer.weight_decay if self.optimizer is not None else 0.0
-        found: Parameters = map_leaves(
+        factors: Parameters = map_leaves(
             lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
             penalized(objective, model_template(self.problem)),
         )
-        return found
+        return factors
 
     def check(self) -> list[str]:
-        """What does not fit together, one message each."""
+        """Errors of the settings, one message each."""
         wrong = self.optimizer.wrong("client_optimizer") if self.optimizer is not None else []
         if self.steps and self.epochs:
             wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
@@ -152,7 +150,7 @@ class LocalSteps:
         ]
 
     def minibatches(self, block: Block, now: Round) -> Iterator[Minibatch]:
-        """One for each local step; the block's clients have equally many.
+        """The minibatches of a round, step by step; all clients of the block have the same number of steps.
 
         Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
         independently instead, in secret, and of random size if the job says so: that is what the accountant assumes.
@@ -170,28 +168,28 @@ class LocalSteps:
             slices = self.slices(int(block.counts[0]))
             rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
             together = max(1, ROWS // self.batch)  # steps whose rows are read at once
-            for some in (slices[i : i + together] for i in range(0, len(slices), together)):
-                first = some[0].start
-                batch = block.take(rows[:, first : some[-1].stop])
-                for at in some:
+            for steps in (slices[i : i + together] for i in range(0, len(slices), together)):
+                first = steps[0].start
+                batch = block.take(rows[:, first : steps[-1].stop])
+                for at in steps:
                     yield self._alike(batch.rows(at.start - first, at.stop - first))
 
     @property
     def _tile(self) -> int:
-        """Rows that are computed together where a batch has a random size; as many in each round, for any data."""
+        """Rows computed together where the batch size is random; a function of the settings alone."""
         return TILE * min(-(-self.batch // TILE), ROWS // TILE)
 
     def _tiled(self, rows: Any, drawn: Any) -> tuple[Any, Any]:
-        """Rows and which of them count [n, s], filled up to whole tiles."""
+        """Rows [n, s] and which of them count [n, s], padded to whole tiles."""
         more = (0, 0), (0, -rows.shape[1] % self._tile)
         return np.pad(rows, more), np.pad(drawn, more)
 
     def _clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
-        """[n, ...] the sums of the rows' clipped gradients.
+        """[n, ...] sums of the rows' clipped gradients.
 
         How a matrix product rounds a row depends on the number of all rows, and on whether it is among the last ones:
         small and large products have kernels of their own. Of scores that cancel, the roundings are all that is left,
-        and may decide where each row's gradient points. So where the number of rows tells who was drawn, products are
+        and may decide where each row's gradient points. So where the number of rows depends on the draw, products are
         of tiles of one size, in which a row's place does not matter.
         """
         privacy: Privacy = self.problem.privacy
@@ -206,19 +204,19 @@ class LocalSteps:
             X, y = rows.rows(start, start + tile)
             return clipped_gradient(objective, at, X, y, batch.weights[:, start : start + tile], privacy.bound)
 
-        found: Parameters = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
-        return found
+        total: Parameters = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
+        return total
 
     def _alike(self, batch: Any) -> Minibatch:
-        """All rows count alike."""
+        """A minibatch in which all rows have the same weight."""
         xp, privacy, shape = namespace(batch.y), privacy_of(self.problem), batch.y.shape
         clipped = privacy is not None and privacy.level == "sample"
         return Minibatch(batch.X, batch.y, xp.full(shape, 1.0 if clipped else 1 / shape[1]))
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """[n, ...] x_i - model: how far each client of the block comes in its local steps.
+        """[n, ...] x_i - model: each client's change after its local steps.
 
-        In a private job nothing is said of numbers that are not finite: it would tell of the data.
+        In a private job there is no warning of numbers that are not finite: it would depend on the data.
         """
         if privacy_of(self.problem) is None:
             return self._ran(descent, block, now)
@@ -226,7 +224,7 @@ class LocalSteps:
             return self._ran(descent, block, now)
 
     def _ran(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """The same, of clients with any numbers of steps."""
+        """`run` for clients with any numbers of steps."""
         if self.epochs is None:
             return self._run(descent, block, now)
         parts = [(who, self._run(descent, part, now)) for who, part in block.equal_parts()]
@@ -236,16 +234,18 @@ class LocalSteps:
             joined = namespace(all_[0]).concatenate(all_)
             return joined[beside(joined, order)]
 
-        found: Parameters = map_leaves(together, *[moved for _, moved in parts])
-        return found
+        change: Parameters = map_leaves(together, *[moved for _, moved in parts])
+        return change
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """The same for clients with equally many steps."""
-        if self.momentum and not (self.one and self.optimizer is not None and not self.optimizer.nesterov):
+        """`run` for clients with the same number of steps."""
+        if self.momentum and not (self.single_step and self.optimizer is not None and not self.optimizer.nesterov):
             return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
-        model, step, keep, push, own, tolerance = descent if self.one else descent.of(working_dtype(self.problem))
+        model, step, keep, push, starts, tolerance = (
+            descent if self.single_step else descent.of(working_dtype(self.problem))
+        )
         # None: at the model, which needs no copy for each
-        x: Any = None if own is None else map_leaves(lambda leaf: leaf.copy(), own)
+        x: Any = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
         ended = block.xp.zeros(len(block.clients), dtype=bool)
         for r, batch in enumerate(self.minibatches(block, now)):
             at = model if x is None else x
@@ -254,7 +254,7 @@ class LocalSteps:
                 down = map_leaves(_add, down, push)
             if x is None:
                 moved = map_leaves(_shrunk, down, model, keep)
-                if self.one:
+                if self.single_step:
                     return moved  # type: ignore[no-any-return]
                 new = map_leaves(operator.add, moved, model)
             elif tolerance:
@@ -269,10 +269,10 @@ class LocalSteps:
         return map_leaves(_subtract, x, model)  # type: ignore[no-any-return]
 
     def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """The same where a client's steps have momentum: v <- momentum v + u, u being what the plain step would be."""
+        """`_run` with momentum: v <- momentum v + u, u being the change by a plain step."""
         assert self.optimizer is not None and not descent.tolerance
         momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
-        x, velocity = descent.model if descent.own is None else descent.own, None
+        x, velocity = descent.model if descent.starts is None else descent.starts, None
 
         def faster(v: Array, u: Array) -> Array:
             return v * v.dtype.type(momentum) + u  # type: ignore[no-any-return]
@@ -287,7 +287,7 @@ class LocalSteps:
         return map_leaves(operator.sub, x, descent.model)  # type: ignore[no-any-return]
 
     def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
-        """[n, ...]: -step (mean gradient + concave), clipped and noisy as the job asks."""
+        """[n, ...]: -step (mean gradient + concave), clipped and with noise as the job says."""
         problem, privacy = self.problem, privacy_of(self.problem)
         if privacy is None or privacy.level == "client":
             down = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
@@ -307,7 +307,7 @@ class LocalSteps:
 
 
 def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
-    """The Lipschitz constant of a local step's public part, the largest of all leaves, which it maps one by one.
+    """The Lipschitz constant of a local step's public part: the largest over the leaves, which are mapped separately.
 
     The curvature of the penalty that is not convex is -beta/2 to 2 beta; intercepts do not have it.
     """
@@ -316,8 +316,8 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
         keeps, penalized(problem.objective, keeps),
     )  # fmt: skip
-    found: float = max(bare_leaves(kinds))
-    return found
+    largest: float = max(bare_leaves(kinds))
+    return largest
 
 
 def _add(out: Array, other: Array) -> Array:
@@ -349,7 +349,7 @@ def _subtract(out: Array, other: Array) -> Array:
 
 
 def _stopped(new: Parameters, old: Parameters, ended: Array, least: float) -> tuple[Parameters, Array]:
-    """The iterates, those of clients who had ended unchanged, and who has ended now: (11)."""
+    """The iterates after a step, unchanged for clients who had stopped; and who has stopped by now: (11)."""
     xp = namespace(ended)
     squares = xp.zeros(len(ended))
 

@@ -1,8 +1,8 @@
 """`margins = "auto"`: how far below its limits SSCA aims, so that they are met at the end although all is estimated.
 
 # differs from the paper: an addition. Its Algorithms 2 and 4 end a few per cent above the limit: the surrogate of a
-# constraint remembers minibatches of earlier models, of which noise has moved the model away, and tells less than the
-# constraint's value now; and the model follows the errors of what it tells.
+# constraint averages minibatches of earlier models, from which noise has moved the model away, and so lags behind the
+# constraint's value now; and the model follows its errors.
 
 Every round brings an unbiased value of F_m(w_t), the mean over the round's minibatches, which the surrogates need
 anyway; nothing more is sent. The margin of a constraint is the integral of its excess over a level a little below the
@@ -29,7 +29,7 @@ WIDEST = 1.5
 
 
 class Margins(NamedTuple):
-    """Server only."""
+    """Server only: the margins, and the statistics from which they follow."""
 
     margin: Array  # [M] taken off the limits in the convex problem
     last: Array  # [M] the last value of F - aim
@@ -37,23 +37,22 @@ class Margins(NamedTuple):
 
 
 def start_margins(constraints: int) -> Margins:
-    """None yet."""
     return Margins(np.zeros(constraints), np.zeros(constraints), np.zeros(constraints))
 
 
-def steer(margins: Margins, t: int, excess: Floats, rho: float, kept: float) -> Margins:
-    """The margins of round t.
+def steer(margins: Margins, t: int, excess: Floats, rho: float, carried: float) -> Margins:
+    """The margins after round t.
 
     Parameters
     ----------
     excess : [M] unbiased estimates of F - aim at w_t; exact zeros leave a constraint without margin
     rho : the weight of this round in the surrogates
-    kept : the part of the last round's error that is in these estimates too, where they are variance-reduced; else 0
+    carried : the part of the last round's error that these estimates still contain, if variance-reduced; else 0
     """
     weight = recent(t)
     variance = margins.variance
     if t > 1:  # consecutive values differ by noise rather than by what the model has moved
-        both = (excess - margins.last) ** 2 / 2 * (1 + kept) / (1 - kept) ** 2
+        both = (excess - margins.last) ** 2 / 2 * (1 + carried) / (1 - carried) ** 2
         first = max(weight, 1 / (t - 1))
         variance = (1 - first) * variance + first * both
     sigma = np.sqrt(variance)

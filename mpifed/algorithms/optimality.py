@@ -21,14 +21,14 @@ from mpifed.maths.objectives import Parameters, gradient, penalty_gradient, squa
 
 
 class Clients(NamedTuple):
-    """What each client keeps between rounds, also while it is absent; leaves [n, ...]."""
+    """State of the clients, unchanged while they are absent; leaves [n, ...]."""
 
     model: Parameters  # x_i
     dual: Parameters  # lambda_i, of the constraint x_i = x_0
 
 
 class Sums(NamedTuple):
-    """What clients add to (21)."""
+    """A client's upload for (21)."""
 
     squares: Array  # [n] of the derivatives by x_i and lambda_i
     pull: Parameters  # leaves [n, ...]: share of the rows times (lambda_i + rho (x_0 - x_i))
@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
     fine = 2.0**-40 * max(1.0, power_of_two(problem.clients) * 2.0**-13)  # so that the sum of all has room
-    fields = Sums(Field((), fine, 2.0**40), fields_like(model_template(problem), 2.0**-40, 2.0**30))
+    fields = Sums(Field((), fine, 2.0**40, degree=2), fields_like(model_template(problem), 2.0**-40, 2.0**30))
     exchange = ToServer(
         "optimality",
         fields,
@@ -59,22 +59,22 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
 def _answer(
     problem: Problem, rho: float, clients: Clients, start: Parameters, block: Block, now: Round
 ) -> tuple[Clients, Sums]:
-    """Of the one client of the block."""
-    own = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
+    """The terms of (21) of a single client, the only one of the block."""
+    client = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
     share = float(block.counts[0] / problem.counts.sum())
-    gap = map_leaves(operator.sub, own.model, start)
-    slope = _slope(problem.objective, own.model, block)
-    down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, own.dual, gap)
-    pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], own.dual, gap)
+    gap = map_leaves(operator.sub, client.model, start)
+    slope = _slope(problem.objective, client.model, block)
+    down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, client.dual, gap)
+    pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], client.dual, gap)
     return clients, Sums(np.array([share**2 * (squares(down) + squares(gap))]), pull)
 
 
-def _report(problem: Problem, rho: float, server: Any, found: Sums, first: Any) -> Columns:
+def _report(problem: Problem, rho: float, server: Any, sums: Sums, first: Any) -> Columns:
     start = map_leaves(lambda leaf: leaf.astype(np.float64), server.model)
-    moved = map_leaves(lambda w, g: w - g / rho, start, found.pull)
+    moved = map_leaves(lambda w, g: w - g / rho, start, sums.pull)
     if problem.regularizer is not None:
         moved = problem.regularizer.prox(moved, 1 / rho)
-    return {"optimality": float(found.squares) + rho**2 * squares(map_leaves(operator.sub, start, moved))}
+    return {"optimality": float(sums.squares) + rho**2 * squares(map_leaves(operator.sub, start, moved))}
 
 
 def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
@@ -82,8 +82,8 @@ def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
     total: Any = None
     for _, batch in block.everything(CHUNK):
         ones = block.xp.ones(batch.y.shape)
-        some = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
-        total = some if total is None else map_leaves(operator.add, total, some)
+        chunk = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
+        total = chunk if total is None else map_leaves(operator.add, total, chunk)
     rows = int(block.counts[0])
     slope: Parameters = map_leaves(lambda g, p: g / rows + p, total, penalty_gradient(objective, model))
     return slope

@@ -1,7 +1,7 @@
-"""What the rivals of HyFDCA share: clients who take SGD steps in their own columns, on the loss of their own scores.
+"""Shared by the baselines of HyFDCA: clients take SGD steps in their own columns, on the loss of their own scores.
 
 Each client fits the labels with its own columns alone, as if it had no others: X_k w_k stands for the whole score.
-That is what averaging local models comes to where nobody holds a whole row, and it is why it falls short there.
+This is what averaging local models amounts to where no client holds a whole row, and why it falls short there.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from mpifed.maths.sparse import renumbered
 
 
 def column_holdings(problem: Problem) -> Holdings:
-    """Who holds which features."""
-    assert problem.columns is not None  # every run says so
+    assert problem.columns is not None  # set in every run
     return problem.columns
 
 
 def at_holders(holdings: Holdings, weights: Array) -> Array:
-    """[length] the sum of `weights` [N] over the clients who hold each place, in float64."""
-    found = np.zeros(holdings.length)
+    """[length] the sum of `weights` [N] over the holders of each position, in float64."""
+    sums = np.zeros(holdings.length)
     by_group = np.bincount(holdings.groups, weights, minlength=len(holdings.members))
     for at, weight in zip(holdings.members, by_group.tolist(), strict=True):
-        found[at] += weight
-    return found
+        sums[at] += weight
+    return sums
 
 
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
-    """What does not fit, one message each."""
+    """Errors of the job for these algorithms, one message each."""
     wrong = check_cells(problem) + local.check()
     if local.optimizer is not None:
         wrong += local.optimizer.wrong_momentum(
@@ -47,7 +46,7 @@ def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
     kind = type(problem.objective).__name__
     if not isinstance(problem.objective, Linear) or any(True for _ in leaves(model_template(problem).head)):
         wrong.append(
-            f"[model] name: {kind} has parameters that belong to no column; take one without: hinge, "
+            f"[model] name: {kind} has parameters that belong to no column; take a model without: hinge, "
             "squared-hinge, logistic, least-squares, or softmax without bias"
         )
     smallest = int(np.argmin(problem.counts))
@@ -60,10 +59,10 @@ def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
 
 
 def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Array:
-    """[p_i, h] how far the one client of a block comes from `descent.model`, which is of its own columns.
+    """[p_i, h] the change of the single client of a block from `descent.model`, which has its own columns only.
 
-    Of sparse rows only the columns that some row drawn has are gone through step by step: in all others the steps
-    x <- keep x + push are one.
+    Of sparse rows, only the columns that occur in the rows drawn take the steps one after the other: in all others the
+    steps x <- keep x + push are taken at once.
     """
     if not alone.sparse:
         return local.run(descent, alone, now).first[0]
@@ -73,27 +72,29 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     drawn[alone.draw(now, "minibatch", slices[-1].stop)] = True
     touched[there.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
     columns = np.flatnonzero(touched)
-    start, push, own = (None if one is None else one.first for one in (descent.model, descent.push, descent.own))
+    start, push, starts = (
+        None if record is None else record.first for record in (descent.model, descent.push, descent.starts)
+    )
     assert start is not None
     at = index(start, columns)
-    found = (start if own is None else own[0]).copy()
+    change = (start if starts is None else starts[0]).copy()
     keep: Any = descent.keep.first
-    found *= found.dtype.type(keep ** len(slices))
+    change *= change.dtype.type(keep ** len(slices))
     if push is not None:
-        found += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
-    found -= start
-    some: Any = _Near(shard, columns)  # all that local steps ask of a shard
+        change += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
+    change -= start
+    shard_near: Any = _Near(shard, columns)  # has all that local steps read of a shard
     near = descent._replace(
         model=Parameters(start[at], ()),
         push=None if push is None else Parameters(push[at], ()),
-        own=None if own is None else Parameters(own[:, at], ()),
+        starts=None if starts is None else Parameters(starts[:, at], ()),
     )
-    found[at] = local.run(near, Block((some,), alone.dtype), now).first[0]
-    return found
+    change[at] = local.run(near, Block((shard_near,), alone.dtype), now).first[0]
+    return change
 
 
 class _Near:
-    """What local steps read of a sparse shard, in some columns: all those in which the rows asked for are not zero."""
+    """A sparse shard restricted to columns that contain all nonzeros of the rows to be read."""
 
     sparse = True
 

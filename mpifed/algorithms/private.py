@@ -1,6 +1,6 @@
-"""What differential privacy adds to an algorithm for rows: clipping, noise, and the account of what is released.
+"""Differential privacy for algorithms on rows: clipping, noise, and the account of what is released.
 
-The algorithms say what their upload is made of, as a `Share`; everything else is here, once. Where the noise goes:
+The algorithms describe their upload by a `Share`; everything else is here, once. Where the noise goes:
 
 - on the gradients (level "sample", local noise): every local step's sum of gradients over a minibatch is clipped record
   by record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
@@ -42,7 +42,7 @@ _DIVERGING = 2.0**16  # by how much local steps may enlarge what is rounded befo
 
 
 class Share(NamedTuple):
-    """What a client's upload tells of one of its records, in the worst case, in the units of the model."""
+    """The influence of a single record on a client's upload, in the worst case, in the units of the model."""
 
     sensitivity: float  # how far the upload can move; proven
     paper: float  # the sensitivity that (19) states; NaN where it states none
@@ -52,14 +52,14 @@ class Share(NamedTuple):
 
 
 def privacy_of(problem: Problem) -> Privacy | None:
-    """The job's settings, if it is private."""
-    found: Privacy | None = problem.privacy
-    return found
+    """The job's `[privacy]` settings; None without."""
+    privacy: Privacy | None = problem.privacy
+    return privacy
 
 
 @lru_cache(maxsize=8)
 def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
-    """The mechanism of a private job whose rounds have so many local steps on so many records."""
+    """The mechanism of a private job whose rounds have `steps` local steps on `batch` records each."""
     privacy: Privacy = problem.privacy
     rows = batch if privacy.on_gradients else steps * batch
     if privacy.sampling == "poisson":
@@ -69,36 +69,35 @@ def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
 
 
 def weights(problem: Problem, block: Block) -> Floats:
-    """[n] what the block's clients count in the mean: their rows, or all alike where clients are protected."""
+    """[n] the clients' weights in the mean: their rows; all alike at level "client"."""
     privacy = privacy_of(problem)
     if privacy is not None and privacy.level == "client":
         return np.ones(len(block.clients))
-    found: Floats = problem.weights[block.clients]
-    return found
+    rows: Floats = problem.weights[block.clients]
+    return rows
 
 
 def working_dtype(problem: Problem) -> str:
-    """In what local steps are computed: in float64 where their outcome becomes integers."""
+    """The dtype of local steps: float64 where their outcome is rounded to integers."""
     privacy = privacy_of(problem)
     wide = privacy is not None and privacy.level == "sample" and not privacy.on_gradients
     return "float64" if wide else problem.dtype
 
 
 def upload_fields(problem: Problem, share: Share) -> Weighted:
-    """The fields of what clients send."""
     privacy, like = privacy_of(problem), model_template(problem)
     if privacy is None or share.how is None or not privacy.whole:
         return weighted_fields(problem, like)
     bound, heaviest_ = power_of_two(share.how.bound), power_of_two(float(problem.weights.max()))
     value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
-    return Weighted(value, Field((), 2.0**-40, heaviest_))
+    return Weighted(value, Field((), 2.0**-40, heaviest_, degree=0))
 
 
 @lru_cache(maxsize=8)  # every block of clients asks for that of the round
 def upload_share(
     problem: Problem, step: float, gain: float, kappa: float, steps: int, batch: int, remembers: bool = False
 ) -> Share:
-    """What an upload gain * x + (something public) tells after so many local steps of Lipschitz constant `kappa`.
+    """The share of an upload gain * x + (something public) after `steps` local steps of Lipschitz constant `kappa`.
 
     The paper's sensitivity (19) takes a minibatch's gradient to move by 2 G in every step, whatever its size.
     """
@@ -141,11 +140,11 @@ def noisy_gradient(
 
 
 def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, block: Block, now: Round) -> Record:
-    """Each client's upload as it leaves the client: integers of its weighted upload where these are summed.
+    """Each client's upload as it leaves the client: as weighted integers where integers are summed.
 
     Parameters
     ----------
-    uploaded : leaves [n, ...]: how far the client would move what the server knows; may be overwritten
+    uploaded : leaves [n, ...]: the client's change before it is protected; may be overwritten
     weight : [n] of each client in the mean
     """
     privacy = privacy_of(problem)
@@ -176,23 +175,23 @@ def protected(problem: Problem, share: Share, uploaded: Record, weight: Floats, 
 
 
 def known(problem: Problem, share: Share, leaving: Record, weight: Floats) -> Record:
-    """What left each client, in the units of the model, and not weighted."""
+    """Each client's upload as released, in the units of the model and not weighted."""
     privacy = privacy_of(problem)
     if privacy is None or privacy.on_gradients or not privacy.whole:
         return leaving
-    one = _unit(problem, share) * heaviest(problem) * 2.0 ** -_how(share).exponent
-    return map_leaves(lambda leaf: (leaf * column(one / weight, leaf)).astype(problem.dtype), leaving)
+    step = _unit(problem, share) * heaviest(problem) * 2.0 ** -_how(share).exponent
+    return map_leaves(lambda leaf: (leaf * column(step / weight, leaf)).astype(problem.dtype), leaving)
 
 
 def weighted(problem: Problem, leaving: Record, weight: Floats) -> Weighted:
-    """Uploads [n, ...] times the clients' weights [n], in place, and the weights; integers have them in already."""
+    """Uploads [n, ...] times the clients' weights [n], in place, with the weights; integers are weighted already."""
     privacy = privacy_of(problem)
     whole = privacy is not None and privacy.whole and not privacy.on_gradients
     return Weighted(leaving if whole else _times(leaving, weight), weight)
 
 
 def present_weight(problem: Problem, total: Weighted) -> float:
-    """The weight of the clients of a round; where they come by chance, that expected: how many came is secret."""
+    """The total weight of the participating clients; under Poisson sampling its expectation, as the sum is secret."""
     privacy = privacy_of(problem)
     if privacy is not None and privacy.by_coins:
         return float(problem.clients_per_round or problem.clients)
@@ -200,7 +199,7 @@ def present_weight(problem: Problem, total: Weighted) -> float:
 
 
 def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -> Record:
-    """The mean of the uploads, with the server's noise where it is the server who adds it."""
+    """The mean of the uploads, plus the server's noise where trust is "central"."""
     privacy, value = privacy_of(problem), total.value
     if privacy is None or privacy.trust == "local":
         return mean(total)
@@ -208,37 +207,37 @@ def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -
     value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.trust == "central"
     if privacy.on_grid:
         how = _how(share).of_sum()
-        sigma, one = how.sigma if central else 0.0, np.array([2.0**-how.exponent])  # the sum is in steps of the grid
-        value = _on_grid(how, "server", value, one, sigma, SERVER, now, unit, problem.dtype)
+        sigma, factor = how.sigma if central else 0.0, np.array([2.0**-how.exponent])  # the sum is in steps of the grid
+        value = _on_grid(how, "server", value, factor, sigma, SERVER, now, unit, problem.dtype)
     elif central:
         value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
     return mean(Weighted(map_leaves(lambda leaf: leaf[0], value), weight))
 
 
 def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
-    """What a round gives away, with so many `steps` on gradients over `batch` records for each client present."""
+    """What a round releases, for `steps` gradients over `batch` records of each participating client."""
     privacy, clients, how = problem.privacy, problem.clients, _how(share)
     fraction = np.minimum(1.0, batch / problem.counts)
     z, ones, none = privacy.multiplier, np.ones(clients), np.full(clients, np.nan)
-    told = how.equivalent_multiplier if privacy.on_grid else lambda distance: z / distance
+    multiplier = how.equivalent_multiplier if privacy.on_grid else lambda distance: z / distance
     if privacy.on_gradients:
         rate = np.where(fraction < 1, fraction, 1.0)
-        return Release(steps, told(ones), rate, ones * z, fraction)
+        return Release(steps, multiplier(ones), rate, ones * z, fraction)
     unit, drawn = _unit(problem, share), np.minimum(1.0, steps * fraction)
     if privacy.level == "client":
         per_round = problem.clients_per_round or clients
         secret = privacy.trust == "central" and not share.remembers and per_round < clients
         rate = ones * per_round / clients if secret else ones
-        return Release(1, told(ones * share.sensitivity / unit), rate, none, none, by_chance=secret)
+        return Release(1, multiplier(ones * share.sensitivity / unit), rate, none, none, by_chance=secret)
     part = ones if privacy.trust == "local" else problem.weights / heaviest(problem)
     return Release(
-        1, told(part * share.sensitivity / unit), ones if share.remembers else drawn, z * unit / (part * share.paper),
-        drawn,
+        1, multiplier(part * share.sensitivity / unit), ones if share.remembers else drawn,
+        z * unit / (part * share.paper), drawn,
     )  # fmt: skip
 
 
 def heaviest(problem: Problem) -> float:
-    """The largest weight of a client in the sum."""
+    """The largest weight of a client."""
     privacy = privacy_of(problem)
     return 1.0 if privacy is not None and privacy.level == "client" else float(problem.weights.max())
 
@@ -271,7 +270,7 @@ def refuse_large(problem: Problem, share: Share, steps: int, model: Record) -> N
 
 
 def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
-    """What does not fit between the settings of privacy and the data, one message each."""
+    """Errors of the privacy settings for this data, one message each."""
     privacy, wrong = privacy_of(problem), list[str]()
     if privacy is None:
         return wrong
@@ -302,7 +301,7 @@ def _how(share: Share) -> Mechanism:
 
 
 def _unit(problem: Problem, share: Share) -> float:
-    """The sensitivity for which the noise on an upload is made."""
+    """The sensitivity to which the noise on an upload is calibrated."""
     privacy: Privacy = problem.privacy
     return share.paper if privacy.accounting == "paper" else share.sensitivity
 
@@ -326,23 +325,23 @@ def _on_grid(
     """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
     xp = namespace(bare_leaves(record)[0])
     record = map_leaves(xp.ascontiguousarray, record)
-    found = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
-    pairs, n = list(zip(bare_leaves(record), bare_leaves(found), strict=True)), len(clients)
+    noisy = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
+    pairs, n = list(zip(bare_leaves(record), bare_leaves(noisy), strict=True)), len(clients)
     size = sum(leaf.size for leaf, _ in pairs)
     if n == 1 or (now.secure and np.all(each == each[0])):
         noise = Noise(sigma, now.words(purpose, int(clients[0])), size)
         for leaf, out in pairs:
             release(how, leaf, float(each[0]), noise, gain, out)
-        return found
+        return noisy
     for i, (client, factor) in enumerate(zip(clients.tolist(), each.tolist(), strict=True)):
         noise = Noise(sigma, now.words(purpose, client), size // n)
         for leaf, out in pairs:
             release(how, leaf[i], factor, noise, gain, out[i])
-    return found
+    return noisy
 
 
 def _in_floats(purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round) -> Record:
-    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; protects nobody.
+    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; gives no privacy guarantee.
 
     Noise is drawn in memory, the same for every device.
     """

@@ -1,8 +1,8 @@
-"""What clients sent, turned into the mean gradient of their minibatches by whoever knows model and job.
+"""The mean gradient of clients' minibatches, computed from their uploads by anybody who knows model and job.
 
 Algorithms' methods `reveals` share it, see `mpifed.core.reveals`. Nothing here is an attack yet: penalties, step sizes,
 weights and control variates are public or follow from what was sent before, and are only taken off. With noise
-on gradients or uploads, what is found is noisy. Records have no axis of clients.
+on gradients or uploads, the result is noisy. Records have no axis of clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from mpifed.maths.objectives import Parameters, penalty_gradient
 
 
 def wide(record: Record) -> Any:
-    """`record` in float64."""
     return map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), record)
 
 
@@ -40,30 +39,30 @@ def of_step(
     drift : c_i - c of SCAFFOLD, or lambda_i of FedPDM, both zero in a client's first round
     """
 
-    def gradient(change: Array, of_penalty: Array, *own: Array) -> Array:
-        return (own[0] if own else 0.0) - change / step - of_penalty
+    def gradient(change: Array, of_penalty: Array, *drift: Array) -> Array:
+        return (drift[0] if drift else 0.0) - change / step - of_penalty
 
     records = [wide(moved), penalty_gradient(objective, wide(model))] + ([] if drift is None else [wide(drift)])
-    found: Parameters = map_leaves(gradient, *records)
-    return found
+    mean: Parameters = map_leaves(gradient, *records)
+    return mean
 
 
 def of_statistics(gradient: Record, weight: float, function: int = 0) -> Parameters:
-    """The mean gradient of one of the K functions from an upload of SSCA, leaves [K, ...], which has no penalty in it.
+    """The mean gradient of one of the K functions, from an upload of SSCA with leaves [K, ...]; it has no penalty.
 
     With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
     of rank one, whose row `reconstruction.direction` finds.
     """
-    found: Parameters = map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
-    return found
+    mean: Parameters = map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
+    return mean
 
 
-def scaffold_control(own: Record, common: Record, moved: Record, step: float, steps: int = 1) -> Record:
-    """A client's control variate c_i after a round, by anybody who had it before: it begins at zero.
+def scaffold_control(control: Record, common: Record, moved: Record, step: float, steps: int = 1) -> Record:
+    """A client's control variate c_i after a round, for anybody who knew it before: it starts at zero.
 
-    So the server knows it who has heard every upload of the client, and the c of each round.
+    So a server that has received every upload of the client, and knows the c of each round, knows it.
     """
-    return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(own), wide(common), wide(moved))
+    return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(control), wide(common), wide(moved))
 
 
 def fedpdm_moved(value: Record, dual: Record, rho: float) -> Record:
@@ -72,19 +71,19 @@ def fedpdm_moved(value: Record, dual: Record, rho: float) -> Record:
 
 
 def fedpdm_dual(dual: Record, value: Record, rho: float) -> Record:
-    """A client's lambda_i after a round, by anybody who had it before: it begins at zero."""
+    """A client's lambda_i after a round, for anybody who knew it before: it starts at zero."""
     return map_leaves(lambda dual, y: (dual - rho * y) / 2, wide(dual), wide(value))
 
 
 def weight_of(problem: Problem, received: Received) -> float:
-    """The weight of a `Weighted` answer or sum; where it is sealed, what it should be."""
+    """The weight of a `Weighted` upload or sum; where it is sealed, the one it must have."""
     if received.sealed:
         return float(problem.weights[list(received.clients)].sum())
     return float(received.answer.weight)
 
 
 def unweighted(problem: Problem, received: Received) -> Any:
-    """The value of a `Weighted` answer or sum, divided by its weight."""
+    """The value of a `Weighted` upload or sum, divided by its weight."""
     weight = weight_of(problem, received)
     return map_leaves(lambda leaf: leaf / weight, wide(received.answer.value))
 
@@ -92,7 +91,7 @@ def unweighted(problem: Problem, received: Received) -> Any:
 def gradient_of_steps(
     local: LocalSteps, received: Received, model: Parameters, moved: Parameters, first: bool = False
 ) -> MeanGradient:
-    """What local steps from `model` tell: the mean of their gradients, at models that hardly differ.
+    """What local steps from `model` reveal: the mean of their gradients, at models that hardly differ.
 
     Parameters
     ----------
@@ -109,7 +108,7 @@ def gradient_of_steps(
 def noise_of_uploads(
     local: LocalSteps, share: Share, received: Received, factors: bool = False, in_model: bool = False
 ) -> Iterator[AddedNoise]:
-    """The noise of a private job in a `Weighted` answer or sum, where it is that of one draw.
+    """The noise of a private job in a `Weighted` upload or sum, where it comes from a single draw.
 
     Parameters
     ----------

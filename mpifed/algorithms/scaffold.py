@@ -47,7 +47,7 @@ from mpifed.maths.ranges import Count, Repeats
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters
     control: Parameters  # c, the mean of the clients' control variates
@@ -55,7 +55,7 @@ class Server(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters
     control: Parameters
@@ -74,7 +74,7 @@ class Scaffold(Rows):
     Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
     """
 
-    regularized: ClassVar[bool] = True  # knows [regularizer], and the objective's concave penalty
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -84,17 +84,16 @@ class Scaffold(Rows):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sum of the clients' changes."""
+        """One exchange: the server receives the weighted sum of the clients' changes."""
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def local(self) -> LocalSteps:
-        """What clients do between two averages."""
         return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer)
 
     def check(self) -> list[str]:
-        """The split and the batch must fit the data, and the upload must be accounted for."""
+        """The batch must fit the data, steps must be without momentum, and uploads must be accounted for."""
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         why = "control variates are of plain steps, and these of all clients alike"
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", why)
@@ -108,30 +107,28 @@ class Scaffold(Rows):
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """The initial model; no control yet."""
         model = start_model(self.problem, now)
         return Server(model, zeros(model), np.int64(0))
 
     def start_clients(self, block: Block, now: Round) -> Parameters:
-        """Every client's control variate, zero."""
+        """c_i = 0."""
         model, n = model_template(self.problem), len(block.clients)
-        found: Parameters = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
-        return found
+        controls: Parameters = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
+        return controls
 
     def ask(self, server: Server, now: Round) -> Question:
-        """Model, control variate and step size."""
         step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local_steps, server.model)
         return Question(server.model, server.control, np.float64(step))
 
     def answer(self, clients: Parameters, question: Question, block: Block, now: Round) -> tuple[Parameters, Weighted]:
-        """Each client's change of the model after its local steps, weighted by its rows."""
+        """Each client's change of the model after its local steps, weighted by its number of rows."""
         step = float(question.step)
 
-        def towards(own: Array, common: Array) -> Array:
-            found = own - common
-            found *= found.dtype.type(step)
-            return found  # type: ignore[no-any-return]
+        def towards(control: Array, common: Array) -> Array:
+            push = control - common
+            push *= push.dtype.type(step)
+            return push  # type: ignore[no-any-return]
 
         push = map_leaves(towards, clients, question.control)
         share = self._share(step)
@@ -139,17 +136,17 @@ class Scaffold(Rows):
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, moved, weight, block, now)
 
-        def renewed(own: Array, common: Array, change: Array) -> Array:
-            found = change * change.dtype.type(-1 / (self.local_steps * step))
-            found += own
-            found -= common
-            return found  # type: ignore[no-any-return]
+        def renewed(control: Array, common: Array, change: Array) -> Array:
+            new = change * change.dtype.type(-1 / (self.local_steps * step))
+            new += control
+            new -= common
+            return new  # type: ignore[no-any-return]
 
         clients = map_leaves(renewed, clients, question.control, known(self.problem, share, leaving, weight))
         return clients, weighted(self.problem, leaving, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        """The model plus the mean change; the control variate plus the mean of its changes over all clients."""
+        """Adds the mean change to the model, and the mean change of all clients' c_i to c."""
         step = self.client_optimizer.at(int(server.steps) + 1)
         change = mean_released(self.problem, self._share(step), total, now)
         share = present_weight(self.problem, total) / self.problem.clients
@@ -165,13 +162,12 @@ class Scaffold(Rows):
         return Server(model, control, server.steps + 1)
 
     def released(self, index: int) -> Release:
-        """What round `index` gives away."""
         return released(
             self.problem, self._share(self.client_optimizer.at(index + 1)), self.local_steps, self.batch_size
         )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """In a client's first round, while its control variate is zero, the mean gradient of its steps; noise."""
+        """The mean gradient of a client's steps, in its first round, while c_i = 0; and the noise on it."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
             yield gradient_of_steps(self.local, received, model, moved, first=True)
@@ -181,7 +177,7 @@ class Scaffold(Rows):
         return self.local.keeps(step)
 
     def _share(self, step: float) -> Share:
-        """How far one record can move the change; at level "client" all of a client's memory may count."""
+        """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""
         privacy = self.problem.privacy
         remembers = privacy is not None and privacy.level == "client"
         kappa = contraction(self.problem, self._keep(step), step)

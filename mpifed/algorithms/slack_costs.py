@@ -1,6 +1,6 @@
-"""`slack_cost = "auto"`: what slack costs in SSCA's convex problems, found while the rounds are played.
+"""`slack_cost = "auto"`: the cost of slack in SSCA's convex problems, adapted during the run.
 
-# differs from the paper: an addition. Its c must exceed the multipliers, which nobody knows beforehand, and a c far
+# differs from the paper: an addition. Its c must exceed the multipliers, which are not known beforehand, and a c far
 # above them lets noise in a constraint's estimate throw the model far.
 
 The convex problem of round t moves the model by -(grad F-bar_0 + sum nu_m grad F-bar_m) / (2 T) at w_t, with T =
@@ -44,7 +44,6 @@ class SlackCosts(NamedTuple):
 
 
 def start_costs(constraints: int) -> SlackCosts:
-    """Of no rounds."""
     zeros = np.zeros(constraints)
     return SlackCosts(*[zeros] * 7)
 
@@ -56,17 +55,17 @@ def recent(t: int) -> float:
 
 def typical(costs: SlackCosts) -> Floats:
     """[M] multipliers of the recent rounds, weighted by how far they moved the model."""
-    found: Floats = costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
-    return found
+    multipliers: Floats = costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
+    return multipliers
 
 
 def largest(curvatures: Floats) -> Floats:
-    """[M] what no cost exceeds; `curvatures` [M + 1] of the surrogates, the objective's first."""
+    """[M] upper bounds of the costs; `curvatures` [M + 1] of the surrogates, the objective's first."""
     return bounded(np.full(len(curvatures) - 1, np.inf), curvatures)
 
 
 def bounded(cost: Floats, curvatures: Floats) -> Floats:
-    """[M] `cost`, where the weights that it gives to objective and constraint are of this world."""
+    """[M] `cost`, clipped so that the weights of objective and constraint stay comparable."""
     scale = curvatures[0] / curvatures[1:]
     return np.clip(cost, LEAST * scale, MOST * scale)
 
@@ -79,7 +78,7 @@ def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
 def after_round(
     costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float, slack: Floats
 ) -> SlackCosts:
-    """What round t adds: its costs [M] and caps [M], and of its convex problem the multipliers, T and the slack."""
+    """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers, T and slack."""
     weight, fast = recent(t), min(1.0, 4 * recent(t))
     quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(

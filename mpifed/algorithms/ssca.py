@@ -38,7 +38,7 @@ from mpifed.maths.surrogate import (
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters  # w_t
     previous: Record  # w_{t-1}; () unless something needs it
@@ -55,7 +55,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class SSCA(Algorithm):
-    """Algorithms 1-4: hyper-parameters, and everything that the server does.
+    """Algorithms 1-4: the hyper-parameters, and everything that the server computes.
 
     The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
     between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; `rho` and `gamma` are the step
@@ -104,7 +104,7 @@ class SSCA(Algorithm):
 
     @classmethod
     def for_split(cls, split: str) -> type[SSCA]:
-        """The class that plays the algorithm on data split like that."""
+        """The subclass for data split by rows or by columns."""
         if cls is not SSCA:
             return cls
         from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
@@ -114,23 +114,21 @@ class SSCA(Algorithm):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The penalty sequence c_j; none where the costs are found."""
+        """The penalty sequence c_j; empty where the costs are chosen in the run."""
         if self.slack_cost == "auto":
             return ()
         return self.slack_cost if isinstance(self.slack_cost, tuple) else (self.slack_cost,)
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:
-        """[K] those that need samples."""
         return sampled(self.problem)
 
     @property
     def recursive(self) -> bool:
-        """Whether estimates are variance-reduced."""
         return self.variance_reduction == "recursive"
 
     def check(self) -> list[str]:
-        """What is wrong whatever the split."""
+        """Errors of the settings that do not depend on the split."""
         wrong: list[str] = []
         for name, size in (("rho", self.rho), ("gamma", self.gamma)):
             if size.scale > 1:
@@ -149,28 +147,28 @@ class SSCA(Algorithm):
         return wrong
 
     def warnings(self) -> list[str]:
-        """What is allowed and may still surprise."""
-        found = []
+        """Step sizes for which convergence is not proven, and settings without effect."""
+        warnings = []
         if missing := unmet(self.rho, self.gamma):
-            found.append(
+            warnings.append(
                 f"[algorithm] rho = {list(self.rho)}, gamma = {list(self.gamma)}: convergence is proven under "
                 f"{' and '.join(missing)}, which these step sizes do not fulfil (nor do the paper's)"
             )
-        return found + self._without_effect()
+        return warnings + self._without_effect()
 
     def _without_effect(self) -> list[str]:
-        """Settings of constraints where there are none, and of stages where there is one."""
-        idle, found = {"margins": self.margins != "off", "slack_cost": self.slack_cost != "auto"}, []
+        """Settings of constraints where there are none, and of stages where there is only one."""
+        idle, warnings = {"margins": self.margins != "off", "slack_cost": self.slack_cost != "auto"}, []
         if not self.problem.constraints:
-            found = [f"[algorithm] {key}: has no effect without a [[constraint]]" for key in idle if idle[key]]
+            warnings = [f"[algorithm] {key}: has no effect without a [[constraint]]" for key in idle if idle[key]]
         if self.stage_rounds is not None and len(self.costs) <= 1:
-            found.append("[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs")
-        return found
+            warnings.append("[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs")
+        return warnings
 
     # --- the state --------------------------------------------------------------------------------------------------
 
     def begin(self, model: Parameters) -> Server:
-        """Step 1: any w_1, and the surrogates of nothing."""
+        """Step 1: any w_1, and empty surrogates."""
         surrogate = start_surrogate(model, len(self.functions))
         constraints = len(self.problem.constraints)
         estimate: Record = ()
@@ -192,46 +190,46 @@ class SSCA(Algorithm):
         )
 
     def keep(self, server: Server) -> Array:
-        """[] 1 - rho_t, how much of the last estimate is kept: 0 in the first round of a stage."""
+        """[] 1 - rho_t, the weight of the last estimate: 0 in the first round of a stage."""
         return np.float64(1 - self.rho.at(int(server.steps) + 1) if server.steps else 0.0)
 
-    def advance(self, server: Server, found: Statistics, weight: float) -> Server:
+    def advance(self, server: Server, sums: Statistics, weight: float) -> Server:
         """Step 5 or 7: the surrogates (3), (10), (13), (20), the convex problem, and the step (5).
 
         Parameters
         ----------
-        found : of `weight` times the means at w_t, leaves [K, ...]; variance-reduced differences of them if `recursive`
+        sums : `weight` times the means at w_t, leaves [K, ...]; variance-reduced differences of them if `recursive`
         """
         t = int(server.steps) + 1
-        rho, kept = self.rho.at(t), float(self.keep(server)) if self.recursive else 0.0
+        rho, carried = self.rho.at(t), float(self.keep(server)) if self.recursive else 0.0
         estimate: Record = ()
         surrogate, at = server.surrogate, server.model
         if self.recursive:
-            estimate = _renewed(server.estimate, found, weight, kept)
-            surrogate, found, weight = start_again(surrogate), estimate, 1.0
-        gradient, level = self.with_server_parts(at, found, weight)
+            estimate = _renewed(server.estimate, sums, weight, carried)
+            surrogate, sums, weight = start_again(surrogate), estimate, 1.0
+        gradient, level = self.with_server_parts(at, sums, weight)
         surrogate = self.tracked(surrogate, 1.0 if self.recursive else rho, gradient, level, at, weight)
         margins = server.margins
         if margins:
-            margins = steer(margins, t, self._excess(on_host(level) / weight), rho, kept)
+            margins = steer(margins, t, self._excess(on_host(level) / weight), rho, carried)
         return self.after(server._replace(estimate=estimate, margins=margins), None, surrogate)
 
     def tracked(
         self, surrogate: Surrogate, rho: float, gradient: Record, level: Array, at: Parameters, weight: float = 1.0
     ) -> Surrogate:
-        """The surrogates after a round, with the penalties of those functions that have one."""
-        penalties, parts = [one.penalty for one in self.functions], penalized(self.problem.objective, at)
+        """The surrogates after a round, with the penalties of the functions that have one."""
+        penalties, parts = [function.penalty for function in self.functions], penalized(self.problem.objective, at)
         return track(surrogate, rho, gradient, level, at, self.tau, penalties, weight, parts)
 
     def _excess(self, level: Array) -> Floats:
-        """[M] F - aim from the values [K] of the functions that need samples; 0 where a constraint needs none."""
-        needs = np.array([one.term.sampled for one in self.problem.constraints])
+        """[M] F - aim from the values [K] of the functions that are means over samples; 0 for other constraints."""
+        needs = np.array([constraint.term.sampled for constraint in self.problem.constraints])
         excess = np.zeros(len(needs))
         excess[needs] = level[len(level) - int(needs.sum()) :]
         return excess
 
     def after(self, server: Server, model: Parameters | None, surrogate: Surrogate) -> Server:
-        """The state after round t, of which the surrogates are known; the model too, or it follows from them."""
+        """The state after round t, from its surrogates; and from the model, unless that follows from them."""
         t = int(server.steps) + 1
         form = self.quadratics(surrogate)
         cost = self.cost(server, form.curvatures)
@@ -252,35 +250,35 @@ class SSCA(Algorithm):
         return self._next_stage(new)
 
     def quadratics(self, surrogate: Surrogate) -> Forms:
-        """Of the convex problem after a round."""
+        """The quadratic forms of the convex problem after a round."""
         return quadratics(self.problem, surrogate, self.tau, self.start)
 
     def cost(self, server: Server, curvatures: Floats) -> Floats:
-        """[M] c of the convex problem whose surrogates have these curvatures."""
+        """[M] c of the convex problem of surrogates with these curvatures."""
         if self.costs:
             return np.full(len(curvatures) - 1, self.costs[int(server.stage)])
         return next_costs(server.slack_costs, curvatures)
 
-    def with_server_parts(self, model: Parameters, found: Statistics, weight: float) -> Statistics:
-        """`weight` times the means, plus what the functions have without samples."""
+    def with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
+        """`weight` times the means, plus the parts of the functions that need no samples."""
         for k, function in enumerate(self.functions):
             part = function.term.server(model)
             if part is None:
                 continue
 
-            def added(leaf: Array, one: Array, k: int = k) -> Array:
+            def added(leaf: Array, part_k: Array, k: int = k) -> Array:
                 leaf = leaf.copy()
-                leaf[k] += one * leaf.dtype.type(weight)
+                leaf[k] += part_k * leaf.dtype.type(weight)
                 return leaf
 
-            level = np.array(found.level)
+            level = np.array(sums.level)
             if len(level):
                 level[k] += weight * float(part[0])
-            found = Statistics(map_leaves(added, found.gradient, part[1]), level if len(level) else ())
-        return found
+            sums = Statistics(map_leaves(added, sums.gradient, part[1]), level if len(level) else ())
+        return sums
 
     def _next_stage(self, server: Server) -> Server:
-        """At the end of a stage: the next penalty c_j, or another stage with the same if ||s|| is small."""
+        """At the end of a stage: the next penalty c_j, or, if ||s|| is small, another stage with the same."""
         last = int(server.stage) >= len(self.costs) - 1
         if last or int(server.steps) % (self.stage_rounds or 1):
             return server
@@ -295,7 +293,7 @@ class SSCA(Algorithm):
             margins=start_margins(len(server.slack)) if server.margins else (),
         )
 
-    # --- what is told of the state ----------------------------------------------------------------------------------
+    # --- columns of the history, and remarks -------------------------------------------------------------------------
 
     def report(self, server: Server) -> dict[str, float]:
         """Columns of the history: multipliers, and ||s|| of the last convex problem."""
@@ -307,7 +305,7 @@ class SSCA(Algorithm):
         return columns | {"slack": float(np.linalg.norm(server.slack))}
 
     def remarks(self, server: Server, measured: Mapping[str, float | None]) -> list[str]:
-        """Which limits are not met, which caps of multipliers were reached, and why: at most one for a constraint.
+        """Unmet limits and multipliers at their caps, with the likely cause: at most one remark for a constraint.
 
         Parameters
         ----------
@@ -320,18 +318,19 @@ class SSCA(Algorithm):
         caps = costs.cost if self.costs else largest(curvatures)
         if int(server.stage) < len(self.costs) - 1:  # the next cost is due, if there are rounds for it
             costs = costs._replace(capped=np.zeros_like(caps), short=np.ones_like(caps))
-        limits, remedies = [one.limit for one in self.problem.constraints], against_noise(self.margins, self.recursive)
+        limits = [constraint.limit for constraint in self.problem.constraints]
+        remedies = against_noise(self.margins, self.recursive)
         courses = courses_of(limits, costs, caps, curvatures, bool(self.costs), int(server.steps))
-        return [said for course in courses if (said := remark(course, measured, remedies))]
+        return [text for course in courses if (text := remark(course, measured, remedies))]
 
 
-def _renewed(old: Record, found: Statistics, weight: float, keep: float) -> Statistics:
-    """d_t and v_t from those of the last round and `weight` times what the round brought."""
+def _renewed(old: Record, sums: Statistics, weight: float, keep: float) -> Statistics:
+    """d_t and v_t, from those of the last round and `sums`, which are `weight` times this round's estimates."""
 
     def renewed(old: Array, new: Array) -> Array:
         fresh = old * old.dtype.type(keep)
         fresh += new * old.dtype.type(1 / weight)
         return fresh
 
-    slope = map_leaves(renewed, old.gradient, found.gradient)
-    return Statistics(slope, keep * old.level + found.level / weight if len(found.level) else ())
+    slope = map_leaves(renewed, old.gradient, sums.gradient)
+    return Statistics(slope, keep * old.level + sums.level / weight if len(sums.level) else ())

@@ -35,7 +35,7 @@ from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at
 
 @in_memory("shares", "keep")
 class Question(NamedTuple):
-    """What the server sends."""
+    """Broadcast of a round."""
 
     model: Parameters  # w_t
     previous: Record  # w_{t-1}, where gradients are variance-reduced; else ()
@@ -45,7 +45,7 @@ class Question(NamedTuple):
 
 @in_memory("shares", "cost")
 class LocalQuestion(NamedTuple):
-    """What the server sends when clients take several steps."""
+    """Broadcast of a round with several local steps."""
 
     model: Parameters  # w_t
     surrogate: Surrogate  # of round t - 1
@@ -55,7 +55,7 @@ class LocalQuestion(NamedTuple):
 
 
 class LocalAnswer(NamedTuple):
-    """What a client sends after several steps."""
+    """A client's upload after several local steps."""
 
     change: Parameters  # of its model
     linear: Record  # leaves [K, ...] of its surrogates
@@ -64,17 +64,17 @@ class LocalAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class SSCAHorizontal(SSCA, Rows):
-    """Algorithms 1 and 2: every round each client draws `batch_size` rows and sends the sums of their gradients.
+    """Algorithms 1 and 2: in every round each client draws `batch_size` rows and uploads the sums of their gradients.
 
     With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
 
-    `local_steps` = E > 1: the clients are told the surrogates too, and take E steps by themselves before anything is
+    `local_steps` = E > 1: the clients receive the surrogates too, and take E steps by themselves before anything is
     sent, each with another minibatch. They *move* on surrogates of corrected functions: the gradient at a client's
     point u is taken to be grad F-bar_k(w_t) + grad f_k(u) - grad f_k(w_t), the last two from one minibatch, and the
     value alike. What they *send*, beside the change of the model, are surrogates that track their uncorrected
     functions f_k(u), by the same recursion; the server averages both. With K functions that need samples a round sends
     K + 1 vectors of the model's size up and as many down, whatever E, where one step sends K up and one down. The first
-    round of a stage only gathers surrogates.
+    round of a stage only initializes the surrogates.
     # differs from the paper: an addition, which it leaves to future work. At w_t every correction vanishes, and
     averaged surrogates track the functions of all: however different the clients' data are, where Algorithm 1 or 2
     rests, this does too. Steps on local surrogates of local functions would drift to a compromise between the clients'
@@ -83,7 +83,7 @@ class SSCAHorizontal(SSCA, Rows):
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
-        """The server hears the weighted sums of the minibatch gradients; then of the clients' local steps."""
+        """One exchange: the server receives weighted sums of minibatch gradients, or of changes and surrogates."""
         template, functions = model_template(self.problem), len(self.functions)
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template)
         level = np.empty(functions) if self.problem.constraints else ()
@@ -95,13 +95,13 @@ class SSCAHorizontal(SSCA, Rows):
 
     @property
     def setup(self) -> tuple[ToServer, ...]:
-        """How many samples each function counts, where that is not all."""
+        """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()
         return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares)),)
 
     def check(self) -> list[str]:
-        """The split and the batch must fit the data."""
+        """Split, batch size and local steps must fit the data and each other."""
         wrong = super().check() + check_rows(self.problem, self.batch_size)
         wrong += wrong_draw("local_steps", self.local_steps * self.batch_size)
         for key in ("label_holder", "head_client"):
@@ -120,7 +120,7 @@ class SSCAHorizontal(SSCA, Rows):
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """Step 1: any w_1, and the surrogates of nothing."""
+        """Step 1: any w_1, and empty surrogates."""
         return self.begin(start_model(self.problem, now))
 
     def ask(self, server: Server, now: Round) -> Question:
@@ -137,16 +137,16 @@ class SSCAHorizontal(SSCA, Rows):
         return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
 
     def fused(self, question: Question, block: Block, now: Round) -> Weighted:
-        """The sum of the clients' answers, from products over many clients' minibatches."""
+        """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
-        def some_of(block: Block) -> Statistics:
-            batch = block.take(block.draw(now, "minibatch", self.batch_size)).together()
-            each = self.problem.weights[block.clients].repeat(self.batch_size)
+        def sums_of(part: Block) -> Statistics:
+            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
+            each = self.problem.weights[part.clients].repeat(self.batch_size)
             each /= self.batch_size
-            found: Statistics = self._statistics(question, batch.X, batch.y, beside(batch.y, each[None]))
-            return found
+            sums: Statistics = self._statistics(question, batch.X, batch.y, beside(batch.y, each[None]))
+            return sums
 
-        total = added(some_of(part) for part in block.parts(self.batch_size))
+        total = added(sums_of(part) for part in block.parts(self.batch_size))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
     def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
@@ -166,45 +166,45 @@ class SSCAHorizontal(SSCA, Rows):
         return self.advance(server, total.value, float(total.weight))
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of what is minimized; with several local steps, no gradient at a model that is known."""
+        """The mean gradient of the objective; with several local steps nothing, as their models are unknown."""
         if received.answered_by(self.answer):
-            found = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
-            yield MeanGradient(received.question.model, found, self.batch_size)
+            gradient = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
+            yield MeanGradient(received.question.model, gradient, self.batch_size)
 
     # --- several local steps ----------------------------------------------------------------------------------------
 
     def ask_local(self, server: Server, now: Round) -> LocalQuestion:
-        """w_t and the surrogates, whose solution every client can find by itself."""
+        """w_t and the surrogates, from which every client can solve the convex problem by itself."""
         cost = self.cost(server, self.quadratics(server.surrogate).curvatures) if server.steps else server.slack
         return LocalQuestion(server.model, server.surrogate, server.shares, server.steps + 1, cost)
 
     def answer_local(
         self, clients: tuple[()], question: LocalQuestion, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
-        """E steps of the one client of the block, weighted by its rows."""
+        """E steps of the block's only client, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
             self.local_steps, 1, self.batch_size
         )
-        model, surrogate = self._local(question, (block.take(some) for some in rows))
+        model, surrogate = self._local(question, (block.take(at) for at in rows))
         change = map_leaves(operator.sub, model, question.model)
-        found = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
+        upload = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
 
         def weighted(leaf: Array) -> Array:
             return (leaf * leaf.dtype.type(weight[0]))[None]
 
-        return clients, Weighted(map_leaves(weighted, found), weight)
+        return clients, Weighted(map_leaves(weighted, upload), weight)
 
     def _local(self, question: LocalQuestion, batches: Iterable[Batch]) -> tuple[Parameters, Surrogate]:
-        """The model of one client after its steps, and its surrogates of its own functions."""
+        """The model of one client after its steps, and the surrogates of its own functions."""
         t, anchor, model = int(question.step), question.model, question.model
         rho, gamma = self.rho.at(t), self.gamma.at(t)
-        own = moving = question.surrogate
-        still = not moving.weight  # nothing is known yet: gather, and stay
+        tracked = moving = question.surrogate
+        still = not moving.weight  # the surrogates are empty: only track, and stay
         slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
         for batch in batches:
             here = self._seen(model, batch, question.shares)
-            own = self.tracked(own, rho, here.gradient, here.level, model)
+            tracked = self.tracked(tracked, rho, here.gradient, here.level, model)
             if still:
                 continue
             there = here if model is anchor else self._seen(anchor, batch, question.shares)
@@ -214,18 +214,18 @@ class SSCAHorizontal(SSCA, Rows):
             )
             moving = self.tracked(moving, rho, corrected.gradient, corrected.level, model)
             model = move(moving, solve(moving, self.quadratics(moving), question.cost).factors, gamma, model)
-        return model, own
+        return model, tracked
 
     def _at_anchor(self, surrogate: Surrogate, anchor: Parameters) -> tuple[Record, Array]:
-        """Gradients and values of the surrogates at w_t, without the penalties, which tracking adds."""
+        """Gradients and values of the surrogates at w_t, without the penalties, which `track` adds."""
         there = float(surrogate.weight)
         curvature = self.tau if self.start == "paper" else self.tau * there
-        penalties = [2 * one.penalty for one in self.functions]
+        penalties = [2 * function.penalty for function in self.functions]
 
         def less(slope: Array, w: Array, counts: bool) -> Array:
             if not counts:
                 return slope
-            parts = [one - w * w.dtype.type(factor) for one, factor in zip(slope, penalties, strict=True)]
+            parts = [row - w * w.dtype.type(factor) for row, factor in zip(slope, penalties, strict=True)]
             return namespace(w).stack(parts)
 
         parts = penalized(self.problem.objective, anchor)
@@ -234,22 +234,22 @@ class SSCAHorizontal(SSCA, Rows):
             return slope, ()
         level = level_at(surrogate, curvature, anchor)
         if self.start == "paper":
-            level = level - np.array([one.aim for one in self.functions]) * (1 - there)
+            level = level - np.array([function.aim for function in self.functions]) * (1 - there)
         return slope, level
 
     def _seen(self, model: Parameters, batch: Batch, shares: Array) -> Statistics:
-        """[K, ...] what one client's minibatch tells of the functions."""
+        """[K, ...] estimates of the functions from one client's minibatch."""
         each = namespace(batch.y).full(batch.y.shape, 1 / self.batch_size)
-        found = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
-        first: Statistics = map_leaves(lambda leaf: leaf[0], found)
+        sums = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
+        first: Statistics = map_leaves(lambda leaf: leaf[0], sums)
         level = on_host(first.level) if len(first.level) else ()  # convex problems are solved in memory
         return self.with_server_parts(model, first._replace(level=level), 1.0)
 
     def absorb_local(self, server: Server, total: Weighted, now: Round) -> Server:
-        """The means of the models and of the surrogates."""
-        found: LocalAnswer = mean(total)
+        """Averages the models and the surrogates."""
+        means: LocalAnswer = mean(total)
         t = int(server.steps) + 1
         weight = 1 - (1 - self.rho.at(t)) ** self.local_steps * (1 - server.surrogate.weight)
-        constant = found.constant.astype(np.float64) if self.problem.constraints else server.surrogate.constant
-        surrogate = Surrogate(constant, found.linear, np.float64(weight))
-        return self.after(server, map_leaves(operator.add, server.model, found.change), surrogate)
+        constant = means.constant.astype(np.float64) if self.problem.constraints else server.surrogate.constant
+        surrogate = Surrogate(constant, means.linear, np.float64(weight))
+        return self.after(server, map_leaves(operator.add, server.model, means.change), surrogate)

@@ -1,4 +1,4 @@
-"""What a run of constrained SSCA has to say at its end: which limit is not met, or which cap was reached, and why."""
+"""Remarks at the end of a run of constrained SSCA: which limit is not met, or which cap was reached, and why."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from mpifed.algorithms.certificate import CONTRADICTION, known
 from mpifed.algorithms.slack_costs import ALWAYS, SlackCosts, typical
 from mpifed.maths.surrogate import Floats
 
-OFTEN = 0.25  # the share of recent rounds at the cap from which on there is something to say
+OFTEN = 0.25  # the share of recent rounds at the cap from which on there is a remark
 NEAR = 0.9  # of the cap: where a multiplier is above that, the cap may be what decides
 ALONE = 1e3  # a weight of a constraint above which raising its cap changes nothing any more
-FEW = 50  # rounds that tell nothing of noise yet
+FEW = 50  # rounds from which noise cannot be judged yet
 FALLING = 0.95  # a mean slack over the last rounds, relative to that over more rounds, that is still falling
 ROUNDING = 1e-6  # an excess relative to the limit that has nothing to do with noise
 
 
 class Course(NamedTuple):
-    """How the rounds went for one constraint, as the server knows it."""
+    """The course of the rounds for a constraint, as the server sees it."""
 
     number: int  # m, from 1
     limit: float
@@ -48,14 +48,14 @@ def courses_of(
 
 
 def against_noise(margins: str, recursive: bool) -> list[str]:
-    """What these settings leave to do about noise in the estimates."""
+    """Remedies for noise in the estimates that these settings do not use yet."""
     remedies = ["take a larger batch", "let rho and gamma fall faster"]
     remedies += ['set margins = "auto"'] if margins == "off" else []
     return remedies + ([] if recursive else ['set variance_reduction = "recursive"'])
 
 
 def remark(course: Course, measured: Mapping[str, float | None], remedies: Sequence[str]) -> str | None:
-    """The one warning about a constraint, if there is reason for any.
+    """The warning about a constraint, or None.
 
     Parameters
     ----------
@@ -70,27 +70,29 @@ def remark(course: Course, measured: Mapping[str, float | None], remedies: Seque
     often = course.capped >= OFTEN
     if not often and (value is None or not unmet):
         return None
-    said = _seen(course, value if unmet else None, often)
+    observed = _seen(course, value if unmet else None, often)
     if value is not None and unmet and not often and value - course.limit <= ROUNDING * abs(course.limit):
-        return f"constraint {m}: {said}: it ends at the limit itself, or so little above; give it a margin"
-    return f"constraint {m}: {said}; {_cause(course, unmet, often, direction, multiplier, remedies)}"
+        return f"constraint {m}: {observed}: it ends at the limit itself, or so little above; give it a margin"
+    return f"constraint {m}: {observed}; {_cause(course, unmet, often, direction, multiplier, remedies)}"
 
 
 def _seen(course: Course, above: float | None, often: bool) -> str:
-    """What was observed."""
-    found = []
+    """The observation, in words."""
+    observed = []
     if above is not None:
-        found.append(f"its limit {course.limit:g} is not met ({above:.6g})")
+        observed.append(f"its limit {course.limit:g} is not met ({above:.6g})")
     if often:
         what = "slack_cost" if course.given else 'the largest that slack_cost = "auto" may become'
-        found.append(f"its multiplier was at its cap {course.cap:g} ({what}) in {course.capped:.0%} of recent rounds")
-    return ", and ".join(found)
+        observed.append(
+            f"its multiplier was at its cap {course.cap:g} ({what}) in {course.capped:.0%} of recent rounds"
+        )
+    return ", and ".join(observed)
 
 
 def _cause(
     course: Course, unmet: bool, often: bool, direction: float | None, multiplier: float | None, remedies: Sequence[str]
 ) -> str:
-    """Why, and what to do."""
+    """The likely cause and the remedy."""
     if unmet and direction is not None and direction < CONTRADICTION:
         return (
             f"the unmet limits contradict each other, or no model can meet them: no direction lowers all of them "
@@ -102,14 +104,14 @@ def _cause(
     matters = course.weight <= ALONE or not unmet
     if often and course.given and nu >= NEAR * course.cap and matters and not falling:
         return (
-            f"the cap is the likely cause, since the problem's own multiplier is near or above it ({nu:.4g} found): "
+            f"the cap is the likely cause, since the problem's own multiplier is near or above it ({nu:.4g}): "
             f'raise slack_cost to {_round(10 * max(nu, course.cap)):g}, or set it to "auto"'
         )
     if unmet and (course.short >= ALWAYS or course.rounds < FEW):
         far = f"; the limit was out of reach in {course.short:.0%} of recent rounds"
         reached = far if course.short >= ALWAYS else ""
         return (
-            f"too few rounds are the likely cause{reached}: play more, or let steps be longer (tau smaller, or gamma "
+            f"too few rounds are the likely cause{reached}: run more, or take longer steps (tau smaller, or gamma "
             "falling more slowly)"
         )
     not_cap = f", not the cap (the problem's own multiplier is about {nu:.4g})" if often else ""
@@ -117,5 +119,5 @@ def _cause(
 
 
 def _round(number: float) -> float:
-    """To one significant digit."""
+    """`number` to one significant digit."""
     return float(f"{number:.0e}")

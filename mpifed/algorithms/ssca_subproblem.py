@@ -14,7 +14,7 @@ from mpifed.maths.surrogate import Floats, Forms, Start, Surrogate, forms, gram
 
 
 class Solution(NamedTuple):
-    """Of a convex problem."""
+    """The solution of a convex problem."""
 
     factors: tuple[float, ...]  # [K]: w-bar = - sum_k factors[k] l_k
     multipliers: Array  # [M]
@@ -23,14 +23,14 @@ class Solution(NamedTuple):
 
 
 def quadratics(problem: Problem, surrogate: Surrogate, tau: float, start: Start) -> Forms:
-    """What it consists of."""
-    terms = [objective_term(problem), *(one.term for one in problem.constraints)]
-    aims = [0.0, *(one.aim for one in problem.constraints)]
+    """The quadratic forms of the objective and of the constraints."""
+    terms = [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
+    aims = [0.0, *(constraint.aim for constraint in problem.constraints)]
     return forms(surrogate, aims, [term.sampled for term in terms], tau, start)
 
 
 def solve(surrogate: Surrogate, form: Forms, cost: Floats, margin: Floats | float = 0.0) -> Solution:
-    """Its solution in the closed forms (9), (19) and Lemma 1, or by its dual in M numbers.
+    """The solution in the closed forms (9), (19) and Lemma 1, or by the dual problem in M variables.
 
     Parameters
     ----------
@@ -48,5 +48,7 @@ def solve(surrogate: Surrogate, form: Forms, cost: Floats, margin: Floats | floa
     else:
         nu = multipliers(constants, products, curvatures, cost)
     total = float(curvatures[0] + nu @ curvatures[1:])
-    factors = [one / (2 * total) for one, row in zip([1.0, *nu.tolist()], rows, strict=True) if row is not None]
+    factors = [
+        multiplier / (2 * total) for multiplier, row in zip([1.0, *nu.tolist()], rows, strict=True) if row is not None
+    ]
     return Solution(tuple(factors), nu, np.maximum(levels(nu, constants, products, curvatures), 0), total)

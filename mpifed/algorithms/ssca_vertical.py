@@ -14,7 +14,7 @@ from mpifed.core.round import Round
 
 @dataclass(frozen=True)
 class SSCAVertical(SSCA, Columns):
-    """Algorithms 3 and 4: the server draws `batch_size` rows, clients add scores, and send gradients of their columns.
+    """Algorithms 3 and 4: the server draws `batch_size` rows; clients sum scores and upload gradients of their columns.
 
     All clients have the labels, or `label_holder` alone has them. `head_client` (the holder, or client 0) sends the
     head's gradient and the constraints' values: in the paper that is the fastest client, or any.
@@ -22,31 +22,31 @@ class SSCAVertical(SSCA, Columns):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The clients hear the sum of the scores; the server hears gradients."""
+        """The clients receive the sum of the scores, the server the gradients."""
         points = 2 if self.recursive else 1
-        one = Pass(self.problem, self.batch_size, self.label_holder, self.sender, points)
-        return one.exchanges(self.ask, self.absorb)
+        batch_pass = Pass(self.problem, self.batch_size, self.label_holder, self.sender, points)
+        return batch_pass.exchanges(self.ask, self.absorb)
 
     @property
     def setup(self) -> tuple[ToServer, ...]:
-        """How many samples each function counts, where that is not all."""
+        """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()
         return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),)
 
     def check(self) -> list[str]:
-        """The split and the batch must fit the data."""
+        """Split and batch size must fit the data."""
         wrong = super().check() + check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
         if self.local_steps > 1:
             wrong.append(f"[algorithm] local_steps = {self.local_steps}: is for data split by rows; leave it out")
         return wrong
 
     def start_server(self, now: Round) -> Server:
-        """Step 1: any w_1, and the surrogates of nothing."""
+        """Step 1: any w_1, and empty surrogates."""
         return self.begin(start_model(self.problem, now))
 
     def ask(self, server: Server, now: Round) -> Question:
-        """Step 3: the rows, and w_t."""
+        """Step 3: row indices and w_t."""
         rows = draw_rows(self.problem, now, self.batch_size)
         if not self.recursive:
             return Question(rows, server.model, (), server.shares, (), ())

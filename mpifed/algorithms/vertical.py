@@ -1,15 +1,15 @@
-"""What algorithms for vertically split data share: how a minibatch becomes gradients when nobody holds a whole row.
+"""Shared by algorithms for vertically split data: gradients of a minibatch when no client holds whole rows.
 
-Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. One
-pass over some rows is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
+Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. A
+pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
 
-1. `scores`: the server sends row numbers, and each client its columns of the model; the clients hear the sum of
-   everybody's partial scores. # differs from the paper: there each client sends its products weight x feature one by
-   one, or its partial scores to all others; the sum is all that enters.
-2. `slopes`, only where one client alone has the labels: it alone hears the scores, and the others hear the loss's
-   derivatives by the scores from it. (Whoever hears a sample's derivatives can often tell its label.)
-3. `gradients`: the server hears each client's gradient in its own columns, and the head's gradient and the constraints'
-   values from one client, who could be any.
+1. `scores`: the server broadcasts row indices, and sends each client its columns of the model; the clients receive the
+   sum of all partial scores. # differs from the paper: there each client sends its products weight x feature one by
+   one, or its partial scores to all others; only the sum is used.
+2. `slopes`, only where a single client holds the labels: it alone receives the scores, and sends the loss's derivatives
+   by the scores to the others. (A sample's derivatives often reveal its label.)
+3. `gradients`: the server receives each client's gradient in its own columns, and the head's gradient and the
+   constraints' values from a single client, which may be any.
 """
 
 from __future__ import annotations
@@ -52,37 +52,37 @@ from mpifed.shards.layout import span
 
 @in_memory("rows", "shares", "keep", "count")
 class Question(NamedTuple):
-    """What the server sends; of the models' `first`, to each client its own columns."""
+    """Broadcast of a pass; each client receives its own columns of the models' `first`."""
 
-    rows: Array  # [b] the numbers of the rows
+    rows: Array  # [b] row indices
     model: Parameters
     previous: Record  # the model before, where gradients are variance-reduced; else ()
     shares: Array  # [K] counted samples relative to all, or ()
     keep: Array  # [] float64, how much of the gradients at `previous` is taken off; or ()
-    count: Array  # [] how many of the rows count, when all rows are gone through; else ()
+    count: Array  # [] how many of the rows count, in an evaluation; else ()
 
 
 class Scores(NamedTuple):
-    """What the clients add."""
+    """A client's partial scores."""
 
     partial: Array  # [n, V, b, h] at the V models
 
 
 class Told(NamedTuple):
-    """What the holder of the labels tells the others."""
+    """The derivatives that the label holder sends to the other clients."""
 
     slopes: Array  # [n, K, b, h]
 
 
 class Gathered(NamedTuple):
-    """What the server hears: each number from one client."""
+    """What the server receives: each number from a single client."""
 
     statistics: Statistics  # leaves [n, K, ...]; `gradient.first` placed by columns
-    tally: Record  # Tally [n, T], when all rows are gone through; else ()
+    tally: Record  # Tally [n, T], in an evaluation; else ()
 
 
 class Memory(NamedTuple):
-    """A client's, within a pass; the same at all of them but for who has the labels."""
+    """State of the clients within a pass; the same for all, but for the labels."""
 
     question: Question  # without `first`: leaves [n, ...]
     slopes: Array  # [n, K, b, h]
@@ -95,7 +95,7 @@ class Memory(NamedTuple):
 class Pass:
     """The exchanges of one pass over `size` rows.
 
-    `holder` is the one client who has the labels, or None; `head_client` who sends what belongs to no columns.
+    `holder` is the client who alone has the labels, or None; `head_client` who sends what belongs to no columns.
     `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
     losses, and with `gradients` their derivatives too.
     """
@@ -112,12 +112,12 @@ class Pass:
     def exchanges(
         self, ask: Callable[[Any, Round], Question], absorb: Callable[[Any, Gathered, Round], Any]
     ) -> tuple[Exchange, ...]:
-        """`ask` and `absorb` are the server's."""
-        problem, which = self.problem, sampled(self.problem)
+        """The exchanges of the pass; `ask` and `absorb` are the server's."""
+        problem, functions = self.problem, sampled(self.problem)
         template = model_template(problem)
         scores = template.first.shape[1]
         partial = Field((self.points, self.size, scores))
-        found: list[Exchange] = [
+        exchanges: list[Exchange] = [
             ToClients(
                 f"{self.name}scores", Scores(partial), ask, self.partial_scores, self.hear_scores,
                 told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder,
@@ -125,23 +125,23 @@ class Pass:
             )
         ]  # fmt: skip
         if self.holder is not None and self.gradients:
-            told = Told(Field((len(which), self.size, scores), sender=self.holder))
-            found.append(
+            derivatives = Told(Field((len(functions), self.size, scores), sender=self.holder))
+            exchanges.append(
                 ToClients(
-                    f"{self.name}slopes", told, self.ask_nothing, self.tell_slopes, self.hear_slopes,
+                    f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, self.hear_slopes,
                     off_clock=self.measures,
                 )
             )  # fmt: skip
-        found.append(
+        exchanges.append(
             ToServer(
                 f"{self.name}gradients" if self.gradients else f"{self.name}losses",
                 self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
             )
         )  # fmt: skip
-        return tuple(found)
+        return tuple(exchanges)
 
     def _fields(self, template: Parameters) -> Gathered:
-        """Each number comes from one client."""
+        """The fields of `Gathered`: each number comes from a single client."""
         scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
         functions, sender = len(sampled(self.problem)), self.head_client
         gradient: Record = ()
@@ -149,7 +149,7 @@ class Pass:
             head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
             first = Field((functions, *template.first.shape), scale, bound, columns=1)
             gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
-        level = Field((functions,), scale, bound, sender=sender) if self._levels else ()
+        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ()
         return Gathered(
             Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ()
         )
@@ -159,7 +159,6 @@ class Pass:
         return bool(self.problem.constraints) and not self.measures
 
     def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
-        """The clients know."""
         return ()
 
     def partial_scores(self, clients: Record, question: Question, block: Block, now: Round) -> tuple[Memory, Scores]:
@@ -168,14 +167,15 @@ class Pass:
         xp, width = block.xp, models[0].first.shape[1]
         partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
         for i, shard in enumerate(block.shards):
-            own = [model.first[index(model.first, span(shard.columns))] for model in models]
+            weights = [model.first[index(model.first, span(shard.columns))] for model in models]
             X = block.only(np.array([i])).take(question.rows[None]).X
-            scores = self.problem.objective.scores(own[0] if len(own) == 1 else xp.concatenate(own, axis=1), X)[0]
+            w = weights[0] if len(weights) == 1 else xp.concatenate(weights, axis=1)
+            scores = self.problem.objective.scores(w, X)[0]
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
         return self._memory(question, block), Scores(partial)
 
     def _memory(self, question: Question, block: Block) -> Memory:
-        """What is kept of the question, and room for what will be heard."""
+        """The state at the beginning of a pass: the broadcast, and room for scores' derivatives."""
         xp, clients = block.xp, len(block.clients)
         functions, dtype = len(sampled(self.problem)), question.model.first.dtype
         width, head = question.model.first.shape[1], question.model.head
@@ -186,57 +186,61 @@ class Pass:
         sums: Record = ()
         if self.measures:
             sums = map_leaves(lambda field: xp.zeros(field.shape), tally_fields(self.problem, 1))
-        found = Memory(
+        of_each = Memory(
             question=bare,
             slopes=xp.zeros((functions if self.gradients else 0, self.size, width), dtype),
             head=map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
             level=xp.zeros(functions) if self._levels else (),
             tally=sums,
         )
-        memory: Memory = _for_each(found, clients)
+        memory: Memory = _for_each(of_each, clients)
         return memory
 
     def hear_scores(self, clients: Memory, total: Scores, block: Block, now: Round) -> Memory:
-        """The losses' slopes, by those who have the labels: they are the same for all, and are found once."""
-        asked: Question = map_leaves(lambda leaf: leaf[0], clients.question)
+        """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once."""
+        question: Question = map_leaves(lambda leaf: leaf[0], clients.question)
         xp, y = block.xp, block.shards[0].y
-        y = y[index(y, asked.rows)]
+        y = y[index(y, question.rows)]
         weights = xp.full(self.size, 1 / self.size)
         if self.measures:
-            weights = (xp.arange(self.size) < int(asked.count)).astype(np.float64)
-        found = clients
+            weights = (xp.arange(self.size) < int(question.count)).astype(np.float64)
+        memory = clients
         if self.measures:
-            sums: Tally = tally(self.problem, asked.model.head, total.partial[0], y, weights)
-            found = found._replace(tally=_for_each(sums, len(block.clients)))
+            sums: Tally = tally(self.problem, question.model.head, total.partial[0], y, weights)
+            memory = memory._replace(tally=_for_each(sums, len(block.clients)))
         if not self.gradients:
-            return found
-        down = self._slopes(asked.model.head, total.partial[0], y, weights, asked.shares)
+            return memory
+        down = self._slopes(question.model.head, total.partial[0], y, weights, question.shares)
         stacked = Slopes((xp.stack(down.scores),), down.head, down.level)
-        if self.points == 2 and asked.keep:
-            before = self._slopes(asked.previous.head, total.partial[1], y, weights * -float(asked.keep), asked.shares)
+        if self.points == 2 and question.keep:
+            before = self._slopes(
+                question.previous.head, total.partial[1], y, weights * -float(question.keep), question.shares
+            )
             stacked = Slopes(
                 (stacked.scores[0] + xp.stack(before.scores),),
                 map_leaves(operator.add, down.head, before.head),
                 down.level + before.level if len(down.level) else (),
             )
         n = len(block.clients)
-        found = found._replace(slopes=_for_each(stacked.scores[0], n), head=_for_each(stacked.head, n))
-        return found._replace(level=_for_each(stacked.level, n)) if self._levels else found
+        memory = memory._replace(slopes=_for_each(stacked.scores[0], n), head=_for_each(stacked.head, n))
+        return memory._replace(level=_for_each(stacked.level, n)) if self._levels else memory
 
     def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
-        which = sampled(self.problem)
-        return slopes(self.problem, which, head, scores, y, weights, shares if len(shares) else np.ones(len(which)))
+        functions = sampled(self.problem)
+        return slopes(
+            self.problem, functions, head, scores, y, weights, shares if len(shares) else np.ones(len(functions))
+        )
 
     def tell_slopes(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[Memory, Told]:
-        """Those of the holder of the labels."""
+        """The label holder's derivatives."""
         return clients, Told(clients.slopes)
 
     def hear_slopes(self, clients: Memory, total: Told, block: Block, now: Round) -> Memory:
-        """The others need nothing else."""
+        """Stores the label holder's derivatives at the other clients."""
         return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
 
     def gather(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Gathered]:
-        """Steps 5 and 6: each client's gradient in its columns, and one client's of the head. (16), (17)"""
+        """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
         gradient: Record = ()
         if self.gradients:
             values = [
@@ -249,66 +253,66 @@ class Pass:
 
     @classmethod
     def reveals(cls, received: Received) -> Iterator[Revealed]:
-        """Partial scores at one or two models; the holder's derivatives; and the gradients put together from these."""
-        asked, answer, columns = received.question, received.answer, received.columns
+        """Partial scores at one or two models; the label holder's derivatives; and the gradients computed from them."""
+        question, answer, columns = received.question, received.answer, received.columns
         if received.answered_by(cls.partial_scores):
-            models = [one for one in (asked.model, asked.previous) if len(one)]
+            models = [model for model in (question.model, question.previous) if len(model)]
             for model, partial in zip(models, answer.partial, strict=True):
-                yield InnerProducts(asked.rows, model.first[columns], partial)
+                yield InnerProducts(question.rows, model.first[columns], partial)
         elif received.answered_by(cls.tell_slopes):
             if received.exchange.fields.slopes.sender in received.clients:
-                yield ScoreDerivatives(asked.rows, answer.slopes[0])
+                yield ScoreDerivatives(question.rows, answer.slopes[0])
         elif received.answered_by(cls.gather) and not received.exchange.off_clock:
-            found: Parameters = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
-            model, found = (one._replace(first=one.first[columns]) for one in (asked.model, found))
-            yield MeanGradient(model, found, len(asked.rows), parts=True)
+            mean: Parameters = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
+            model, mean = (record._replace(first=record.first[columns]) for record in (question.model, mean))
+            yield MeanGradient(model, mean, len(question.rows), parts=True)
 
-    def _pull(self, found: Array, X: Any) -> Array:
-        """[K, p_i, h] from slopes [K, b, h], by one product."""
-        functions, size, width = found.shape
-        beside = found[0] if functions == 1 else found.swapaxes(0, 1).reshape(size, functions * width)
+    def _pull(self, derivatives: Array, X: Any) -> Array:
+        """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
+        functions, size, width = derivatives.shape
+        beside = derivatives[0] if functions == 1 else derivatives.swapaxes(0, 1).reshape(size, functions * width)
         pulled = self.problem.objective.pull(X, beside[None])[0]
         return pulled.reshape(-1, functions, width).swapaxes(0, 1)
 
 
 def _for_each(record: Record, clients: int) -> Record:
-    """The same for every client, without copies."""
+    """`record` broadcast to a leading axis of clients, without copies."""
     return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
 
 
 class Columns(Algorithm):
     """The base of algorithms for data split by columns; its subclasses have the fields `label_holder`, `head_client`.
 
-    They need everybody: without one client there are no scores.
+    All clients must participate: if any is absent, scores are incomplete.
     """
 
-    label_holder: int | None  # the one client who has the labels; None: all have
+    label_holder: int | None  # the client who alone has the labels; None: all have
     head_client: int | None  # who computes what belongs to no columns, as intercepts; None: the label holder, or 0
 
     needs_everybody = True
 
     @property
     def sender(self) -> int:
-        """Who sends what belongs to no columns."""
+        """The client who sends what belongs to no columns."""
         return self.head_client or self.label_holder or 0
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Losses, constraints and the certificate."""
+        """Training loss, objective and constraints; the certificate."""
         return measures_of_columns(self, self.label_holder, self.sender)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """What a pass over rows does."""
+        """Partial scores, derivatives and gradients of the rows drawn; see `Pass.reveals`."""
         return Pass.reveals(received)
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
-    """[batch] the rows of a round, drawn by the server."""
+    """[batch] indices of the rows of a round, drawn by the server."""
     return now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]
 
 
 def check_columns(problem: Problem, batch: int, holder: int | None, head_client: int | None) -> list[str]:
-    """What vertical algorithms ask of the data, one message for each thing that does not fit."""
+    """Errors of data and settings for vertical algorithms, one message each."""
     wrong: list[str] = []
     if problem.split != "columns":
         wrong.append(
@@ -329,15 +333,15 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
 
 
 class Sums(NamedTuple):
-    """Server only, while all rows are gone through."""
+    """State of the server during an evaluation."""
 
     model: Parameters
     turn: Array  # [] int64
-    found: Evaluation
+    evaluation: Evaluation
 
 
 def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: int) -> tuple[Measure, ...]:
-    """Losses, constraints and the certificate, over all rows in turns of `CHUNK`."""
+    """Losses and constraints, and the certificate; over all rows, in chunks of `CHUNK`."""
     problem = algorithm.problem
     chosen = measured_rows(problem)
     measured = np.arange(problem.samples) if chosen is None else chosen
@@ -351,22 +355,24 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
         return Question(rows, sums.model, (), (), (), count)
 
     def absorb(sums: Sums, total: Gathered, now: Round) -> Sums:
-        found = Evaluation(total.tally, total.statistics.gradient)
+        evaluation = Evaluation(total.tally, total.statistics.gradient)
         if sums.turn:
-            found = map_leaves(operator.add, sums.found, found)
-        return Sums(sums.model, sums.turn + 1, found)
+            evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
+        return Sums(sums.model, sums.turn + 1, evaluation)
 
     def measure(gradients: bool, reported: Any, columns: tuple[str, ...] = (), first: Any = None) -> Measure:
-        one = Pass(problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients)
-        exchanges = one.exchanges(ask, absorb)
+        rows_pass = Pass(
+            problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients
+        )
+        exchanges = rows_pass.exchanges(ask, absorb)
         return Measure(
             exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())),
-            lambda server, sums, known: reported(algorithm, server, sums.found, known), turns=turns,
+            lambda server, sums, known: reported(algorithm, server, sums.evaluation, known), turns=turns,
             certificate=columns, first=first,
         )  # fmt: skip
 
     def first(server: Any, sums: Sums) -> dict[str, Any]:
-        return numbers_of_first(algorithm, server, sums.found)
+        return numbers_of_first(algorithm, server, sums.evaluation)
 
     certificate = measure(True, reported_certificate, certificate_columns(problem), first)
     return measure(False, reported_levels), certificate

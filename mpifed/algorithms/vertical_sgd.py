@@ -23,7 +23,7 @@ from mpifed.maths.ranges import Count
 
 
 class Server(NamedTuple):
-    """Server only."""
+    """The server's state."""
 
     model: Parameters
     steps: Array  # [] int64, rounds done
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class VerticalSGD(Columns):
-    """Every round the server draws `batch_size` rows, hears their gradient in the clients' columns, and takes a step.
+    """Every round the server draws `batch_size` rows, receives their gradient by columns, and takes a step.
 
     `label_holder` and `head_client` as in `SSCAVertical`.
     """
@@ -47,25 +47,23 @@ class VerticalSGD(Columns):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The clients hear the sum of the scores; the server hears gradients."""
+        """The clients receive the sum of the scores, the server the gradients."""
         return Pass(self.problem, self.batch_size, self.label_holder, self.sender).exchanges(self.ask, self.absorb)
 
     def check(self) -> list[str]:
-        """The split and the batch must fit the data."""
+        """Split, batch size and optimizer must fit the data."""
         wrong = check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
         return wrong + self.server_optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> Server:
-        """The initial model."""
         model = start_model(self.problem, now)
         return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
 
     def ask(self, server: Server, now: Round) -> Question:
-        """The rows and the model."""
         return Question(draw_rows(self.problem, now, self.batch_size), server.model, (), (), (), ())
 
     def absorb(self, server: Server, total: Gathered, now: Round) -> Server:
-        """A step along the gradient of the mean loss and the penalty."""
+        """Takes a step along the gradient of the mean loss and the penalty."""
         optimizer = self.server_optimizer
         step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
         decays = map_leaves(

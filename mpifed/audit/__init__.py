@@ -1,1 +1,1 @@
-"""What a run shows to whom: transcripts are counted, attacked and tested, and compared with what the job declares."""
+"""Audit of what a run reveals to its parties: counts, attacks and tests, compared with what the job declares."""

@@ -1,4 +1,4 @@
-"""One attack on what a party heard, and how far it came."""
+"""Result of an attack on what a party received."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
 
 
 class Attempt(NamedTuple):
-    """One attack on everything of one kind that a party heard."""
+    """An attack on all messages of one kind that a party received, and its result."""
 
     attack: str  # also the name of the finding, where it succeeds
     party: str
-    seen: str  # what it was handed
+    seen: str  # what the attacker was given
     applies: bool
     success: bool
-    text: str  # how far it came; why it does not apply
-    recovered: int = 0  # rows
-    of: int = 0
-    found: Floats = np.zeros((0, 0))  # [m, p] rows, for pictures
-    truth: Floats = np.zeros((0, 0))  # [m, p] those nearest to them
-    exchanges: tuple[str, ...] = ()  # whose answers it was handed
+    text: str  # the result, or why the attack does not apply
+    recovered: int = 0  # number of rows
+    of: int = 0  # number of rows that might have been recovered
+    rows: Floats = np.zeros((0, 0))  # [m, p] recovered rows, for images
+    truth: Floats = np.zeros((0, 0))  # [m, p] the true rows nearest to them
+    exchanges: tuple[str, ...] = ()  # whose uploads the attacker was given
 
 
 def none(attack: str, why: str, party: str = "server", seen: str = "") -> Attempt:

@@ -1,7 +1,8 @@
-"""Rows from how sums over dual variables changed: X'alpha of each client in the clear, or of all, which w follows.
+"""Rows from changes of sums over dual variables: X'alpha of each client in the clear, or of all clients.
 
-Where one sample alone has moved in between, the change is that sample's row times its step: who hears it has the row
-but for its length and sign. Clients with the same samples have moved the same one, so that their parts fit together.
+If the dual variable of a single sample has changed, the change of X'alpha is that sample's row times its step: it
+reveals the row up to its length and sign. Clients with the same samples have changed the same dual variable, so that
+their parts of the row fit together.
 """
 
 from __future__ import annotations
@@ -20,81 +21,81 @@ from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import DualSum
 
-TRIED = 64  # changes that are looked at, of each kind
-ONE = 1e-3  # a change farther than that from every row, relative to its length, is of several
-NARROWEST = 3  # numbers other than zero: of fewer, some row among many is near by chance
+TRIED = 64  # most changes that are examined, of each kind
+SINGLE = 1e-3  # largest distance from a row, relative to its length, of a change of a single sample
+NARROWEST = 3  # least nonzero numbers of a change: with fewer, a row is near by chance
 
 When: TypeAlias = tuple[int, int]  # round, and number of the exchange
 
 
 class _Change(NamedTuple):
-    """How X'alpha of some clients changed, or a change that they have sent as such."""
+    """The change of X'alpha of clients, computed, or sent as a change."""
 
-    clients: tuple[int, ...]  # who hold the same samples; or all, where it is of the sum
+    clients: tuple[int, ...]  # that hold the same samples; all clients for a change of the sum
     columns: NDArray[np.int64]
     values: Floats
 
 
 def from_changes(reader: Reader) -> Iterator[Attempt]:
-    """Changes that are one row, up to its length; nothing where no sums over dual variables are sent."""
-    exchanges = [one for one in reader.rounds if any(True for _ in reader.told_by_sum(DualSum, one))]
+    """Changes that are a single row up to its length; nothing if no sums over dual variables are sent."""
+    exchanges = [exchange for exchange in reader.rounds if any(True for _ in reader.revealed_by_sum(DualSum, exchange))]
     if not exchanges:
         return
     last = exchanges[-1]
     if reader.readable(last):
-        names = tuple(one.name for one in exchanges)
+        names = tuple(exchange.name for exchange in exchanges)
         yield _moved(reader.stage, list(_of_each(reader, exchanges)), reader.seen(last), names)
     else:
-        yield none(MOVED, HIDDEN, seen="sealed uploads")
+        yield none(MOVED, HIDDEN, seen="encrypted uploads")
     yield _moved(reader.stage, list(_of_sum(reader, last)), SUM, (last.name,))
 
 
 def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
-    """Of the clients who hold the same samples together."""
+    """Changes of clients, concatenated for clients that hold the same samples."""
     stage = reader.stage
-    told: dict[int, list[tuple[When, DualSum]]] = defaultdict(list)
+    collected: dict[int, list[tuple[When, DualSum]]] = defaultdict(list)
     for exchange in exchanges:
-        for play, each in reader.told(DualSum, exchange):
+        for play, by_client in reader.revealed_by_client(DualSum, exchange):
             when = play.round, reader.position(exchange)
-            for client, several in each.items():
-                told[client] += [(when, one) for one in several]
-    together: dict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]] = defaultdict(list)
-    for client, sums in sorted(told.items()):
-        for whens, change in _changes(sorted(sums, key=lambda one: one[0])):
-            together[whens, int(stage.cells.rows.groups[client])].append((client, change))
-    for _, parts in sorted(together.items(), key=lambda one: one[0]):
+            for client, items in by_client.items():
+                collected[client] += [(when, dual_sum) for dual_sum in items]
+    grouped: dict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]] = defaultdict(list)
+    for client, sums in sorted(collected.items()):
+        for whens, change in _changes(sorted(sums, key=lambda item: item[0])):
+            grouped[whens, int(stage.cells.rows.groups[client])].append((client, change))
+    for _, parts in sorted(grouped.items(), key=lambda item: item[0]):
         clients = tuple(client for client, _ in parts)
         columns = np.concatenate([stage.shards[client].columns for client in clients])
         yield _Change(clients, columns, np.concatenate([change for _, change in parts]))
 
 
 def _of_sum(reader: Reader, exchange: Exchange) -> Iterator[_Change]:
-    """Of all clients, as the server hears it in every channel."""
-    several = [((play.round, 0), one) for play, one in reader.told_by_sum(DualSum, exchange)]
-    for _, change in _changes(several):
+    """Changes of the sum over all clients, which the server decodes with any security."""
+    sums = [((play.round, 0), dual_sum) for play, dual_sum in reader.revealed_by_sum(DualSum, exchange)]
+    for _, change in _changes(sums):
         yield _Change(tuple(reader.stage.shards), np.arange(len(change)), change)
 
 
-def _changes(several: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, ...], Floats]]:
-    """(when, change), from zero on; what is a change already is taken as it is."""
+def _changes(sums: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, ...], Floats]]:
+    """(when, change) between consecutive sums, from zero on; sums that are sent as changes are taken as they are."""
     before: tuple[When, Any] = ((-1, 0), 0.0)
-    for when, one in several:
-        values = np.asarray(one.values, dtype=np.float64)
-        yield ((when,), values) if one.change else ((before[0], when), values - before[1])
+    for when, dual_sum in sums:
+        values = np.asarray(dual_sum.values, dtype=np.float64)
+        yield ((when,), values) if dual_sum.change else ((before[0], when), values - before[1])
         before = when, values
 
 
 def _moved(stage: Stage, changes: list[_Change], seen: str, exchanges: tuple[str, ...]) -> Attempt:
-    """Those changes that are some row, up to a factor; none is taken for one that is not as near as rounding leaves."""
-    there = [one for one in changes if np.count_nonzero(one.values) >= NARROWEST][:TRIED]
-    pairs = [pair for pair in (_nearest(stage, one) for one in there) if pair is not None]
-    text = f"{len(pairs)} of {len(there)} changes are one row, up to its length; others are of several rows that moved"
+    """Changes that are a row up to a factor, within rounding."""
+    considered = [change for change in changes if np.count_nonzero(change.values) >= NARROWEST][:TRIED]
+    pairs = [pair for pair in (_nearest(stage, change) for change in considered) if pair is not None]
+    text = f"{len(pairs)} of {len(considered)} changes are a single row, up to its length; the others are sums of rows"
     success, shown = bool(pairs), pictures(pairs)
-    return Attempt(MOVED, "server", seen, True, success, text, len(pairs), len(there), *shown, exchanges)
+    return Attempt(MOVED, "server", seen, True, success, text, len(pairs), len(considered), *shown, exchanges)
 
 
 def _nearest(stage: Stage, change: _Change) -> tuple[Floats, Floats] | None:
-    """(the change, the row that it is) in these columns; None where it is none."""
+    """(the change, the row that it equals up to a factor) in its columns; None if it is no single row."""
     problem = stage.algorithm.problem
     whole = np.zeros(problem.features)
     whole[change.columns] = change.values
@@ -107,5 +108,5 @@ def _nearest(stage: Stage, change: _Change) -> tuple[Floats, Floats] | None:
             squares[rows] += np.asarray((X.multiply(X) if shard.sparse else X * X).sum(axis=1)).ravel()
     cosines = np.abs(scores) / np.sqrt(np.maximum(squares, 1e-300))
     truth = stage.whole(np.argmax(np.where(squares > 0, cosines, 0.0), keepdims=True))[0, change.columns]
-    found = match(change.values, truth[None])
-    return (change.values, truth) if abs(found.cosine) > ALIKE and found.scaled_error < ONE else None
+    nearest = match(change.values, truth[None])
+    return (change.values, truth) if abs(nearest.cosine) > ALIKE and nearest.scaled_error < SINGLE else None

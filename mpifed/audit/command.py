@@ -1,4 +1,4 @@
-"""`mpifed audit`: a short recorded run of a job, or the transcript of a run, taken apart."""
+"""`mpifed audit`: analyse a short recorded run of a job, or the transcript of a finished run."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ from mpifed.run.sweep import points
 from mpifed.run.transcript import Recorded, is_recorded, read, together
 
 PARTIES = ("server", "client:0")
-ROUNDS = 12  # that are recorded for an audit, where as many fit
+ROUNDS = 12  # recorded for an audit, if as many fit into a transcript
 
 
 def audit_command(
-    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, json_: bool, parties: tuple[str, ...]
+    target: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, json_: bool, parties: tuple[str, ...]
 ) -> None:
-    """Audit a job or run, and print the report.
+    """Audit a job or a run and print the report.
 
     Raises
     ------
     LeakFound
         when a party learns more than the job declares.
     UsageError, DataError
-        when it cannot be run.
+        when the job or the run cannot be audited.
     """
     import click
 
     with threadpool_limits(1):
-        audit = audited(what, changes, rounds, parties or PARTIES)
+        audit = audited(target, changes, rounds, parties or PARTIES)
     click.echo(json.dumps(as_json(audit), indent=2) if json_ else as_text(audit))
-    folder = out or (what / "audit" if what.is_dir() else None)
+    folder = out or (target / "audit" if target.is_dir() else None)
     if folder is not None:
         missing = write(audit, folder)
-        click.echo(f"{'report':30} {folder}/{missing and f' without pictures: {missing}'}", err=json_)
+        click.echo(f"{'report':30} {folder}/{missing and f' without images: {missing}'}", err=json_)
     if audit.leaks:
-        names = ", ".join(one.name for one in audit.leaks)
-        raise LeakFound(f"{what}: not declared by [audit] accept: {names}")
+        names = ", ".join(finding.name for finding in audit.leaks)
+        raise LeakFound(f"{target}: not declared by [audit] accept: {names}")
 
 
-def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:
-    """The audit of a job file, of a sweep its first point, or of a run's folder; in this process."""
+def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:
+    """The audit of a job file, of the first point of a sweep, or of a run directory; in this process."""
     server, client = _parties(parties)
-    job, run_dir = _job(what, changes)
+    job, run_dir = _job(target, changes)
     check_names(job.audit.accept)
     recorded, source = None, "recorded for this audit"
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
@@ -77,124 +77,130 @@ def audited(what: Path, changes: tuple[str, ...], rounds: int | None, parties: S
     clients = stage.algorithm.problem.clients
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
-    own = recorded is None
+    same_run = recorded is None
     if recorded is None:
         recorded = together([stage.transcript])
     else:
         whole.check(recorded, stage)
-        _same(recorded, stage)
+        _check_same_run(recorded, stage)
         recorded = recorded._replace(rounds=count)
         stage.replayed = job.privacy is None or job.privacy.noise != "secure"
-    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not own)
-    rest = beside(stage, recorded.messages)
+    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not same_run)
+    classified = beside(stage, recorded.messages)
     try:
-        numbers = exact(stage, rest, plain, own)
+        exact_checks = exact(stage, classified, plain, same_run)
     except BrokenProtocol as error:
-        if own:
+        if same_run:
             raise
         raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
-    recorded = recorded._replace(messages=rest.sound)  # what is not was found by `exact`
-    audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, numbers)
-    if own and rounds is None and count < min(ROUNDS, job.rounds):
-        fewer = f"{count} rounds are recorded rather than {ROUNDS}: more do not fit into a transcript; see --rounds"
+    recorded = recorded._replace(messages=classified.sound)  # `exact` has reported the others
+    audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, exact_checks)
+    if same_run and rounds is None and count < min(ROUNDS, job.rounds):
+        fewer = f"only {count} of {ROUNDS} rounds were recorded: more do not fit into a transcript; see --rounds"
         audit = audit._replace(remarks=(*audit.remarks, fewer))
     return audit
 
 
 def _audit(
     job: Job, stage: Stage, plain: Stage, recorded: Recorded, source: str, model: Parameters, server: bool,
-    client: int | None, numbers: Exact,
+    client: int | None, exact_checks: Exact,
 ) -> Audit:  # fmt: skip
     messages = recorded.messages
-    found = sealed(stage, messages)
+    uploads = sealed(stage, messages)
     control = examine(sealed(plain, tuple(plain.transcript.messages)).samples)
-    uniform = control if plain is stage else examine(found.samples)
-    heard = [one for one in conditions(stage, client or 0) if _heard(one, server, client)]
+    uniform = control if plain is stage else examine(uploads.samples)
+    selected = [condition for condition in conditions(stage, client or 0) if _received_by(condition, server, client)]
     reader = Reader(stage, messages)
-    tried = [one for one in attempts(reader, model) if server or one.party != "server"]
+    attacks = [attempt for attempt in attempts(reader, model) if server or attempt.party != "server"]
     return Audit(
-        job=job.name, channel=stage.transcript.channel, source=source, rounds=recorded.rounds,
+        job=job.name, security=stage.transcript.channel, source=source, rounds=recorded.rounds,
         clients=stage.algorithm.problem.clients, messages=len(messages),
-        nbytes=sum(one.data.nbytes for one in messages), left_out=recorded.left_out,
+        nbytes=sum(message.data.nbytes for message in messages), left_out=recorded.left_out,
         left_out_bytes=recorded.left_out_bytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
-        conditions=heard, attempts=tried, uniform=uniform, clear=found.clear, control=control,
-        exact=numbers, longest=found.longest,
-        findings=findings(stage, single(stage, messages, plain), heard, tried, uniform, numbers),
+        conditions=selected, attempts=attacks, uniform=uniform, clear=uploads.clear, control=control,
+        exact=exact_checks, longest=uploads.longest,
+        findings=findings(stage, single(stage, messages, plain), selected, attacks, uniform, exact_checks),
         remarks=(*_remarks(job), *remarks(reader)),
     )  # fmt: skip
 
 
 def _remarks(job: Job) -> list[str]:
-    found = []
+    texts = []
     if job.aggregation.arithmetic == "float":
-        found.append("the job adds in floats; answers were recorded on the grids of exact sums")
-    if job.aggregation.arithmetic == "exact-blocks":
-        found.append("the job rounds sums of blocks; answers were recorded client by client, as for exact sums")
-    if job.privacy is not None:
-        found.append(
-            "the papers' condition is that of answers without the job's noise, and so no finding; the attacks see noise"
+        texts.append(
+            '[aggregation] arithmetic = "float": uploads were recorded in the fixed-point format of exact sums'
         )
-    return found
+    if job.aggregation.arithmetic == "exact-blocks":
+        texts.append(
+            '[aggregation] arithmetic = "exact-blocks": uploads were recorded client by client, as for exact sums'
+        )
+    if job.privacy is not None:
+        texts.append(
+            "the papers' condition is evaluated without the job's noise, and is therefore no finding; attacks see "
+            "the noise"
+        )
+    return texts
 
 
-def _heard(one: Condition, server: bool, client: int | None) -> bool:
-    return server if one.party == "server" else client is not None
+def _received_by(condition: Condition, server: bool, client: int | None) -> bool:
+    return server if condition.party == "server" else client is not None
 
 
 def _parties(names: Sequence[str]) -> tuple[bool, int | None]:
-    """Whether the server is one of them, and which client."""
+    """(whether the server is among the parties, which client, or None)."""
     client = None
     for name in names:
-        found = re.fullmatch(r"server|client(?::(\d+))?", name)
-        if found is None:
+        matched = re.fullmatch(r"server|client(?::(\d+))?", name)
+        if matched is None:
             raise UsageError(f"--party {name}: expected server, client or client:NUMBER")
         if name != "server":
-            client = int(found[1] or 0)
+            client = int(matched[1] or 0)
     return "server" in names, client
 
 
-def _job(what: Path, changes: tuple[str, ...]) -> tuple[Job, Path | None]:
-    """The job, with exact sums, and the folder of the run if it is one."""
-    path = what / "job.toml" if what.is_dir() else what
-    if what.is_dir() and not path.exists():
-        raise DataError(f"{what}: no job.toml; give the folder of a run, or a job file")
+def _job(target: Path, changes: tuple[str, ...]) -> tuple[Job, Path | None]:
+    """(the job with exact sums, the run directory, or None for a job file)."""
+    path = target / "job.toml" if target.is_dir() else target
+    if target.is_dir() and not path.exists():
+        raise DataError(f"{target}: no job.toml; give a run directory or a job file")
     job = points(read_table(path, changes), str(path))[0].job
     job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"arithmetic": "exact"})})
-    return job, what if what.is_dir() else None
+    return job, target if target.is_dir() else None
 
 
 def _plain(job: Job) -> Job:
     return job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
 
 
-def _same(recorded: Recorded, stage: Stage) -> None:
-    """Whether a transcript is of the run that the auditor has played again, where nothing secret was drawn."""
+def _check_same_run(recorded: Recorded, stage: Stage) -> None:
+    """Check that a transcript is of the run that the auditor has replayed, unless draws of the run were secret."""
     if stage.job.privacy is not None:
         return
-    mine = [one for one in stage.transcript.messages if one.kind == "question" and one.round == 0]
-    for one in mine:
-        same = [
-            m for m in recorded.messages
-            if (m.kind, m.round, m.exchange, m.what) == ("question", 0, one.exchange, one.what)
+    broadcasts = [message for message in stage.transcript.messages if message.kind == "question" and message.round == 0]
+    for broadcast in broadcasts:
+        theirs = [
+            message for message in recorded.messages
+            if (message.kind, message.round) == ("question", 0)
+            and (message.exchange, message.what) == (broadcast.exchange, broadcast.what)
         ]  # fmt: skip
-        if same and not np.array_equal(same[0].data, one.data):
+        if theirs and not np.array_equal(theirs[0].data, broadcast.data):
             raise DataError(
-                f"the transcript is of another run: {one.exchange}.{one.what} of round 0 differs from what the job "
-                "asks; record the run again"
+                f"the transcript is of another run: the broadcast {broadcast.exchange}.{broadcast.what} of round 0 "
+                "differs from the job's; record the run again"
             )
 
 
 def _model(stage: Stage, run_dir: Path | None) -> Parameters:
-    """The final model: that of the run, or of the last recorded round."""
+    """The final model of the run, or that after the last recorded round."""
     last: Parameters = stage.algorithm.model(stage.server)
     if run_dir is None or not (run_dir / "model.h5").exists():
         return last
-    found: dict[str, Any] = read_model(run_dir / "model.h5")
+    values: dict[str, Any] = read_model(run_dir / "model.h5")
     names = {name for name, _ in leaves(last)}
-    if set(found) != names:
-        raise DataError(f"{run_dir}/model.h5: holds {', '.join(found)}, expected {', '.join(sorted(names))}")
-    if not all(np.isfinite(one).all() for one in found.values()):
-        raise DataError(f"{run_dir}/model.h5: holds numbers that are not finite; an audit needs a model")
-    model: Parameters = filled(last, found)
+    if set(values) != names:
+        raise DataError(f"{run_dir}/model.h5: holds {', '.join(values)}, expected {', '.join(sorted(names))}")
+    if not all(np.isfinite(array).all() for array in values.values()):
+        raise DataError(f"{run_dir}/model.h5: has parameters that are not finite; an audit needs a finite model")
+    model: Parameters = filled(last, values)
     return model

@@ -1,4 +1,4 @@
-"""How much is private in what enters an exchange, and how many numbers of it somebody hears."""
+"""Counts of private numbers that enter an exchange, and of numbers that a party receives."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from mpifed.core.record import bare_leaves, leaves
 
 
 class Side(NamedTuple):
-    """What of one client entered an exchange."""
+    """A client's private numbers that entered an exchange."""
 
     client: int
     rows: Any  # [b]
     unknowns: int
-    model: int = 0  # numbers of its own part of the model, which others are not told
+    model: int = 0  # numbers of its part of the model, if others do not receive them
 
     @property
     def private(self) -> Private:
-        """By which the bench differentiates."""
+        """The unknowns by which `Bench` differentiates."""
         return Private(self.client, self.rows, self.model > 0)
 
 
 def sides_of(stage: Stage, exchange: Exchange, round: int, hidden_model: bool = False) -> list[Side]:
-    """Of each client any of whose rows entered this exchange, or one before it in the same round."""
-    found = []
-    names = [one.name for one in stage.exchanges]
+    """Sides of the clients whose rows entered this exchange, or an earlier one of the same round."""
+    sides = []
+    names = [other.name for other in stage.exchanges]
     before = names[: names.index(exchange.name) + 1] if exchange.name in names else [exchange.name]
     hidden_model = hidden_model and stage.algorithm.problem.split == "columns"  # elsewhere others hold the same columns
     for client, shard in stage.shards.items():
-        rows = np.unique(np.concatenate([stage.rows(round, one, client) for one in before]))
+        rows = np.unique(np.concatenate([stage.rows(round, name, client) for name in before]))
         if len(rows):
             real = np.asarray(shard.y).dtype.kind == "f"
             model = _told_numbers(stage, client) if hidden_model else 0
-            found.append(Side(client, rows, len(rows) * (len(shard.columns) + real) + model, model))
-    return found
+            sides.append(Side(client, rows, len(rows) * (len(shard.columns) + real) + model, model))
+    return sides
 
 
 def _told_numbers(stage: Stage, client: int) -> int:
-    """How many numbers of the model only this client is told."""
-    told = stage.exchanges[0]
-    if not told.told_by_columns:
+    """Numbers of the model that only this client receives."""
+    first = stage.exchanges[0]
+    if not first.told_by_columns:
         return 0
-    question = told.ask(stage.scenes[-1].server, stage.scenes[-1].now.at(0))
+    question = first.ask(stage.scenes[-1].server, stage.scenes[-1].now.at(0))
     width = len(stage.shards[client].columns)
-    return sum(leaf[0].size * width for name, leaf in leaves(question) if name in told.told_by_columns)
+    return sum(leaf[0].size * width for name, leaf in leaves(question) if name in first.told_by_columns)
 
 
 def rows_of(stage: Stage, sides: list[Side]) -> int:
-    """How many samples entered, in whole or in part."""
+    """Number of samples that entered, in whole or in part."""
     return len(np.unique(np.concatenate([stage.shards[side.client].rows[side.rows] for side in sides])))
 
 
 def pool_of(stage: Stage, sides: list[Side]) -> int:
-    """All private numbers of these clients' rows, where nothing else is unknown."""
+    """Private numbers of all rows of these clients; 0 if parts of the model are unknown as well."""
     if any(side.model for side in sides):
         return 0
     shards = [stage.shards[side.client] for side in sides]
@@ -66,33 +66,33 @@ def pool_of(stage: Stage, sides: list[Side]) -> int:
 
 
 def single(stage: Stage, exchange: Exchange) -> bool:
-    """Whether every value that travels is one client's own."""
+    """Whether every value of an exchange is of a single client."""
 
-    def own(field: Field) -> bool:
+    def of_one_client(field: Field) -> bool:
         held = stage.cells.along(field)
         return field.sender is not None or (held is not None and bool((held.holders <= 1).all()))
 
-    return all(own(field) for field in bare_leaves(exchange.fields))
+    return all(of_one_client(field) for field in bare_leaves(exchange.fields))
 
 
 def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
-    """What whoever hears a sum of so many answers hears, in words."""
-    return "each client's own values" if single(stage, exchange) else f"the sum of {clients} answers"
+    """Description of what the receiver of a sum of uploads learns."""
+    return "each client's own values" if single(stage, exchange) else f"the sum of {clients} uploads"
 
 
 def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
-    """How many numbers a client sends in each field."""
-    for field in bare_leaves(exchange.fields):
-        one: Field = field
-        held = stage.cells.along(one)
+    """Numbers that a client sends, by field."""
+    fields: list[Field] = list(bare_leaves(exchange.fields))
+    for field in fields:
+        held = stage.cells.along(field)
         if held is not None:
-            yield one.size // held.length * int(held.widths[client])
+            yield field.size // held.length * int(held.widths[client])
         else:
-            yield one.size if one.sender in (None, client) else 0
+            yield field.size if field.sender in (None, client) else 0
 
 
-def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
-    """How many numbers the sum of these clients' answers has; of rows, a client hears its own alone."""
+def received_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
+    """Numbers in the sum of these clients' uploads; in fields by rows, a client receives only its own rows."""
     total = 0
     for field in bare_leaves(exchange.fields):
         held = stage.cells.along(field)
@@ -107,7 +107,7 @@ def heard_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: 
 
 
 def paper_count(stage: Stage, exchange: Exchange, party: str, rows: int, sides: list[Side]) -> str:
-    """The count of arXiv:2104.06011 in its letters, for its own algorithms on its network."""
+    """The count of arXiv:2104.06011 in its letters, for its own algorithms and network."""
     problem, name = stage.algorithm.problem, stage.job.algorithm["name"]
     if name != "ssca" or problem.objective.hidden is None:
         return ""

@@ -1,4 +1,4 @@
-"""Whether what an algorithm says that its answers reveal has the form that attacks need."""
+"""Validation of what an algorithm declares that its uploads reveal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpifed.maths.objectives import Parameters
 
 
 def wrong_revealed(item: Any, received: Received) -> str:
-    """What is wrong with something that an algorithm says to be revealed, "" if nothing."""
+    """Why a declared item is malformed, in words; "" if it is not."""
     wrong = _wrong_shapes(item, len(received.columns))
     if not wrong and not received.sealed and not finite(item):
         return f"{type(item).__name__} with numbers that are not finite"
@@ -31,9 +31,9 @@ def _wrong_shapes(item: Any, columns: int) -> str:
     if isinstance(item, MeanGradient):
         if not isinstance(item.model, Parameters):
             return f"MeanGradient with `model` {_form(item.model)}; Parameters(first, head) is expected"
-        own, other = _form(item.model), _form(item.gradient)
-        if not isinstance(item.gradient, Parameters) or own != other:
-            return f"MeanGradient with `gradient` {other}; that of `model` is expected: {own}"
+        model_form, gradient_form = _form(item.model), _form(item.gradient)
+        if not isinstance(item.gradient, Parameters) or model_form != gradient_form:
+            return f"MeanGradient with `gradient` {gradient_form}; that of `model` is expected: {model_form}"
         return _unlike("MeanGradient", "model.first", item.model.first, (columns, None))
     if isinstance(item, InnerProducts):
         scores = np.shape(item.weights)[-1] if np.ndim(item.weights) else None
@@ -46,11 +46,15 @@ def _wrong_shapes(item: Any, columns: int) -> str:
         return _unlike("DualVariables", "values", item.values, (np.size(item.rows),))
     if isinstance(item, DualSum):
         return _unlike("DualSum", "values", item.values, (columns,))
-    return "" if isinstance(item, AddedNoise) else f"gives a {type(item).__name__}, of no kind that is known"
+    return (
+        ""
+        if isinstance(item, AddedNoise)
+        else f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
+    )
 
 
 def _form(record: Any) -> str:
-    """Its type and shapes, for an error."""
+    """Type and shapes of a record, for an error."""
     if not isinstance(record, tuple):
         return f"of type {type(record).__name__} and shape {np.shape(record)}"
     if not hasattr(record, "_fields"):
@@ -59,15 +63,15 @@ def _form(record: Any) -> str:
 
 
 def finite(item: Any) -> bool:
-    """Whether all its arrays hold numbers."""
+    """Whether all arrays of an item are finite."""
     parts = [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")]
     return all(bool(np.isfinite(leaf).all()) for part in parts for leaf in bare_leaves(part))
 
 
 def _unlike(kind: str, field: str, values: Any, expected: tuple[int | None, ...]) -> str:
-    """What to say of an array whose shape is another; None: of any length."""
+    """Error for an array of another shape than expected, where None is any length; "" if it fits."""
     shape = np.shape(values)
     if len(shape) == len(expected) and all(b in (None, a) for a, b in zip(shape, expected, strict=True)):
         return ""
-    text = ", ".join("any" if one is None else str(one) for one in expected)
+    text = ", ".join("any" if size is None else str(size) for size in expected)
     return f"{kind} with {field} of shape {list(shape)}; [{text}] is expected"

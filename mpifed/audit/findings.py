@@ -1,4 +1,4 @@
-"""What an audit can find, by names that do not change: a job that knows of one declares it in `[audit] accept`."""
+"""Findings of an audit, by stable names: a job declares in `[audit] accept` the ones that it accepts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ ANSWERS, CLEAR, SINGLE, DETERMINED, NOT_UNIFORM = (
     "answers", "in-the-clear", "single-holder", "determined", "not-uniform",
 )  # fmt: skip
 NAMES = {
-    ANSWERS: "the server reads what single clients answer",
-    CLEAR: "the server reads what single clients answer to an exchange that no channel seals",
-    SINGLE: "a sum that is opened has values of one client alone",
-    DETERMINED: "a party receives as many independent equations as there are private numbers in them",
-    NOT_UNIFORM: "what a channel has sealed can be told from random numbers",
+    ANSWERS: "the server reads the uploads of single clients",
+    CLEAR: "the server reads the uploads of single clients in an exchange that is neither masked nor encrypted",
+    SINGLE: "a decoded sum has values to which a single client contributes",
+    DETERMINED: "a party receives as many independent equations as they have private unknowns",
+    NOT_UNIFORM: "masked or encrypted uploads can be distinguished from random numbers",
     **exact.NAMES,
-    RECONSTRUCTION: "a row was computed from the gradient of a minibatch of one",
-    INVERSION: "rows were computed from the gradient of a few",
-    PRODUCTS: "rows were computed from their inner products with known weights",
-    LINEAR: "rows were computed from linear equations between what was sent",
-    MOVED: "a row was computed from how a sum over dual variables changed when one alone moved",
-    SENT: "a row stands in an answer, up to a factor",
-    MEMBERSHIP: "the final model tells rows that were trained on from others",
-    BITS: "the rounding of a private release tells where nothing was added to its noise",
+    RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
+    INVERSION: "rows were reconstructed from the gradient of a small minibatch",
+    PRODUCTS: "rows were reconstructed from their inner products with known weights",
+    LINEAR: "rows were reconstructed by solving linear equations between messages",
+    MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
+    SENT: "an upload contains a row, up to a factor",
+    MEMBERSHIP: "the final model distinguishes training rows from others",
+    BITS: "the rounding of a private release shows which of its values are noise alone",
 }
 
 
 class Finding(NamedTuple):
-    """Something that a party learns."""
+    """A leak, and whether the job declares it."""
 
     name: str
     text: str
@@ -44,56 +44,66 @@ class Finding(NamedTuple):
 
 
 def check_names(accepted: Sequence[str]) -> None:
-    """UsageError when a job accepts what no audit finds."""
+    """Check that a job accepts known findings only.
+
+    Raises
+    ------
+    UsageError
+        for a name that is no finding.
+    """
     unknown = [name for name in accepted if name not in NAMES]
     if unknown:
-        raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; findings are {', '.join(NAMES)}")
+        raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; the findings are {', '.join(NAMES)}")
 
 
 def findings(
     stage: Stage,
     single: Sequence[str],
     conditions: Sequence[Condition],
-    tried: Sequence[Attempt],
+    attempts: Sequence[Attempt],
     verdict: Verdict,
     sealed: exact.Exact,
 ) -> list[Finding]:
-    """One of each kind that was found, the job's own word beside it.
+    """The findings, at most one of each name, and whether the job accepts them.
 
     Parameters
     ----------
-    single : see `mpifed.audit.single`
+    single : fields whose decoded sums show values of single clients; see `mpifed.audit.single`
     """
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     plain = stage.transcript.channel == "plain"
     if plain:
-        found[ANSWERS] = ['channel "plain" hides nothing from the server']
+        texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']
     else:
         clear = _in_clear(stage)
-        found |= {CLEAR: [f"by design, of every client {', '.join(clear)}"]} if clear else {}
-        found |= {SINGLE: list(single)} if single else {}
+        texts |= {CLEAR: [f"by design, from every client: {', '.join(clear)}"]} if clear else {}
+        texts |= {SINGLE: list(single)} if single else {}
         if verdict.uniform is False:
             worst = verdict.rejected[0]
-            found[NOT_UNIFORM] = [f"{len(verdict.rejected)} tests of uploads fail, {worst.test} of {worst.what} first"]
-        found |= sealed.leaks
+            texts[NOT_UNIFORM] = [f"{len(verdict.rejected)} uniformity tests fail, first {worst.test} of {worst.what}"]
+        texts |= sealed.leaks
     noisy = stage.job.privacy is not None  # the equations hold up to noise only
-    determined = [f"{one.exchange}, {one.party}: {one.text}" for one in conditions if _determines(one) and not noisy]
-    found |= {DETERMINED: determined} if determined else {}
-    for one in tried:
-        if one.success:
-            found.setdefault(one.attack, []).append(f"{one.seen}: {one.text}")
+    determined = [
+        f"{condition.exchange}, {condition.party}: {condition.text}"
+        for condition in conditions
+        if _determines(condition) and not noisy
+    ]
+    texts |= {DETERMINED: determined} if determined else {}
+    for attempt in attempts:
+        if attempt.success:
+            texts.setdefault(attempt.attack, []).append(f"{attempt.seen}: {attempt.text}")
     accepted = stage.job.audit.accept
-    return [Finding(name, "; ".join(found[name]), name in accepted) for name in NAMES if name in found]
+    return [Finding(name, "; ".join(texts[name]), name in accepted) for name in NAMES if name in texts]
 
 
 def _in_clear(stage: Stage) -> list[str]:
-    """Exchanges that travel in the clear in whatever channel."""
+    """Exchanges that are sent in the clear under every security setting, with their fields."""
     measures = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
-    measured = [one for measure in measures for one in measure.exchanges]
+    measured = [exchange for measure in measures for exchange in measure.exchanges]
     played = (*stage.algorithm.setup, *stage.exchanges, *measured)
-    known = {one.name: one for one in played if not one.private}
-    return [f"{name} ({', '.join(leaf for leaf, _ in leaves(one.fields))})" for name, one in known.items()]
+    clear = {exchange.name: exchange for exchange in played if not exchange.private}
+    return [f"{name} ({', '.join(leaf for leaf, _ in leaves(exchange.fields))})" for name, exchange in clear.items()]
 
 
-def _determines(one: Condition) -> bool:
-    return one.unknowns > 0 and one.numbers > 0 and one.verdict != UNDERDETERMINED
+def _determines(condition: Condition) -> bool:
+    return condition.unknowns > 0 and condition.numbers > 0 and condition.verdict != UNDERDETERMINED

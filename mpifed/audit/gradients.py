@@ -1,4 +1,4 @@
-"""Attacks on gradients, each handed what the server heard in the transcript; what they found, beside the truth."""
+"""Attacks on gradients that the server received in a transcript, and comparison of the result with the true rows."""
 
 from __future__ import annotations
 
@@ -12,185 +12,198 @@ from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.stage import Stage
-from mpifed.audit.targets import Target, in_parts, targets, unsaid_targets
+from mpifed.audit.targets import Target, in_parts, targets, undeclared_targets
 from mpifed.core.reveals import DualSum
 
-MOST_CLIENTS = 16  # attacked one by one
-LARGEST_BATCH = 10  # rows whose gradients are told apart by inversion
-LARGEST = 2**26  # numbers in the rows that are compared with what is found
-EASY_BATCH, STARTS = 6, 2  # up to so many rows it begins so many times anew; each time takes seconds
-MOST_GUESSES = 4  # of what an answer may be, of which the algorithm says nothing; for inversion
+MOST_CLIENTS = 16  # most clients that are attacked individually
+LARGEST_BATCH = 10  # most rows of a minibatch that inversion separates
+LARGEST = 2**26  # most numbers in the true rows that the result is compared with
+EASY_BATCH, STARTS = 6, 2  # up to EASY_BATCH rows, inversion has STARTS restarts of some seconds each
+MOST_GUESSES = 4  # most interpretations of an undeclared upload that inversion tries
 
 
 def on_gradients(reader: Reader) -> Iterator[Attempt]:
-    """Reconstruction and inversion, of single clients' uploads as far as they can be read, and of the sum."""
-    found = list(targets(reader, MOST_CLIENTS))
+    """Reconstruction and inversion from single clients' uploads, as far as they can be read, and from the sum."""
+    all_targets = list(targets(reader, MOST_CLIENTS))
     if in_parts(reader):
-        reason = f"data are split by columns: no client sends the gradient of whole rows{reader.by_word}"
+        reason = f"data are split by columns: no client sends the gradient of whole rows{reader.attribution}"
         yield none(RECONSTRUCTION, reason, seen=EACH)
         yield none(INVERSION, reason, seen=EACH)
-    elif found and reader.stage.transcript.channel == "encrypted" and not any(one.seen != SUM for one in found):
-        yield none(RECONSTRUCTION, HIDDEN, seen="sealed uploads")
-        yield none(INVERSION, HIDDEN, seen="sealed uploads")
-    if not found:
+    elif (
+        all_targets
+        and reader.stage.transcript.channel == "encrypted"
+        and {target.seen for target in all_targets} == {SUM}
+    ):
+        yield none(RECONSTRUCTION, HIDDEN, seen="encrypted uploads")
+        yield none(INVERSION, HIDDEN, seen="encrypted uploads")
+    if not all_targets:
         why = _why_none(reader)
         yield none(RECONSTRUCTION, why)
         yield none(INVERSION, why)
         return
     known = _nonnegative(reader.stage)
     for seen in (EACH, SEALED, SUM):
-        here = [one for one in found if one.seen == seen]
-        some = [one for one in here if not one.guess and one.numbers <= LARGEST]
-        guesses = [one for one in here if one.guess and one.numbers <= LARGEST]
-        if here and not (some or guesses):
-            why = f"the rows behind it have {here[0].numbers} numbers; up to {LARGEST} are compared with what is found"
+        here = [target for target in all_targets if target.seen == seen]
+        declared = [target for target in here if not target.guess and target.numbers <= LARGEST]
+        guesses = [target for target in here if target.guess and target.numbers <= LARGEST]
+        if here and not (declared or guesses):
+            why = f"its rows have {here[0].numbers} numbers; rows of at most {LARGEST} are compared with the result"
             yield none(RECONSTRUCTION, why, seen=seen)
             yield none(INVERSION, why, seen=seen)
-        if some:
-            yield _reconstruction(reader.stage, some, known)
-            yield _inversion(reader.stage, some, known)
+        if declared:
+            yield _reconstruction(reader.stage, declared, known)
+            yield _inversion(reader.stage, declared, known)
         if guesses:
             yield _reconstruction(reader.stage, _best_guesses(reader.stage, guesses, known), known)
-            yield _first_success([_inversion(reader.stage, [one], known) for one in guesses[:MOST_GUESSES]])
+            yield _first_success([_inversion(reader.stage, [target], known) for target in guesses[:MOST_GUESSES]])
 
 
-def on_unsaid_gradients(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
-    """Guesses that succeed, where what the algorithm says of an exchange has led to nothing; and beside the rounds."""
-    told, known = [one for one in targets(reader, MOST_CLIENTS) if not one.guess], _nonnegative(reader.stage)
-    guesses = list(unsaid_targets(reader, MOST_CLIENTS, explained, told))
-    for seen, name in dict.fromkeys((one.seen, one.exchange) for one in guesses):
-        here = [one for one in guesses if (one.seen, one.exchange) == (seen, name)]
+def on_undeclared_gradients(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+    """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
+    declared = [target for target in targets(reader, MOST_CLIENTS) if not target.guess]
+    known = _nonnegative(reader.stage)
+    guesses = list(undeclared_targets(reader, MOST_CLIENTS, explained, declared))
+    for seen, name in dict.fromkeys((target.seen, target.exchange) for target in guesses):
+        here = [target for target in guesses if (target.seen, target.exchange) == (seen, name)]
         exact = _reconstruction(reader.stage, _best_guesses(reader.stage, here, known), known)
-        few = _first_success([_inversion(reader.stage, [one], known) for one in here[:MOST_GUESSES]])
-        for one in (exact, few):
-            if one.success:
-                yield one._replace(text=f'{one.text}, which the algorithm does not say of "{name}"')
+        few = _first_success([_inversion(reader.stage, [target], known) for target in here[:MOST_GUESSES]])
+        for attempt in (exact, few):
+            if attempt.success:
+                yield attempt._replace(text=f'{attempt.text}, which the algorithm does not declare for "{name}"')
 
 
 def _why_none(reader: Reader) -> str:
-    """Why there is no gradient to attack."""
-    if not any(reader.plays(one) for one in reader.rounds):
-        return "no exchange of a round was recorded to its end"
-    if any(True for one in reader.rounds for _ in reader.told_by_sum(DualSum, one)):
-        return f"clients send sums over their dual variables, and no gradients{reader.by_word}"
-    return "no gradient is in what can be read, and nothing in it has the shapes of the model"
+    """Why there is no gradient to attack, in words."""
+    if not any(reader.plays(exchange) for exchange in reader.rounds):
+        return "no exchange of a round was recorded completely"
+    if any(True for exchange in reader.rounds for _ in reader.revealed_by_sum(DualSum, exchange)):
+        return f"clients send sums over their dual variables, and no gradients{reader.attribution}"
+    return "no message that can be read contains a gradient or has the shapes of the model"
 
 
 def _best_guesses(stage: Stage, guesses: Sequence[Target], known: bool) -> list[Target]:
-    """Of each client and round the guess that tells a row that was there; the first one where none does."""
+    """For each client and round, the guess that reconstructs a true row, or the first guess."""
     chosen: dict[tuple[int, tuple[int, ...]], Target] = {}
     certain = set[tuple[int, tuple[int, ...]]]()
-    for one in guesses:
-        key = one.round, one.whom
-        first = chosen.setdefault(key, one)
-        if one.batch != 1 or key in certain or not recovered([match(direction(one.gradient.first)[0], one.rows)]):
+    for guess in guesses:
+        key = guess.round, guess.clients
+        first = chosen.setdefault(key, guess)
+        if guess.batch != 1 or key in certain or not recovered([match(direction(guess.gradient.first)[0], guess.rows)]):
             continue
-        sure = reconstruct(stage.algorithm.problem.objective, one.model, one.gradient, nonnegative=known).claimed
+        sure = reconstruct(stage.algorithm.problem.objective, guess.model, guess.gradient, nonnegative=known).claimed
         if sure or not recovered([match(direction(first.gradient.first)[0], first.rows)]):
-            chosen[key] = one
+            chosen[key] = guess
         certain |= {key} if sure else set()
     return list(chosen.values())
 
 
 def _first_success(attempts: Sequence[Attempt]) -> Attempt:
-    return next((one for one in attempts if one.success), attempts[0])
+    return next((attempt for attempt in attempts if attempt.success), attempts[0])
 
 
 def _nonnegative(stage: Stage) -> bool:
-    """Whether features are never negative, as those of images are; whoever runs the job knows that of the data."""
+    """Whether features are nonnegative, as those of images; assumed to be public knowledge about the data."""
     return all(
         (stage.features(client, np.arange(min(shard.samples, 50))) >= 0).all() for client, shard in stage.shards.items()
     )
 
 
-def _reconstruction(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
-    """The exact row behind a gradient of a minibatch of one."""
-    objective, seen = stage.algorithm.problem.objective, some[0].seen
-    if seen != SUM and not any(one.batch == 1 for one in some):
-        return none(RECONSTRUCTION, f"a minibatch has {some[0].batch} rows, and it needs one", seen=seen)
+def _reconstruction(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt:
+    """Reconstruct the row of a minibatch of one row from its gradient."""
+    objective, seen = stage.algorithm.problem.objective, attacked[0].seen
+    if seen != SUM and not any(target.batch == 1 for target in attacked):
+        return none(
+            RECONSTRUCTION, f"a minibatch has {attacked[0].batch} rows; reconstruction needs a single row", seen=seen
+        )
     if seen == SUM:
-        some = [one for one in some if one.batch <= LARGEST_BATCH or one.round == some[0].round][:1]
+        attacked = [
+            target for target in attacked if target.batch <= LARGEST_BATCH or target.round == attacked[0].round
+        ][:1]
     rows, matches, claims = [], list[Match](), 0
-    for one in some:
-        tried = reconstruct(objective, one.model, one.gradient, nonnegative=known)
+    for target in attacked:
+        tried = reconstruct(objective, target.model, target.gradient, nonnegative=known)
         claims += tried.claimed
         rows.append(tried.row)
-        matches.append(match(tried.row, one.rows))
+        matches.append(match(tried.row, target.rows))
     good = recovered(matches)
-    text = f"{good} of {_count(some)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
-    text += _guess(some)
-    truth = [one.rows[matched.at] for one, matched in zip(some, matches, strict=True)]
+    text = f"{good} of {_count(attacked)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
+    text += _guess(attacked)
+    truth = [target.rows[matched.at] for target, matched in zip(attacked, matches, strict=True)]
     pictures = _stacked(rows, truth)
-    names = tuple({one.exchange: None for one, way in zip(some, matches, strict=True) if recovered([way])})
-    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(some), *pictures, names)
+    names = tuple({target.exchange: None for target, way in zip(attacked, matches, strict=True) if recovered([way])})
+    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(attacked), *pictures, names)
 
 
-def _inversion(stage: Stage, some: Sequence[Target], known: bool) -> Attempt:
-    """The rows behind a gradient of a few, or of as many as there are classes while a linear model is at zero."""
-    seen = some[0].seen
-    within = [one for one in some if 1 < one.batch <= LARGEST_BATCH or (one.batch > 1 and not np.any(one.model.first))]
+def _inversion(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt:
+    """Reconstruct the rows of a small minibatch, or the sums of classes while a linear model is zero."""
+    seen = attacked[0].seen
+    within = [
+        target
+        for target in attacked
+        if 1 < target.batch <= LARGEST_BATCH or (target.batch > 1 and not np.any(target.model.first))
+    ]
     if not within:
-        batch = some[0].batch
-        why = f"gradients of {batch} rows; it is tried up to {LARGEST_BATCH}"
-        return none(INVERSION, "of one row: reconstruction is enough" if batch == 1 else why, seen=seen)
+        batch = attacked[0].batch
+        why = f"gradients of {batch} rows; inversion is tried up to {LARGEST_BATCH}"
+        return none(INVERSION, "minibatches of one row: reconstruction suffices" if batch == 1 else why, seen=seen)
     objective, matches, chance = stage.algorithm.problem.objective, list[Match](), list[Match]()
     rows, truth, claims = list[Floats](), list[Floats](), 0
     tried = [within[0], within[-1]] if seen == EACH and len(within) > 1 else within[:1]
-    for one in tried:
-        starts = STARTS if one.batch <= EASY_BATCH else 0
-        end = invert(objective, one.model, one.gradient, one.batch, nonnegative=known, starts=starts)
+    for target in tried:
+        starts = STARTS if target.batch <= EASY_BATCH else 0
+        end = invert(objective, target.model, target.gradient, target.batch, nonnegative=known, starts=starts)
         claims += len(end.rows) if end.claimed else 0
         if not len(end.rows):
             continue
-        matched = match_all(end.rows, one.rows)
+        matched = match_all(end.rows, target.rows)
         matches += matched
-        chance += match_all(end.rows, _strangers(stage, one))
+        chance += match_all(end.rows, _strangers(stage, target))
         rows += list(end.rows)[: len(matched)]
-        truth += [one.rows[each.at] for each in matched]
+        truth += [target.rows[matched_row.at] for matched_row in matched]
     good, by_chance = recovered(matches), recovered(chance)
-    close, near = (sum(one.verdict == "close" for one in some) for some in (matches, chance))
+    close, near = (sum(matched_row.verdict == "close" for matched_row in group) for group in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += _guess(tried)
-    text += f"; and {by_chance} of as many rows that were not there" if by_chance else ""
-    text += f"; {close} more look alike, and {near} of as many rows that were not there" if close else ""
-    text += "; whose they are is not known" if good and seen == SUM and not some[0].parts else ""
+    text += f"; and {by_chance} of as many rows outside the minibatch" if by_chance else ""
+    text += f"; {close} more are recognizable, and {near} of as many rows outside the minibatch" if close else ""
+    text += "; their clients are not known" if good and seen == SUM and not attacked[0].parts else ""
     pictures = _stacked(rows, truth)
-    success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of one kind look alike, too
-    names = tuple({one.exchange: None for one in tried})
+    success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
+    names = tuple({target.exchange: None for target in tried})
     return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures, names)
 
 
-def beyond_chance(there: int, strangers: int) -> bool:
-    """Whether more rows were met than rows that were not there explain; where none of these was, one is enough."""
-    return bool(there > strangers + 3 * np.sqrt(strangers))
+def beyond_chance(matches: int, strangers: int) -> bool:
+    """Whether more rows of the minibatch were matched than matches of other rows explain."""
+    return bool(matches > strangers + 3 * np.sqrt(strangers))
 
 
 def _stacked(rows: Sequence[Floats], truth: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """For pictures, where rows are of one width."""
+    """(recovered rows, true rows) for images; empty if rows differ in width."""
     if len({len(row) for row in rows}) != 1:
         return np.zeros((0, 0)), np.zeros((0, 0))
     return np.stack(rows), np.stack(truth)
 
 
 def _lengths(matches: Sequence[Match]) -> str:
-    count = sum(one.verdict == "direction" for one in matches)
+    count = sum(matched_row.verdict == "direction" for matched_row in matches)
     return f", {count} of them up to their length" if count else ""
 
 
 def _strangers(stage: Stage, target: Target) -> Floats:
-    """As many rows of the same clients that did not enter."""
+    """As many rows of the same clients that did not enter the gradient."""
     if target.parts:
-        shard = stage.shards[target.whom[0]]
+        shard = stage.shards[target.clients[0]]
         inside = shard.rows[stage.rows(target.round, target.exchange, shard.client)]
         return stage.whole(np.setdiff1d(np.arange(stage.algorithm.problem.samples), inside)[: target.batch])
-    found = []
-    for client in target.whom:
+    outside = []
+    for client in target.clients:
         inside = stage.rows(target.round, target.exchange, client)
         others = np.setdiff1d(np.arange(stage.shards[client].samples), inside)
-        found.append(stage.features(client, others[: max(1, len(inside))]))
-    rows = np.concatenate(found)
+        outside.append(stage.features(client, others[: max(1, len(inside))]))
+    rows = np.concatenate(outside)
     cosines = _units(rows) @ _units(target.rows).T
-    # a row that is there twice, once in the minibatch, is no stranger
+    # leave out duplicates of rows in the minibatch
     strange: Floats = rows[(np.abs(cosines) < 1 - EXACT**2 / 2).all(axis=1)]
     return strange
 
@@ -200,11 +213,11 @@ def _units(rows: Floats) -> Floats:
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
 
 
-def _count(some: Sequence[Target]) -> int:
-    return sum(one.batch for one in some)
+def _count(attacked: Sequence[Target]) -> int:
+    return sum(target.batch for target in attacked)
 
 
-def _guess(some: Sequence[Target]) -> str:
-    """As what answers were taken, of which the algorithm says nothing."""
-    guesses = dict.fromkeys(one.guess for one in some if one.guess)
-    return f"; taken for {', '.join(guesses)}" if guesses else ""
+def _guess(attacked: Sequence[Target]) -> str:
+    """The interpretations of undeclared uploads, for a report."""
+    guesses = dict.fromkeys(target.guess for target in attacked if target.guess)
+    return f"; interpreted as {', '.join(guesses)}" if guesses else ""

@@ -1,10 +1,10 @@
-"""Whether each client masks with as many others as it should, and all of them hang together.
+"""Check that each client shares masks with as many others as it should, in a connected graph.
 
-Streams may all be different, cancel in every sum, and yet let the server add up the answers of a few: where the clients
-fall into groups that share no masks. How many partners a client must have follows from the job alone: all who fill a
-place that not everybody fills, and of a place that everybody fills all others up to 20 clients, and beyond so many as
-`mpifed.comm.masking.graph.enough` says. To these come the stream of the clients in a sum that they hear, and, where
-clients may leave, a mask of each client's own.
+Streams may all be different and cancel in every sum, and yet let the server decode the sum of a few uploads, if clients
+fall into groups that share no masks. The number of partners of a client follows from the job: all clients that fill a
+position that not all fill; for positions that all fill, all others up to 20 clients, and beyond that as many as
+`mpifed.comm.masking.graph.enough` gives. To these come the clients' common stream in a sum for clients, and, where
+clients may drop out, a mask of each client's own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mpifed.run.config import Job
 if TYPE_CHECKING:
     from mpifed.audit.streams import Sealing, Streams, Use
 
-_FEW = 20  # clients, up to whom every pair shares a mask
+_FEW = 20  # up to so many clients, every pair shares a mask
 
 
 def neighbours(job: Job, n: int) -> int:
-    """How many others each of n clients must mask what everybody fills with."""
+    """Least number of partners of each of n clients for positions that all clients fill."""
     chosen = job.masking.neighbours
     if chosen is None:
         return n - 1 if n <= _FEW else min(n - 1, enough(n, job.participation.max_dropouts))
@@ -35,68 +35,68 @@ def neighbours(job: Job, n: int) -> int:
 
 
 def missing(streams: Streams, job: Job) -> list[str]:
-    """Which clients add fewer streams than they should, or to which play no chain of partners leads from the others."""
+    """Descriptions of clients with too few streams, and of occurrences with an unconnected graph of partners."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for use in streams.uses:
         uses[use.message].append(use)
-    found = []
+    texts = []
     for number, sealing in streams.messages.items():
         if number < streams.cut:
-            found += _missing(sealing, uses[number], job)
-    return found
+            texts += _missing(sealing, uses[number], job)
+    return texts
 
 
 def _missing(sealing: Sealing, uses: Sequence[Use], job: Job) -> list[str]:
-    line, asked = sealing.line, np.flatnonzero(sealing.asked)
-    m, gone = len(line.sum.message), len(asked) - len(sealing.clients)
+    line, selected = sealing.line, np.flatnonzero(sealing.asked)
+    m, gone = len(line.sum.message), len(selected) - len(sealing.clients)
     holders = np.zeros(m, dtype=np.int64)
-    for client in asked.tolist():
+    for client in selected.tolist():
         for at in line.own(client):
             holders[at] += 1
-    whole = holders == len(asked)
-    need = np.where(whole, min(neighbours(job, len(asked)), len(asked) - 1), holders - 1)
+    whole = holders == len(selected)
+    need = np.where(whole, min(neighbours(job, len(selected)), len(selected) - 1), holders - 1)
     more = isinstance(line.exchange, ToClients) + (job.participation.max_dropouts > 0)
-    partners, found = _partners(uses), list[str]()
+    partners, texts = _partners(uses), list[str]()
     by: dict[int, list[Use]] = defaultdict(list)
     for use in uses:
         by[use.client].append(use)
     for client in sealing.clients:
-        paired, others = np.zeros((2, m), dtype=np.int64)  # streams that a partner takes away, and other ones
+        paired, others = np.zeros((2, m), dtype=np.int64)  # streams shared with a partner, and others
         met = set[int]()
         for use in by[client]:
             new = partners[use.key, use.sign] - met - {client}
             met |= {min(new)} if new else set()
             for part in use.parts:
                 (paired if new else others)[part] += 1
-        # those of partners who left before they answered are other ones
+        # streams of partners that dropped out before their upload count as others
         short = (paired < need - gone) | (paired + others < need + more) | (others < more)
         at = np.flatnonzero(np.isin(np.arange(m), _positions(line.own(client))) & short)
         if len(at):
             seen, first = int(paired[at[0]] + others[at[0]]), int(at[0])
-            found.append(
+            texts.append(
                 f"client {client} in {sealing.what}: {seen} of {int(need[first]) + more} at {len(at)} numbers, "
-                f"{int(paired[first])} of them a partner's as well"
+                f"{int(paired[first])} of them shared with a partner"
             )
     groups = _components(sealing.clients, uses, partners, np.flatnonzero(whole))
     if whole.any() and len(groups) > 1:
-        found.append(f"{sealing.what}: clients fall into {len(groups)} groups, of {', '.join(map(str, groups))}")
-    return found
+        texts.append(f"{sealing.what}: clients fall into {len(groups)} groups, of {', '.join(map(str, groups))}")
+    return texts
 
 
 def _partners(uses: Sequence[Use]) -> dict[tuple[Any, int], set[int]]:
-    """By stream and sign, who adds it with the other sign."""
-    found: dict[tuple[Any, int], set[int]] = defaultdict(set)
+    """By stream and sign, the clients that add it with the opposite sign."""
+    partners: dict[tuple[Any, int], set[int]] = defaultdict(set)
     for use in uses:
-        found[use.key, -use.sign].add(use.client)
-    return found
+        partners[use.key, -use.sign].add(use.client)
+    return partners
 
 
 def _components(
     clients: Sequence[int], uses: Sequence[Use], partners: dict[tuple[Any, int], set[int]], whole: NDArray[np.int64]
 ) -> list[int]:
-    """How many clients there are in each group that masks what everybody fills, `whole`, among itself."""
+    """Sizes of the connected components of clients by shared masks at positions `whole`, which all fill."""
     group = {client: client for client in clients}
-    covers: dict[int, bool] = {}  # by the parts of a stream, which most of them have in common
+    covers: dict[int, bool] = {}  # by the parts of a stream, which most streams have in common
 
     def first(client: int) -> int:
         while group[client] != client:

@@ -1,8 +1,8 @@
-"""How many independent equations a party holds: the rank of what it heard, differentiated by what is private.
+"""Number of independent equations of a party: the rank of the derivative of what it receives by private numbers.
 
-The round is played again in float64, without grids, noise or channels, once for each private number and step up or
-down. What is differentiated is what the party hears of one exchange; it may depend on private numbers through all the
-exchanges before it in the same round. States that clients keep from earlier rounds count as known.
+The round is replayed in float64, without fixed-point rounding, noise or channels, twice for each private number, with
+steps in both directions. What is differentiated is what the party receives in an exchange; it may depend on private
+numbers through all earlier exchanges of the round. States that clients keep from earlier rounds count as known.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mpifed.run.setup import problem_of
 from mpifed.shards import store
 
 Floats = NDArray[np.float64]
-MOST = 1000  # private numbers: beyond that, equations are only counted
-_STEP = 1e-4  # of a difference, relative to the largest number
-_TOLERANCE = 1e-7  # a singular value below so much of the largest is rounding
+MOST = 1000  # most private numbers of a derivative; beyond, equations are only counted
+_STEP = 1e-4  # of the central difference, relative to the largest number
+_TOLERANCE = 1e-7  # singular values below this fraction of the largest count as rounding errors
 
 
 class Probe:
-    """A shard in float64, some of whose rows can be moved; see `mpifed.core.block.Shard`."""
+    """A shard in float64 with rows that can be perturbed; see `mpifed.core.block.Shard`."""
 
     sparse = False
-    joint = None  # rows are to be asked for here
+    joint = None  # rows must be read through this class
 
     def __init__(self, shard: Any, rows: NDArray[np.int64]) -> None:
         self._shard = shard
@@ -45,20 +45,19 @@ class Probe:
         return getattr(self._shard, name)
 
     def take(self, at: Array, out: Array) -> None:
-        """Put rows, moved or not, into `out`."""
+        """Copy rows, perturbed or not, into `out`."""
         for row, target in zip(np.asarray(at).tolist(), out, strict=True):
             i = self._position.get(row)
             target[...] = dense_rows(self._shard, np.array([row]))[0] if i is None else self.values[i]
 
     def pieces(self, dtype: Any) -> Iterator[tuple[slice, Array]]:
-        """All rows, moved or not."""
         X = np.empty((self._shard.samples, self._shard.features))
         self.take(np.arange(len(X)), X)
         yield slice(0, len(X)), X.astype(dtype)
 
 
 class _Replay:
-    """A `Summation` of blocks of one client each, which keeps everybody's answers."""
+    """A `Summation` of single-client blocks that records every client's upload."""
 
     serves, halted = True, False
 
@@ -68,38 +67,37 @@ class _Replay:
         self._ask = moved
 
     def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
-        """The server's part."""
         return work(*given)
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The question, moved where that is asked."""
+        """The broadcast, perturbed if it is private."""
         return question if self._ask is None else self._ask(question)
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """The sum in floats."""
-        clients, found, total = list(clients), dict[int, Floats](), None
+        """The sum of uploads in floats."""
+        clients, answers, total = list(clients), dict[int, Floats](), None
         for i, block in enumerate(self.blocks):
             client = int(block.clients[0])
             if not now.present[client]:
                 continue
             clients[i], answer = exchange.answer(clients[i], question, block, now)
             answer = map_leaves(lambda field, leaf, c=client: _sent(field, leaf, c), exchange.fields, answer)
-            found[client] = _flat(answer)
+            answers[client] = _flat(answer)
             total = answer if total is None else map_leaves(np.add, total, answer)
-        self.answers[exchange.name] = found
+        self.answers[exchange.name] = answers
         return clients, total
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """Those who may absorb the sum."""
-        told = [now.staying[b.clients[0]] and exchange.hearer in (None, int(b.clients[0])) for b in self.blocks]
+        """States after clients have absorbed the sum."""
+        receiving = [now.staying[b.clients[0]] and exchange.hearer in (None, int(b.clients[0])) for b in self.blocks]
         return [
             exchange.absorb(state, total, block, now) if hears else state
-            for state, block, hears in zip(clients, self.blocks, told, strict=True)
+            for state, block, hears in zip(clients, self.blocks, receiving, strict=True)
         ]
 
 
 def _sent(field: Any, leaf: Any, client: int) -> Array:
-    """What one client [1, ...] adds to a field."""
+    """Contribution of a client, of `leaf` [1, ...], to a field."""
     values = np.asarray(leaf)[0]
     return values * 0 if field.sender not in (None, client) else values
 
@@ -109,7 +107,7 @@ def _flat(record: Record) -> Floats:
 
 
 class Private(NamedTuple):
-    """What of one client an equation may tell: rows, and where all are told their own columns, a part of the model."""
+    """Private unknowns of a client: rows, and its part of the model where each client receives its own columns."""
 
     client: int
     rows: NDArray[np.int64]
@@ -117,7 +115,7 @@ class Private(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Equations that were differentiated."""
+    """Rank of a derivative."""
 
     unknowns: int
     equations: int  # independent ones
@@ -125,7 +123,7 @@ class Rank(NamedTuple):
 
 
 class Bench:
-    """One round of a stage, to be played again and again."""
+    """A round of a recorded run that can be replayed with perturbed private numbers."""
 
     def __init__(self, stage: Stage, scene: Scene) -> None:
         self._algorithm = _in_doubles(stage.job)
@@ -142,13 +140,13 @@ class Bench:
     def answers(
         self, exchange: str, probes: dict[int, Probe], only: int | None = None, moved: Any = None
     ) -> dict[int, Floats]:
-        """[m] of each client present in an exchange; of one client alone where nothing else can have changed."""
+        """[m] upload of each participating client; with `only`, of the client whose upload can have changed."""
         at = [i for i, client in enumerate(self._order) if only in (None, client)]
         shards = [probes.get(self._order[i], self._shards[self._order[i]]) for i in at]
         replay = _Replay([Block((shard,), "float64") for shard in shards], moved)
-        names = [one.name for one in self._algorithm.exchanges]
+        names = [other.name for other in self._algorithm.exchanges]
         played = self._algorithm.exchanges[: names.index(exchange) + 1]
-        if len(played) == 1:  # its sum goes nowhere: no need to absorb that of one client
+        if len(played) == 1:  # the sum is not needed: nothing is absorbed
             here = self._now.at(0)
             question = replay.tell(played[0], played[0].ask(self._server, here))
             replay.tally(played[0], [self._states[i] for i in at], question, here)
@@ -156,14 +154,14 @@ class Bench:
             play(played, self._server, [self._states[i] for i in at], self._now, replay)
         return replay.answers[exchange]
 
-    def rank(self, exchange: str, unknown: Sequence[Private], heard_from: Sequence[int]) -> Rank:
-        """Of the sum of some clients' answers, by what is private of `unknown`.
+    def rank(self, exchange: str, unknown: Sequence[Private], senders: Sequence[int]) -> Rank:
+        """Rank of the derivative of the sum of clients' uploads by the private numbers of `unknown`.
 
-        Columns of the derivative are found one by one, and so many sums of its rows with random weights are kept that
-        its rank shows in them.
+        The columns of the derivative are computed singly, and reduced to random combinations of its rows that are
+        enough to preserve the rank.
         """
-        probes = {one.client: Probe(self._shards[one.client], one.rows) for one in unknown}
-        first = [one.name for one in self._algorithm.exchanges].index(exchange) == 0
+        probes = {private.client: Probe(self._shards[private.client], private.rows) for private in unknown}
+        first = [other.name for other in self._algorithm.exchanges].index(exchange) == 0
         columns: list[Floats] = []
         sketch: _Sketch | None = None
         size = self._size(unknown, probes)
@@ -173,13 +171,13 @@ class Bench:
                 before, ends = arrays.flat[i], []
                 for sign in (1.0, -1.0):
                     arrays.flat[i] = before + sign * step
-                    found = self.answers(exchange, probes, client if first else None, question)
-                    ends.append(np.sum([found[c] for c in heard_from if c in found], axis=0))
+                    answers = self.answers(exchange, probes, client if first else None, question)
+                    ends.append(np.sum([answers[c] for c in senders if c in answers], axis=0))
                 arrays.flat[i] = before
                 sketch = sketch or _Sketch(len(ends[0]), size)
                 columns.append(sketch((ends[0] - ends[1]) / (2 * step)))
             if question is not None:
-                question(())  # what was moved goes back
+                question(())  # restores the labels
         return _rank(np.stack(columns, axis=1))
 
     def _size(self, unknown: Sequence[Private], probes: dict[int, Probe]) -> int:
@@ -188,24 +186,24 @@ class Bench:
     def _numbers(
         self, unknown: Sequence[Private], probes: dict[int, Probe]
     ) -> Iterator[tuple[int, Floats, Callable[[Record], Record] | None]]:
-        """(client, private numbers that can be written to, how the question follows) of each array of them."""
-        for one in unknown:
-            probe = probes[one.client]
-            yield one.client, probe.values, None
+        """(client, writable array of private numbers, function that applies them to the broadcast) for each array."""
+        for private in unknown:
+            probe = probes[private.client]
+            yield private.client, probe.values, None
             if probe.y.dtype.kind == "f":
-                labels = _Window(probe.y, one.rows)
-                yield one.client, labels.values, labels
-            if one.model:
-                told = self._algorithm.exchanges[0]
-                question = told.ask(self._server, self._now.at(0))
+                labels = _Window(probe.y, private.rows)
+                yield private.client, labels.values, labels
+            if private.model:
+                first = self._algorithm.exchanges[0]
+                question = first.ask(self._server, self._now.at(0))
                 for name, leaf in leaves(question):
-                    if name in told.told_by_columns:
+                    if name in first.told_by_columns:
                         part = _Columns(name, np.array(leaf), probe.columns)
-                        yield one.client, part.values, part
+                        yield private.client, part.values, part
 
 
 class _Window:
-    """Real-valued labels of some rows, which a replay writes back before it asks."""
+    """Real-valued labels of rows, written to the shard before each broadcast of a replay."""
 
     def __init__(self, y: Array, rows: NDArray[np.int64]) -> None:
         self._y, self._rows, self.values = y, rows, y[rows].astype(np.float64)
@@ -216,7 +214,7 @@ class _Window:
 
 
 class _Columns:
-    """One client's part of a leaf that is told by columns."""
+    """A client's part of a leaf that is broadcast by columns."""
 
     def __init__(self, name: str, leaf: Floats, columns: NDArray[np.int64]) -> None:
         self._name, self._leaf, self._columns = name, leaf, columns
@@ -226,11 +224,11 @@ class _Columns:
         leaf = self._leaf.copy()
         leaf[self._columns] = self.values
         names = iter([name for name, _ in leaves(question)])
-        return map_leaves(lambda one: leaf if next(names) == self._name else one, question)
+        return map_leaves(lambda unchanged: leaf if next(names) == self._name else unchanged, question)
 
 
 class _Sketch:
-    """Keeps a rank of up to `size` while it makes columns shorter: sums over parts, with random weights."""
+    """Shortens columns, preserving ranks up to `size`: randomly weighted sums over random parts."""
 
     def __init__(self, length: int, size: int) -> None:
         self._most, rng = 2 * size + 16, np.random.default_rng(0)
@@ -239,7 +237,7 @@ class _Sketch:
         self._weights = rng.standard_normal(length)
 
     def __call__(self, column: Floats) -> Floats:
-        """[at most 2 size + 16]"""
+        """[at most 2 size + 16] the column, shortened."""
         if self._whole:
             return column
         return np.bincount(self._part, self._weights * column, self._most).astype(np.float64)
@@ -259,7 +257,7 @@ def _in_doubles(job: Job) -> Any:
 
 
 def _double(record: Record) -> Record:
-    def one(leaf: Array) -> Array:
+    def in_double(leaf: Array) -> Array:
         return leaf.astype(np.float64) if getattr(leaf, "dtype", np.dtype("i8")).kind == "f" else leaf
 
-    return map_leaves(one, record)
+    return map_leaves(in_double, record)

@@ -1,17 +1,17 @@
-"""The masks of a transcript themselves: uploads less what was masked, which the auditor has from the plain channel.
+"""The masks of a transcript: uploads less their plain values, which are known from the auditor's plain replay.
 
-Where masks are sums of key streams as they should be, their words are uniform and independent. Then no number of 64
-bits is zero, no window of 128 bits occurs twice or with the other sign, and every bit is one, and unlike the next, in
-half of the words. All words are looked at, and windows at every offset. The chance of a false alarm among n words is
-at most n / 2^64 for zeros, n^2 / 2^128 for windows, and 2 exp(-32) for each of these counts of bits, of each client's
-words of an exchange (Hoeffding).
+Where masks are sums of key streams, as they should be, their words are uniform and independent. Then no number of 64
+bits is zero, no window of 128 bits occurs twice or with the opposite sign, and every bit is set, and differs from the
+next, in half of the words. All words are checked, and windows at every offset. The probability of a false alarm among
+n words is at most n / 2^64 for zeros, n^2 / 2^128 for windows, and 2 exp(-32) for each of these counts of bits, per
+client and exchange (Hoeffding).
 
-Where the plaintexts cannot be had, a mask that is used twice shows in the difference of two uploads of a client, whose
-high bits are then those of a difference of small numbers: all such pairs are looked at, and their sums as well.
+Where the plain values are not known, a mask that is used twice shows in the difference of two uploads of a client: its
+high bits are then those of a difference of small numbers. All such pairs are checked, and their sums as well.
 
-A mask may look right and yet cancel in a sum that the server is not to hear. So the masks of all who answer are added
-up: in a sum for the server nothing is left of them, and in one for the clients, or where clients may leave, what is
-left is looked at as a mask itself.
+Masks may look uniform and yet cancel in a sum that the server must not learn. So the masks of all participating clients
+are added up: in a sum for the server they must cancel; in a sum for the clients, or where clients may drop out, what
+remains is checked as a mask itself.
 """
 
 from __future__ import annotations
@@ -34,80 +34,79 @@ from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
-LEVEL = 1e-9  # of all tests of differences and sums
-EVERYBODY = -1  # the client of a mask that is the sum of those of all who answered
+LEVEL = 1e-9  # significance level of all tests of differences and sums together
+EVERYBODY = -1  # the client of a sum of all clients' masks
 
 
 class Mask(NamedTuple):
-    """What a client has added to the numbers that it sent once."""
+    """The mask of an upload: what a client has added to its numbers."""
 
     exchange: str
     turn: int
     round: int
     client: int
-    at: NDArray[np.int64]  # positions among the numbers that it sent
+    at: NDArray[np.int64]  # positions among the numbers of the upload
     words: NDArray[Any]  # unsigned
 
     @property
     def name(self) -> str:
-        """For a report."""
-        when = "beside the rounds" if self.round == SETUP else f"round {self.round}"
+        when = "outside the rounds" if self.round == SETUP else f"round {self.round}"
         return f"{whose(self.client)} in {self.exchange}, {when}"
 
 
 def whose(client: int) -> str:
-    """For a report."""
     return "all clients together" if client == EVERYBODY else f"client {client}"
 
 
 class Masks(NamedTuple):
-    """Of all uploads of a masked transcript."""
+    """Masks of all uploads of a transcript."""
 
     known: list[Mask]
-    sealed: list[Mask]  # whole uploads, where the plaintext is not known
-    totals: list[Mask]  # of the masks of all who answered, where something has to be left of them
-    left: list[str]  # and where something is left that should not be
+    sealed: list[Mask]  # whole uploads whose plain values are not known
+    totals: list[Mask]  # sums of all clients' masks, where they must not cancel
+    left: list[str]  # descriptions of sums that must cancel and do not
 
 
-def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, own: bool) -> Masks:
+def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, same_run: bool) -> Masks:
     """The masks of all uploads to private exchanges.
 
     Parameters
     ----------
-    plain : the same rounds in the plain channel
-    own : whether the messages are of `stage` itself, which played exactly what `plain` did; of another run only what
-        answers the same questions is compared
+    plain : the same rounds with plain security
+    same_run : whether the messages are those of `stage`, whose rounds are those of `plain`; uploads of another run are
+        compared only where they follow the same broadcast
     """
-    found, leaving = Masks([], [], [], []), stage.job.participation.max_dropouts > 0
-    for exchange in {one.name: one for one in all_exchanges(stage.algorithm) if one.private}.values():
+    masks, leaving = Masks([], [], [], []), stage.job.participation.max_dropouts > 0
+    private = {exchange.name: exchange for exchange in all_exchanges(stage.algorithm) if exchange.private}
+    for exchange in private.values():
         line = line_of(stage, exchange)
         secret = stage.job.privacy is not None and stage.job.privacy.noise == "secure"
-        answers = {} if secret else _answers(plain, exchange.name, own)
+        answers = {} if secret else _answers(plain, exchange.name, same_run)
         last: dict[int, NDArray[Any]] = {}
         for number, play in enumerate(plays(messages, exchange.name)):
-            known, added = answers.get(_key(play, own), {}), dict[int, NDArray[Any]]()
+            known, added = answers.get(_key(play, same_run), {}), dict[int, NDArray[Any]]()
             for client, at, data in _uploads(stage, line, play):
                 answer = known.get(client)
                 about = exchange.name, number, play.round, client, at
                 if answer is None or answer.shape != data.shape:
-                    found.sealed.append(Mask(*about, _unsigned(data)[at]))
+                    masks.sealed.append(Mask(*about, _unsigned(data)[at]))
                     last.pop(client, None)
                     continue
                 change = answer if not exchange.stale or client not in last else answer - last[client]
                 last[client], added[client] = answer, data - change
-                found.known.append(Mask(*about, _unsigned(added[client])[at]))
+                masks.known.append(Mask(*about, _unsigned(added[client])[at]))
             if added and added.keys() == play.uploads.keys() == known.keys():
                 total = _total(line, play, added)
                 if leaving or isinstance(exchange, ToClients):
-                    found.totals.append(total)
+                    masks.totals.append(total)
                 elif total.words.any():
                     wrong = int(np.count_nonzero(total.words))
-                    found.left.append(f"{total.name}: {wrong} of {len(total.words)} numbers")
-    return found
+                    masks.left.append(f"{total.name}: {wrong} of {len(total.words)} numbers")
+    return masks
 
 
 def _total(line: Line, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
-    """What all who answered have added, at each place that one of them fills."""
+    """The sum of all clients' masks, at each position that any of them fills."""
     message = np.zeros_like(line.sum.message)
     filled = np.zeros(len(message), dtype=bool)
     for client, numbers in added.items():
@@ -119,13 +118,13 @@ def _total(line: Line, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
 
 
 def _uploads(stage: Stage, line: Line, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
-    """(client, positions that a mask hides, all numbers that it sent)."""
+    """(client, masked positions, all numbers of its upload)."""
     clients, kind = stage.algorithm.problem.clients, line.sum.message.dtype
     present = np.isin(np.arange(clients), list(play.uploads))
-    every = stage.job.participation.max_dropouts > 0  # then each client has a mask of its own as well
+    own_masks = stage.job.participation.max_dropouts > 0  # then each client also has a mask of its own
     for client, (upload, *_) in play.uploads.items():
         data = upload.data.view(kind)
-        at, _ = hidden(line, stage.cells, client, present, every)
+        at, _ = hidden(line, stage.cells, client, present, own_masks)
         if len(data) > max(at, default=-1):
             yield client, at, data
 
@@ -134,90 +133,92 @@ def _unsigned(data: NDArray[Any]) -> NDArray[Any]:
     return data.view(f"u{data.itemsize}")
 
 
-def _key(play: Play, own: bool) -> tuple[Any, ...]:
-    """What two plays have in common in which the same clients answer the same."""
-    asked = tuple((name, data.tobytes()) for name, data in play.question.items())
-    return (play.turn,) if own else (play.round, hash(asked))
+def _key(play: Play, same_run: bool) -> tuple[Any, ...]:
+    """A key that two occurrences of an exchange share if each client uploads the same in both."""
+    broadcast = tuple((name, data.tobytes()) for name, data in play.question.items())
+    return (play.turn,) if same_run else (play.round, hash(broadcast))
 
 
-def _answers(plain: Stage, exchange: str, own: bool) -> dict[tuple[Any, ...], dict[int, NDArray[Any]]]:
-    """By play, what each client answers; nothing where two plays with different answers cannot be told apart."""
-    found: dict[tuple[Any, ...], dict[int, NDArray[Any]]] = {}
+def _answers(plain: Stage, exchange: str, same_run: bool) -> dict[tuple[Any, ...], dict[int, NDArray[Any]]]:
+    """By key, each client's plain upload; without keys that stand for several different uploads."""
+    by_play: dict[tuple[Any, ...], dict[int, NDArray[Any]]] = {}
     unclear = set[tuple[Any, ...]]()
     for play in plays(plain.transcript.messages, exchange):
         answers = {client: upload[0].data for client, upload in play.uploads.items()}
-        before = found.setdefault(_key(play, own), {})
-        if any(not np.array_equal(before[one], answers[one]) for one in before.keys() & answers.keys()):
-            unclear.add(_key(play, own))
+        before = by_play.setdefault(_key(play, same_run), {})
+        if any(not np.array_equal(before[client], answers[client]) for client in before.keys() & answers.keys()):
+            unclear.add(_key(play, same_run))
         before.update(answers)
-    return {key: answers for key, answers in found.items() if key not in unclear}
+    return {key: answers for key, answers in by_play.items() if key not in unclear}
 
 
-# --- what is wrong with them -----------------------------------------------------------------------------------------
+# --- checks of masks -------------------------------------------------------------------------------------------------
 
 
 def zeros(masks: Sequence[Mask]) -> list[str]:
-    """Where numbers were sent as they are: 64 bits together, or in one place of a client's message at two times."""
-    found = []
+    """Unmasked numbers: 64 adjacent zero bits, or a zero at the same position of a client's uploads at least twice."""
+    texts = []
     alone: dict[tuple[str, int, int], int] = {}
-    for one in masks:
-        none = np.flatnonzero(one.words == 0)
-        near = np.isin(none + 1, none) | np.isin(none - 1, none) if one.words.itemsize < 8 else np.ones(len(none), bool)
+    for mask in masks:
+        zero_at = np.flatnonzero(mask.words == 0)
+        near = np.ones(len(zero_at), bool)
+        if mask.words.itemsize < 8:
+            near = np.isin(zero_at + 1, zero_at) | np.isin(zero_at - 1, zero_at)
         if near.any():
-            of, start = len(one.words), one.at[none[near][0]] + 1
-            found.append(f"{one.name}: {int(near.sum())} of {of} numbers, the {start}th first")
-        for position in one.at[none[~near]].tolist():
-            place = one.exchange, one.client, position
+            of, start = len(mask.words), mask.at[zero_at[near][0]] + 1
+            texts.append(f"{mask.name}: {int(near.sum())} of {of} numbers, the {start}th first")
+        for position in mask.at[zero_at[~near]].tolist():
+            place = mask.exchange, mask.client, position
             alone[place] = alone.get(place, 0) + 1
-    found += [
+    texts += [
         f"{whose(client)} in {exchange}: its {position + 1}th number, {times} times"
         for (exchange, client, position), times in alone.items() if times > 1
     ]  # fmt: skip
-    return found
+    return texts
 
 
 def uneven(masks: Sequence[Mask]) -> list[str]:
-    """Whose masks have a bit that is not one in half of the words, or not unlike the next bit in half of them."""
+    """Clients whose masks have a bit that is not set, or does not differ from the next, in half of the words."""
     counts: dict[tuple[str, int], NDArray[np.int64]] = {}
     words: dict[tuple[str, int], int] = {}
-    for one in masks:
-        key = one.exchange, one.client
-        counts[key], words[key] = counts.get(key, 0) + ones(one.words), words.get(key, 0) + len(one.words)
+    for mask in masks:
+        key = mask.exchange, mask.client
+        counts[key], words[key] = counts.get(key, 0) + ones(mask.words), words.get(key, 0) + len(mask.words)
     texts = {key: uneven_bits(count, words[key]) for key, count in counts.items()}
     return [f"{whose(client)} in {exchange}: {text}" for (exchange, client), text in texts.items() if text]
 
 
 def repeated(masks: Sequence[Mask]) -> list[str]:
-    """Which masks are, from some place on, those of another upload, or their negatives."""
-    found = []
-    for width in {one.words.itemsize for one in masks}:
-        ordered = [one for one in masks if one.words.itemsize == width]
-        ordered.sort(key=lambda one: (one.exchange, one.client, one.turn))
-        starts = np.cumsum([0, *(len(one.words) for one in ordered)])
+    """Masks that repeat those of another upload, or their negatives, at any offset."""
+    texts = []
+    for width in {mask.words.itemsize for mask in masks}:
+        ordered = [mask for mask in masks if mask.words.itemsize == width]
+        ordered.sort(key=lambda mask: (mask.exchange, mask.client, mask.turn))
+        starts = np.cumsum([0, *(len(mask.words) for mask in ordered)])
         pairs = set[tuple[int, int, int, bool]]()
-        for i, j, negative in repeats(np.concatenate([one.words for one in ordered])):
+        for i, j, negative in repeats(np.concatenate([mask.words for mask in ordered])):
             a, b = (int(np.searchsorted(starts, at, "right")) - 1 for at in (i, j))
             pairs.add((a, b, int(j - starts[b] - i + starts[a]), negative))
         for a, b, shift, negative in sorted(pairs):
             sign = "the negative of that" if negative else "that"
             moved = f", {abs(shift)} numbers {'later' if shift > 0 else 'earlier'}" if shift else ""
-            found.append(f"{ordered[b].name} has {sign} of {ordered[a].name}{moved}")
-    return found
+            texts.append(f"{ordered[b].name} has {sign} of {ordered[a].name}{moved}")
+    return texts
 
 
 def same_word(masks: Sequence[Mask]) -> list[str]:
-    """Which places of a client's message have one mask at several times, though their neighbours have not.
+    """Positions of a client's message with the same mask at several times, though their neighbours differ.
 
-    Two numbers of 64 bits in one place are alike, up to the sign, with chance 2^-63, three of 32 bits with 2^-62.
+    Two 64-bit numbers at a position agree, up to the sign, with probability 2^-63, three 32-bit numbers with 2^-62.
     """
-    together: dict[tuple[str, int, int], list[Mask]] = {}
-    for one in masks:
-        together.setdefault((one.exchange, one.client, one.words.itemsize), []).append(one)
+    groups: dict[tuple[str, int, int], list[Mask]] = {}
+    for mask in masks:
+        groups.setdefault((mask.exchange, mask.client, mask.words.itemsize), []).append(mask)
     texts = []
-    for (exchange, client, width), some in together.items():
-        words = np.zeros((len(some), 1 + max(one.at.max(initial=0) for one in some)), dtype=some[0].words.dtype)
-        for row, one in zip(words, some, strict=True):
-            row[one.at] = np.minimum(one.words, -one.words)
+    for (exchange, client, width), group in groups.items():
+        words = np.zeros((len(group), 1 + max(mask.at.max(initial=0) for mask in group)), dtype=group[0].words.dtype)
+        for row, mask in zip(words, group, strict=True):
+            row[mask.at] = np.minimum(mask.words, -mask.words)
         words.sort(axis=0)
         apart = 1 if width == 8 else 2
         places = np.flatnonzero(((words[apart:] == words[:-apart]) & (words[apart:] != 0)).any(axis=0))
@@ -228,17 +229,17 @@ def same_word(masks: Sequence[Mask]) -> list[str]:
 
 
 def alike(sealed: Sequence[Mask]) -> list[str]:
-    """Of uploads whose plaintexts are not known: pairs of a client's whose difference, or sum, has equal high bits."""
+    """Pairs of a client's uploads, of unknown plain values, whose difference or sum has equal high bits."""
     same: dict[tuple[str, int, int], list[Mask]] = {}
-    for one in sealed:
-        same.setdefault((one.exchange, one.client, len(one.words)), []).append(one)
-    pairs = [pair for some in same.values() for pair in combinations(some, 2)]
-    found = []
-    for one, other in pairs:
-        for what, words in (("that", one.words - other.words), ("the negative of that", one.words + other.words)):
+    for mask in sealed:
+        same.setdefault((mask.exchange, mask.client, len(mask.words)), []).append(mask)
+    pairs = [pair for group in same.values() for pair in combinations(group, 2)]
+    texts = []
+    for first, other in pairs:
+        for what, words in (("that", first.words - other.words), ("the negative of that", first.words + other.words)):
             high = words >> (8 * words.itemsize - 8)
             count = int(((high == 0) | (high == 255)).sum())
             if stats.binom.sf(count - 1, len(high), 2 / 256) < LEVEL / (2 * len(pairs)):
                 sums = "differences" if what == "that" else "sums"
-                found.append(f"{other.name} has about {what} of {one.name}: {count} of {len(high)} {sums} are small")
-    return found
+                texts.append(f"{other.name} has about {what} of {first.name}: {count} of {len(high)} {sums} are small")
+    return texts

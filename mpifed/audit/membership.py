@@ -1,4 +1,4 @@
-"""Whether the final model tells who was there."""
+"""Membership inference on the final model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mpifed.audit.stage import Stage, dense_rows
 from mpifed.core.record import Array
 from mpifed.maths.objectives import Parameters
 
-MEMBERS = 2000  # rows whose losses are compared
-LARGEST = 2**26  # numbers in them
+MEMBERS = 2000  # most rows whose losses are compared
+LARGEST = 2**26  # most numbers in these rows
 
 
 def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
-    """Whether the losses of the final model tell rows that were trained on from rows that were not."""
+    """Attack that distinguishes training rows from test rows by the losses of the final model."""
     seen = "the final model"
     if stage.test is None:
-        return none(MEMBERSHIP, "no test rows to compare with; make the data with --test-fraction", "anybody", seen)
+        return none(MEMBERSHIP, "no test rows to compare with; prepare the data with --test-fraction", "anybody", seen)
     members, strangers = _members(stage), stage.test.shards[0]
     count = min(strangers.samples, _most(stage))
     losses = [
@@ -26,24 +26,24 @@ def membership_attempt(stage: Stage, model: Parameters) -> Attempt:
         for X, y in (members, (dense_rows(strangers, np.arange(count)), strangers.y[:count]))
     ]
     classes = [members[1], strangers.y[:count]] if stage.algorithm.problem.outputs > 1 else [None, None]
-    found = membership(
+    result = membership(
         losses[0], losses[1], member_classes=classes[0], stranger_classes=classes[1], seed=stage.job.seed
     )
-    best = max(found.attacks, key=lambda one: one.auc_low)
+    best = max(result.attacks, key=lambda attack: attack.auc_low)
     text = (
-        f"by {best.name}: area under the curve {best.auc:.3f} ({best.auc_low:.3f} to {best.auc_high:.3f}; 0.5 tells "
-        f"nothing), {found.members} rows of training against {found.strangers} others; {found.caveat}"
+        f"by {best.name}: area under the curve {best.auc:.3f} ({best.auc_low:.3f} to {best.auc_high:.3f}; 0.5 is "
+        f"chance), {result.members} training rows against {result.strangers} test rows; {result.caveat}"
     )
-    return Attempt(MEMBERSHIP, "anybody", seen, True, bool(found.leak), text)
+    return Attempt(MEMBERSHIP, "anybody", seen, True, bool(result.leak), text)
 
 
 def _most(stage: Stage) -> int:
-    """How many rows are compared: fewer where they are wide."""
+    """Number of rows that are compared, fewer if they are wide."""
     return max(1, min(MEMBERS, LARGEST // stage.algorithm.problem.features))
 
 
 def _members(stage: Stage) -> tuple[Floats, Array]:
-    """Rows that were trained on, with all their columns, and their labels."""
+    """([m, p] training rows with all columns, [m] labels)."""
     rng, problem = np.random.default_rng(stage.job.seed), stage.algorithm.problem
     shards = [stage.shards[client] for client in sorted(stage.shards)]
     if problem.split == "rows":

@@ -1,7 +1,7 @@
-"""Whether what a private job releases tells by its rounding where nothing was added to the noise.
+"""Whether the rounding of a private release shows which of its values are noise alone.
 
-A client's upload has noise of its own where that is local; the first model has that of the sum where the server adds
-it, or where one client alone had to. Other sums have the noise of several, of which every float is possible.
+With local noise, each upload has its own draw; with central noise, or distributed noise of a single client, the first
+model has the draw of the sum. Other sums have noise of several clients, of which every float is possible.
 """
 
 from __future__ import annotations
@@ -27,27 +27,26 @@ MODEL = "the model after the first round"
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What becomes of standard normal noise to which nothing is added: see `mpifed.audit.attacks.bits`."""
+    """Release that results from standard normal noise and a value of zero; see `mpifed.audit.attacks.bits`."""
 
     deviation: float
-    weight: float = 1.0  # of the client who sends it
-    scale: float = 0.0  # of whose multiples the sum is; 0 where it is no matter
-    total: float = 1.0  # by which the sum is divided
+    weight: float = 1.0  # of the client
+    scale: float = 0.0  # fixed-point unit of the sum; 0 for none
+    total: float = 1.0  # divisor of the sum
 
     def __call__(self, noise: Singles) -> Singles:
-        """What is released."""
-        found: Singles = noise * np.float32(self.deviation) * np.float32(self.weight)
+        values: Singles = noise * np.float32(self.deviation) * np.float32(self.weight)
         if self.scale:
-            found = (np.rint(found / np.float64(self.scale)) * self.scale).astype(np.float32)
-        found = found / np.float32(self.total)
-        return found
+            values = (np.rint(values / np.float64(self.scale)) * self.scale).astype(np.float32)
+        values = values / np.float32(self.total)
+        return values
 
 
 Released = tuple[Singles, Arithmetic]
 
 
 def on_noise(reader: Reader) -> Iterator[Attempt]:
-    """Of what is released first hand: single uploads, or the first model."""
+    """Attack on single uploads with local noise, or else on the first model."""
     stage = reader.stage
     privacy: Privacy | None = stage.algorithm.problem.privacy
     local = privacy is not None and privacy.trust == "local"
@@ -60,71 +59,74 @@ def on_noise(reader: Reader) -> Iterator[Attempt]:
     if exchange is None or why:
         yield none(BITS, why, who, seen)
     else:
-        found = _uploads(reader, exchange) if local else _first_model(reader, exchange)
-        yield _attempt(list(found), np.random.default_rng(stage.job.seed), who, seen)
+        released = _uploads(reader, exchange) if local else _first_model(reader, exchange)
+        yield _attempt(list(released), np.random.default_rng(stage.job.seed), who, seen)
 
 
 def _noisy(reader: Reader) -> Exchange | None:
-    """The exchange of a round whose answers hold noise; None where none is known to."""
-    return next((one for one in reader.rounds if any(True for _ in reader.told_by_sum(AddedNoise, one))), None)
+    """The exchange whose uploads contain declared noise; None if there is none."""
+    return next(
+        (exchange for exchange in reader.rounds if any(True for _ in reader.revealed_by_sum(AddedNoise, exchange))),
+        None,
+    )
 
 
 def _unknown(reader: Reader, exchange: Exchange | None, privacy: Privacy) -> str:
-    """Why noise is nowhere alone, or what becomes of it is not known; "" where it is."""
+    """Why the attack does not apply, in words; "" if it applies."""
     stage = reader.stage
     if exchange is None:
-        return "no noise is in what can be read, or none that is of one draw"
+        return "no message that can be read contains noise of a single draw"
     if stage.algorithm.problem.dtype != "float32":
-        return "the job computes in float64, and the generator that is tried here is that of float32"
+        return "the job computes in float64; the attack is on the generator of float32"
     if privacy.trust == "local":
         return "" if reader.readable(exchange) else HIDDEN
-    if not all(one.in_model for _, one in reader.told_by_sum(AddedNoise, exchange)):
-        return "how the model follows from noise is not known here"
+    if not all(noise.in_model for _, noise in reader.revealed_by_sum(AddedNoise, exchange)):
+        return "the dependence of the model on the noise is not known"
     if privacy.trust == "distributed" and stage.scenes[0].now.fewest > 1:
-        return "the sum has the noise of several clients, and nearly every float is a sum of some"
+        return "the sum has noise of several clients, of which nearly every float is a possible value"
     return ""
 
 
-def _attempt(found: list[Released], rng: np.random.Generator, who: str, seen: str) -> Attempt:
-    """All releases together: how many of their small values the generator can give."""
-    each = [share(values, arithmetic, rng) for values, arithmetic in found if len(values)]
-    of = sum(one.of for one in each)
+def _attempt(released: list[Released], rng: np.random.Generator, who: str, seen: str) -> Attempt:
+    """How many of the small values of all releases the generator can produce."""
+    parts = [share(values, arithmetic, rng) for values, arithmetic in released if len(values)]
+    of = sum(part.of for part in parts)
     if not of:
-        return none(BITS, "there are no values so small that small noise alone could be behind them", who, seen)
-    whole = Hits(sum(one.hits for one in each), of, sum(one.chance * one.of for one in each) / of)
+        return none(BITS, "no value is small enough to be noise alone", who, seen)
+    whole = Hits(sum(part.hits for part in parts), of, sum(part.chance * part.of for part in parts) / of)
     text = (
-        f"the generator of float32 noise can give {whole.hits} of {of} small values; of values that are no noise it "
-        f"could give {whole.chance * of:.0f} by chance (p = {whole.p:.2g})"
+        f"the generator of float32 noise can produce {whole.hits} of {of} small values; of values with other content, "
+        f"{whole.chance * of:.0f} would be expected by chance (p = {whole.p:.2g})"
     )
     return Attempt(BITS, who, seen, True, whole.p < LEVEL, text)
 
 
 def _uploads(reader: Reader, exchange: Exchange) -> Iterator[Released]:
-    """What each client sent, field by field."""
-    each = _weights(reader.stage)
-    for _, noisy in reader.told(AddedNoise, exchange):
-        for client, several in noisy.items():
-            for one in several:
-                arithmetic = partial(Arithmetic, one.deviation, float(each[client]))
-                for leaf, scale in zip(bare_leaves(one.values), reader.scales(exchange), strict=False):
+    """Uploads of each client, by field."""
+    weights = _weights(reader.stage)
+    for _, noisy in reader.revealed_by_client(AddedNoise, exchange):
+        for client, items in noisy.items():
+            for noise in items:
+                arithmetic = partial(Arithmetic, noise.deviation, float(weights[client]))
+                for leaf, scale in zip(bare_leaves(noise.values), reader.scales(exchange), strict=False):
                     yield np.asarray(leaf, np.float32).ravel(), arithmetic(scale)
 
 
 def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
-    """What the model became where it was zero before."""
+    """The model after the first round, where it was zero before."""
     stage = reader.stage
-    problem, each = stage.algorithm.problem, _weights(stage)
-    played: list[tuple[Play, AddedNoise]] = list(reader.told_by_sum(AddedNoise, exchange))[:2]
+    problem, weights = stage.algorithm.problem, _weights(stage)
+    played: list[tuple[Play, AddedNoise]] = list(reader.revealed_by_sum(AddedNoise, exchange))[:2]
     if not played:
         return
     first, noise = played[0]
-    total = float(problem.clients_per_round or len(each))
+    total = float(problem.clients_per_round or len(weights))
     if not problem.privacy.by_coins:
-        total = float(each[list(first.uploads)].sum())
-    deviation = noise.deviation * float(each.max())
+        total = float(weights[list(first.uploads)].sum())
+    deviation = noise.deviation * float(weights.max())
     if problem.privacy.trust == "central":
         arithmetic = Arithmetic(deviation, total=total)
-    else:  # of one client
+    else:  # noise of a single client
         scale = 0.0 if problem.privacy.whole else reader.scales(exchange)[0]
         arithmetic = Arithmetic(deviation / total, total, scale, total)
     last = {f"model.{name}": leaf for name, leaf in leaves(stage.algorithm.model(stage.server))}
@@ -135,6 +137,6 @@ def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
 
 
 def _weights(stage: Stage) -> Floats:
-    """[N] what clients count in the mean."""
+    """[N] weights of clients in the mean."""
     problem = stage.algorithm.problem
     return np.ones(problem.clients) if problem.privacy.level == "client" else np.asarray(problem.weights, np.float64)

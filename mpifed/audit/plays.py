@@ -1,4 +1,4 @@
-"""Transcripts put together again: exchange by exchange, who was asked what, who sent what, and what was opened."""
+"""Transcripts by exchange: broadcasts, each client's uploads, and decoded sums."""
 
 from __future__ import annotations
 
@@ -19,75 +19,75 @@ from mpifed.run.transcript import Message, client_of
 
 
 class Play(NamedTuple):
-    """One exchange, as it was played once."""
+    """The messages of one occurrence of an exchange."""
 
     round: int
     question: dict[str, NDArray[Any]]  # by the names of leaves
-    uploads: dict[int, list[Message]]  # of each client, its parts
-    opened: dict[str, NDArray[Any]]  # the sum, by the names of leaves; empty where nobody opened it
-    opened_for: str  # "server", "clients", "client 3"; "" where nobody did
-    turn: int = 0  # how often the exchange was played before
+    uploads: dict[int, list[Message]]  # by client, the parts of its upload
+    opened: dict[str, NDArray[Any]]  # the decoded sum, by the names of leaves; empty if no party decoded it
+    opened_for: str  # "server", "clients", "client 3"; "" if no party decoded it
+    turn: int = 0  # earlier occurrences of the exchange
 
 
 def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
-    """Every time an exchange was played, in order; what all ranks have recorded of it."""
-    found: dict[int, Play] = {}
-    for one in messages:
-        if one.exchange != exchange or one.kind not in ("question", "upload", "opened"):
+    """All occurrences of an exchange, in order, from the records of all ranks."""
+    by_turn: dict[int, Play] = {}
+    for message in messages:
+        if message.exchange != exchange or message.kind not in ("question", "upload", "opened"):
             continue
-        play = found.setdefault(one.turn, Play(one.round, {}, {}, {}, "", one.turn))
-        client = client_of(one)
-        if one.kind == "question":
-            play.question[one.what] = one.data
-        elif one.kind == "opened":
-            play.opened[one.what] = one.data
-            found[one.turn] = play._replace(opened_for=one.receiver)
+        play = by_turn.setdefault(message.turn, Play(message.round, {}, {}, {}, "", message.turn))
+        client = client_of(message)
+        if message.kind == "question":
+            play.question[message.what] = message.data
+        elif message.kind == "opened":
+            play.opened[message.what] = message.data
+            by_turn[message.turn] = play._replace(opened_for=message.receiver)
         elif client is not None:
-            play.uploads.setdefault(client, []).append(one)
-    return [found[turn] for turn in sorted(found)]
+            play.uploads.setdefault(client, []).append(message)
+    return [by_turn[turn] for turn in sorted(by_turn)]
 
 
 def complete(template: Record, values: dict[str, NDArray[Any]]) -> bool:
-    """Whether all leaves are there: a transcript leaves out what is beyond its limit."""
+    """Whether all leaves of `template` are in `values`: a transcript omits messages beyond its size limit."""
     return all(name in values for name, _ in leaves(template))
 
 
 def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
-    """A record of the structure of `template`, its leaves by name."""
+    """A record with the structure of `template` and the leaves of `values`, by name."""
     names = iter([name for name, _ in leaves(template)])
     return map_leaves(lambda _: values[next(names)], template)
 
 
 def line_of(stage: Stage, exchange: Exchange) -> Line:
-    """Where clients' numbers lie in the messages of an exchange, on the grids on which answers were recorded."""
-    settings: dict[str, Any] = stage.job.sum_settings() | {"exact": True}
+    """Layout of clients' numbers in the messages of an exchange, in the fixed-point format of the recording."""
+    settings: dict[str, Any] = stage.job.sum_settings(stage.algorithm.problem) | {"exact": True}
     most = most_summed(stage.job, stage.algorithm, exchange)
     return Line(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
 
 
 def integers(line: Line, upload: list[Message]) -> NDArray[np.signedinteger] | None:
-    """[m] a message with what one client sent in its places; None where what travels are no integers of this many."""
+    """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
     data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
     kind = line.sum.message.dtype
     if data is None or client is None or data.nbytes != line.sent[client] or data.dtype.itemsize != kind.itemsize:
         return None
-    found: NDArray[np.signedinteger] = np.zeros_like(line.sum.message[:-1])
-    line.put(found, client, data.view(kind))
-    return found
+    numbers: NDArray[np.signedinteger] = np.zeros_like(line.sum.message[:-1])
+    line.put(numbers, client, data.view(kind))
+    return numbers
 
 
 class Decoder:
-    """Turns the integers of one client's answer back into numbers."""
+    """Decodes the integers of one client's upload."""
 
     def __init__(self, stage: Stage, exchange: Exchange) -> None:
         self._line = line_of(stage, exchange)
 
     @property
     def scales(self) -> list[float]:
-        """Of what grid each field is a multiple."""
+        """Fixed-point unit of each field."""
         return [place.form.scale for place in self._line.sum.places]
 
     def __call__(self, upload: list[Message]) -> Record | None:
-        """The answer, zero in others' places; None where what travels are no integers of this size."""
+        """The upload, zero in others' positions; None if it is not of integers of this size."""
         message = integers(self._line, upload)
         return None if message is None else self._line.sum.total(np.append(message, 0))

@@ -1,4 +1,4 @@
-"""What was received in the exchanges of a recorded run, and what the algorithm says that it reveals."""
+"""Messages received in a recorded run, decoded, and what the algorithm declares that they reveal."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from mpifed.core.reveals import (
 )
 from mpifed.run.transcript import Message
 
-EACH, SUM, SEALED = "each client's upload", "the opened sum", "sealed uploads, read as if they were plain"
-HIDDEN = "ciphertexts, which are no numbers without the key"
-SHOWN = 16  # rows, in pictures
+EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
+HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
+SHOWN = 16  # most rows in images
 
 Kind = TypeVar("Kind", MeanGradient, InnerProducts, ScoreDerivatives, DualVariables, DualSum, AddedNoise)
 
 
 class _Place(NamedTuple):
-    """Where an exchange stands: in the set-up, in a round or in a measure."""
+    """Position of an exchange in the set-up, in a round or in a measure."""
 
     sequence: tuple[Exchange, ...]
     number: int
-    server: Callable[[], Any]  # a state of the server's, from which it can ask
+    server: Callable[[], Any]  # gives a server state to broadcast from
 
 
 class Reader:
-    """What was received, exchange by exchange, as far as it can be read; nothing is decoded before it is asked for."""
+    """Received messages by exchange, as far as they can be read; decoded on demand."""
 
     def __init__(self, stage: Stage, messages: tuple[Message, ...]) -> None:
         self.stage = stage
@@ -53,53 +53,53 @@ class Reader:
         self._places: dict[str, _Place] = {}
         measures: tuple[Measure, ...] = stage.algorithm.measures
         sequences: list[tuple[tuple[Exchange, ...], Callable[[], Any]]] = [
-            (one, lambda: stage.scenes[0].server) for one in (stage.exchanges, stage.algorithm.setup)
+            (sequence, lambda: stage.scenes[0].server) for sequence in (stage.exchanges, stage.algorithm.setup)
         ]
-        sequences += [(one.exchanges, partial(one.start, stage.server)) for one in measures]
+        sequences += [(measure.exchanges, partial(measure.start, stage.server)) for measure in measures]
         for sequence, server in sequences:
-            for number, one in enumerate(sequence):
-                if one.name not in self.exchanges:
-                    self.exchanges[one.name] = one
-                    self._places[one.name] = _Place(tuple(sequence), number, server)
-        self.rounds = [self.exchanges[one.name] for one in stage.exchanges]
+            for number, exchange in enumerate(sequence):
+                if exchange.name not in self.exchanges:
+                    self.exchanges[exchange.name] = exchange
+                    self._places[exchange.name] = _Place(tuple(sequence), number, server)
+        self.rounds = [self.exchanges[exchange.name] for exchange in stage.exchanges]
         self.all_plays = cache(lambda name: plays(messages, name))
         self._decoder = cache(lambda name: Decoder(stage, self.exchanges[name]))
         self._source = cache(self._find_source)
 
     def scales(self, exchange: Exchange) -> list[float]:
-        """Of what grid each field of an answer is a multiple."""
+        """Fixed-point unit of each field of an upload."""
         return self._decoder(exchange.name).scales
 
     def position(self, exchange: Exchange) -> int:
-        """Its number in a round."""
+        """Index of an exchange within its round."""
         return self._places[exchange.name].number
 
     def seen(self, exchange: Exchange) -> str:
-        """What the server has of its answers."""
+        """Which form of the uploads the server has: EACH or SEALED."""
         return EACH if self.stage.in_clear(exchange) else SEALED
 
     def readable(self, exchange: Exchange) -> bool:
-        """Whether what travels are numbers, be they sealed."""
+        """Whether uploads are numbers, masked or not, rather than ciphertexts."""
         return self.stage.transcript.channel != "encrypted" or not exchange.private
 
     def plays(self, exchange: Exchange) -> list[Play]:
-        """Every time it was played, and the question and somebody's answer were recorded."""
-        found = self.all_plays(exchange.name)
-        return [play for play in found if play.uploads and self.question(exchange, play) is not None]
+        """Occurrences of an exchange of which the broadcast and an upload were recorded."""
+        recorded = self.all_plays(exchange.name)
+        return [play for play in recorded if play.uploads and self.question(exchange, play) is not None]
 
-    # --- questions and answers ---------------------------------------------------------------------------------------
+    # --- broadcasts and uploads --------------------------------------------------------------------------------------
 
     def question(self, exchange: Exchange, play: Play) -> Record | None:
-        """The last question of the round that asks something; () where none does, None where it was not recorded."""
+        """The last broadcast of the round up to this exchange; () if there is none, None if it was not recorded."""
         source, template = self._source(exchange.name)
         if source is None:
             return ()
         if source.name != exchange.name:
             others = self.all_plays(source.name)
             if exchange in self.rounds:
-                others = [one for one in others if one.round == play.round][-1:]
-            else:  # before or beside rounds: as often as this one
-                at = [one is play for one in self.all_plays(exchange.name)].index(True)
+                others = [other for other in others if other.round == play.round][-1:]
+            else:  # outside the rounds: the occurrence of the same number
+                at = [other is play for other in self.all_plays(exchange.name)].index(True)
                 others = others[at : at + 1]
             if not others:
                 return None
@@ -107,17 +107,17 @@ class Reader:
         return filled(template, play.question) if complete(template, play.question) else None
 
     def _find_source(self, name: str) -> tuple[Exchange | None, Record]:
-        """(the exchange with the last question up to this one, a question of its)."""
+        """(the exchange with the last broadcast up to `name`, an example of its broadcast)."""
         place = self._places[name]
         for number in range(place.number, -1, -1):
-            one = place.sequence[number]
-            asked = one.ask(place.server(), self.stage.scenes[0].now.at(number))
-            if bare_leaves(asked):
-                return one, asked
+            exchange = place.sequence[number]
+            question = exchange.ask(place.server(), self.stage.scenes[0].now.at(number))
+            if bare_leaves(question):
+                return exchange, question
         return None, ()
 
     def of_client(self, exchange: Exchange, play: Play, client: int) -> Received | None:
-        """One client's answer; what is sealed, as if it were not. None where nothing can be read."""
+        """One client's upload; a masked one is decoded as if it were plain. None if it cannot be read."""
         answer = self._decoder(exchange.name)(play.uploads.get(client, []))
         if answer is None:
             return None
@@ -125,17 +125,17 @@ class Reader:
         return self._received(exchange, play, answer, (client,), shard.columns, sealed)
 
     def of_sum(self, exchange: Exchange, play: Play) -> Iterator[Received]:
-        """The sum that the server hears: of all columns, and of those that its clients hold with nobody else."""
+        """The sum that the server decodes: over all columns, and over those that only its clients hold."""
         if play.opened_for != "server" or not complete(exchange.fields, play.opened):
             return
         total = filled(exchange.fields, play.opened)
         present = tuple(sorted(play.uploads))
         whole = np.arange(self.stage.algorithm.problem.features)
         yield self._received(exchange, play, total, present, whole, False)
-        own = self._with_same_columns(present)
+        holders = self._with_same_columns(present)
         columns = self.stage.shards[present[0]].columns
-        if own and len(columns) < len(whole):
-            yield self._received(exchange, play, total, own, columns, False)
+        if holders and len(columns) < len(whole):
+            yield self._received(exchange, play, total, holders, columns, False)
 
     def _received(
         self, exchange: Exchange, play: Play, answer: Record, clients: tuple[int, ...], columns: NDArray[np.int64],
@@ -147,7 +147,7 @@ class Reader:
 
     @cached_property
     def _rows(self) -> Any:
-        """(clients) -> the numbers of the rows that any of them holds."""
+        """Function of clients that gives the indices of rows that any of them holds."""
         shards = self.stage.shards
 
         def rows(clients: tuple[int, ...]) -> NDArray[np.int64]:
@@ -158,122 +158,132 @@ class Reader:
         return cache(rows)
 
     def _with_same_columns(self, present: tuple[int, ...]) -> tuple[int, ...]:
-        """Those present who hold the columns of the first of them; nobody where others hold some of these."""
+        """Participating clients with the columns of the first one; () if other clients hold any of these columns."""
         columns = self.stage.cells.columns
-        own = tuple(client for client in present if columns.groups[client] == columns.groups[present[0]])
+        holders = tuple(client for client in present if columns.groups[client] == columns.groups[present[0]])
         who = np.isin(np.arange(len(columns.groups)), present)
-        alone = bool((columns.held_by(who)[columns.of(present[0])] == len(own)).all())
-        return own if alone else ()
+        alone = bool((columns.held_by(who)[columns.of(present[0])] == len(holders)).all())
+        return holders if alone else ()
 
-    # --- what the algorithm says of them -----------------------------------------------------------------------------
+    # --- what the algorithm declares ---------------------------------------------------------------------------------
 
     def revealed(self, received: Received) -> list[Revealed]:
-        """What the algorithm says of it; nothing where it has no such method.
+        """What the algorithm declares that a message reveals; [] if it has no method `reveals`.
 
         Raises
         ------
         UsageError
-            when the method fails, or what it gives has no shapes that fit.
+            when `reveals` fails, or its arrays have other shapes than expected.
         """
         algorithm = self.stage.algorithm
-        name = f'{type(algorithm).__name__}.reveals of {_whose(received)} to "{received.exchange.name}"'
+        name = f'{type(algorithm).__name__}.reveals of {_whose(received)} in "{received.exchange.name}"'
         try:
-            found = list(algorithm.reveals(_read_only(received)))
+            items = list(algorithm.reveals(_read_only(received)))
         except Exception as error:
             raise UsageError(
-                f"{name}: {type(error).__name__}: {error}; correct it, or leave it out, and the audit tries by itself"
+                f"{name}: {type(error).__name__}: {error}; correct the method, or remove it: the audit then guesses"
             ) from error
-        for item in found:
+        for item in items:
             wrong = wrong_revealed(item, received)
             if wrong:
-                raise UsageError(f"{name}: {wrong}; correct it: mpifed/core/reveals.py says what is expected")
-        return [item for item in found if finite(item)]  # what is sealed is any number, and may be divided by zero
+                raise UsageError(f"{name}: {wrong}; correct the method: mpifed/core/reveals.py says what is expected")
+        return [
+            item for item in items if finite(item)
+        ]  # masked numbers are arbitrary, and may have been divided by zero
 
-    def told(
+    def revealed_by_client(
         self, kind: type[Kind], exchange: Exchange, most: int | None = None
     ) -> Iterator[tuple[Play, dict[int, list[Kind]]]]:
-        """(play, what is of a kind in the answers of so many clients) of each time an exchange was played."""
+        """(occurrence, items of a kind by client, of the first `most` clients) for every occurrence of an exchange."""
         for play in self.plays(exchange):
-            found: dict[int, list[Kind]] = {}
+            by_client: dict[int, list[Kind]] = {}
             for client in sorted(play.uploads)[:most]:
                 received = self.of_client(exchange, play, client)
-                items = [] if received is None else [one for one in self.revealed(received) if isinstance(one, kind)]
+                items = [] if received is None else [item for item in self.revealed(received) if isinstance(item, kind)]
                 if items:
-                    found[client] = items
-            yield play, found
+                    by_client[client] = items
+            yield play, by_client
 
-    def told_by_sum(self, kind: type[Kind], exchange: Exchange) -> Iterator[tuple[Play, Kind]]:
-        """(play, what is of a kind in the sum over all columns) of each time an exchange was played."""
+    def revealed_by_sum(self, kind: type[Kind], exchange: Exchange) -> Iterator[tuple[Play, Kind]]:
+        """(occurrence, item of a kind in the sum over all columns) for every occurrence of an exchange."""
         for play in self.plays(exchange):
             for received in list(self.of_sum(exchange, play))[:1]:
-                yield from ((play, one) for one in self.revealed(received) if isinstance(one, kind))
+                yield from ((play, item) for item in self.revealed(received) if isinstance(item, kind))
 
     @property
-    def by_word(self) -> str:
-        """What to add to a sentence about answers that is taken from the algorithm."""
-        return ", as the algorithm says" if self.stage.algorithm.explains_answers() else ""
+    def attribution(self) -> str:
+        """Suffix of statements about uploads that rely on the algorithm's declaration."""
+        return ", as the algorithm declares" if self.stage.algorithm.explains_answers() else ""
 
     @cached_property
     def beside(self) -> list[Exchange]:
-        """Exchanges of the set-up and of measures of whose answers the algorithm says nothing."""
-        known = {one.name for one in self.rounds}
-        others = [one for name, one in self.exchanges.items() if name not in known and self.plays(one)]
-        return [one for one in others if not any(self.revealed(each) for each in self._first(one))]
+        """Exchanges of the set-up and of measures for which the algorithm declares nothing."""
+        known = {exchange.name for exchange in self.rounds}
+        others = [exchange for name, exchange in self.exchanges.items() if name not in known and self.plays(exchange)]
+        return [
+            exchange for exchange in others if not any(self.revealed(received) for received in self._first(exchange))
+        ]
 
     @cached_property
     def undeclared(self) -> list[Exchange]:
-        """Exchanges of a round of whose answers the algorithm says nothing."""
-        found = []
+        """Exchanges of a round for which the algorithm declares nothing."""
+        exchanges = []
         for exchange in self.rounds:
-            said = [bool(self.revealed(one)) for one in self._first(exchange)] if self.plays(exchange) else []
-            if said and not any(said):
-                found.append(exchange)
-        return found
+            declared = (
+                [bool(self.revealed(received)) for received in self._first(exchange)] if self.plays(exchange) else []
+            )
+            if declared and not any(declared):
+                exchanges.append(exchange)
+        return exchanges
 
     @cached_property
     def guessed(self) -> list[Exchange]:
-        """Those, and exchanges whose answers a class makes anew that has inherited what is said of them."""
-        known = [one.name for one in self.undeclared]
-        return [one for one in self.rounds if one.name in known or (self.plays(one) and self._made_anew(one))]
+        """Undeclared exchanges, and those whose `answer` a subclass overrides but not the inherited `reveals`."""
+        known = [exchange.name for exchange in self.undeclared]
+        return [
+            exchange
+            for exchange in self.rounds
+            if exchange.name in known or (self.plays(exchange) and self._made_anew(exchange))
+        ]
 
     def _made_anew(self, exchange: Exchange) -> bool:
         answer = function_of(exchange.answer)
-        for kind in type(self.stage.algorithm).__mro__:  # the youngest class first
+        for kind in type(self.stage.algorithm).__mro__:  # the most derived class first
             if "reveals" in vars(kind):
                 return False
-            if any(function_of(one) is answer for one in vars(kind).values() if callable(one)):
+            if any(function_of(attribute) is answer for attribute in vars(kind).values() if callable(attribute)):
                 return True
         return False
 
     def _first(self, exchange: Exchange) -> Iterator[Received]:
-        """All that was received when it was first played."""
+        """All messages received in the first occurrence of an exchange."""
         play = self.plays(exchange)[0]
         yield from self.of_sum(exchange, play)
-        each = (self.of_client(exchange, play, client) for client in play.uploads)
-        yield from (one for one in each if one is not None)
+        answers = (self.of_client(exchange, play, client) for client in play.uploads)
+        yield from (answer for answer in answers if answer is not None)
 
 
 def _read_only(received: Received) -> Received:
-    """A copy, so that what the algorithm does with it changes nothing that attacks are handed."""
+    """A read-only copy: the algorithm cannot change what attacks are given."""
 
     def copied(leaf: Any) -> Any:
         leaf = np.array(leaf)
         leaf.setflags(write=False)
         return leaf
 
-    question, answer = (map_leaves(copied, one) for one in (received.question, received.answer))
+    question, answer = (map_leaves(copied, record) for record in (received.question, received.answer))
     rows, columns = copied(received.rows), copied(received.columns)
     return received._replace(question=question, answer=answer, rows=rows, columns=columns)
 
 
 def _whose(received: Received) -> str:
     clients = received.clients
-    return f"the answer of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} answers"
+    return f"the upload of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} uploads"
 
 
 def pictures(pairs: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """(found, there) for pictures, where rows are of one width."""
+    """(recovered rows, true rows) for images; empty if rows differ in width."""
     pairs = list(pairs)
     if not pairs or len({len(row) for row, _ in pairs}) > 1:
         return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.stack([row for row, _ in pairs[:SHOWN]]), np.stack([one for _, one in pairs[:SHOWN]])
+    return np.stack([row for row, _ in pairs[:SHOWN]]), np.stack([truth for _, truth in pairs[:SHOWN]])

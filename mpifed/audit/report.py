@@ -1,4 +1,4 @@
-"""The audit for a person, as an object, and as a folder with pictures."""
+"""The report of an audit: as text, as JSON, and as a folder with images of recovered rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mpifed.audit.attempt import Attempt
 from mpifed.audit.conditions import NOTE, Condition
-from mpifed.audit.exact import Exact
+from mpifed.audit.exact import NOTHING_SEALED, Exact
 from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.reader import EACH, SEALED, SUM
@@ -21,15 +21,15 @@ from mpifed.run.disclosure import mark
 from mpifed.run.history import aside, write_json
 from mpifed.run.show import human_bytes
 
-PICTURES = 8  # pairs, at most, in one picture
+PICTURES = 8  # most pairs in an image
 _KINDS = {EACH: "-each", SUM: "-sum", SEALED: "-sealed"}
 
 
 class Audit(NamedTuple):
-    """Everything that was found."""
+    """All results of an audit."""
 
     job: str
-    channel: str
+    security: str  # of the aggregation: plain, masked or encrypted
     source: str  # where the transcript is from
     rounds: int
     clients: int
@@ -41,34 +41,33 @@ class Audit(NamedTuple):
     conditions: list[Condition]
     attempts: list[Attempt]
     uniform: Verdict
-    clear: dict[str, int]  # integers of fields that travel in the clear by design
+    clear: dict[str, int]  # by field, integers that are sent in the clear by design
     control: Verdict  # the same tests on the plain transcript
     exact: Exact
-    longest: int  # words of an upload, of which some are tested
+    longest: int  # words of the longest upload; at most `LARGEST` of them are tested
     findings: list[Finding]
     remarks: tuple[str, ...] = ()
 
     @property
     def leaks(self) -> list[Finding]:
-        """What was found and is not declared."""
-        return [one for one in self.findings if not one.accepted]
+        """Findings that the job does not declare."""
+        return [finding for finding in self.findings if not finding.accepted]
 
     @property
     def missed_client(self) -> float:
-        """The chance that the tests of uniformity do not look at one client's uploads to an exchange."""
+        """Probability that the uniformity tests skip a given client's uploads in an exchange."""
         return max(0.0, 1 - MOST_CLIENTS / self.clients)
 
     @property
     def missed_word(self) -> float:
-        """The share of the longest upload that they do not look at."""
+        """Fraction of the longest upload that the uniformity tests skip."""
         return max(0.0, 1 - LARGEST / self.longest) if self.longest else 0.0
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
-    """One object."""
     return {
         "job": audit.job,
-        "channel": audit.channel,
+        "security": audit.security,
         "transcript": {
             "source": audit.source, "rounds": audit.rounds, "messages": audit.messages, "bytes": audit.nbytes,
             "left_out": audit.left_out, "left_out_bytes": audit.left_out_bytes,
@@ -76,18 +75,23 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "clients": audit.clients,
         "parties": list(audit.parties),
         "conditions": [
-            {**one._asdict(), "verdict": one.verdict, "missing": one.missing, "rounds_until": one.rounds_until}
-            for one in audit.conditions
+            {
+                **condition._asdict(),
+                "verdict": condition.verdict,
+                "missing": condition.missing,
+                "rounds_until": condition.rounds_until,
+            }
+            for condition in audit.conditions
         ],
         "attacks": [
-            {key: value for key, value in one._asdict().items() if key not in ("found", "truth", "exchanges")}
-            for one in audit.attempts
+            {key: value for key, value in attempt._asdict().items() if key not in ("rows", "truth", "exchanges")}
+            for attempt in audit.attempts
         ],
         "uniform": _verdict(audit.uniform) | {"in_the_clear": audit.clear},
         "control": _verdict(audit.control),
         "missed": {"client": audit.missed_client, "word": audit.missed_word},
         "exact": {**audit.exact._asdict(), "text": audit.exact.text},
-        "findings": [one._asdict() for one in audit.findings],
+        "findings": [finding._asdict() for finding in audit.findings],
         "remarks": list(audit.remarks),
         "exit": 7 if audit.leaks else 0,
     }  # fmt: skip
@@ -99,46 +103,48 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "level": LEVEL,
         "tests": len(verdict.results),
         "rejected": len(verdict.rejected),
-        "smallest_p": min((one.p for one in verdict.results), default=None),
-        "rejected_first": [one._asdict() for one in verdict.rejected[:5]],
+        "smallest_p": min((result.p for result in verdict.results), default=None),
+        "rejected_first": [result._asdict() for result in verdict.rejected[:5]],
         "uploads": verdict.samples,
         "too_short": verdict.short,
     }
 
 
 def as_text(audit: Audit) -> str:
-    """Plain aligned lines."""
     return "\n".join(_lines(audit))
 
 
 def _lines(audit: Audit) -> Iterator[str]:
     yield _line("job", audit.job)
-    yield _line("channel", audit.channel)
+    yield _line("security", audit.security)
     transcript = (
         f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
     )
     yield _line("transcript", transcript)
     if audit.left_out:
-        yield _line("NOT in it", f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond its limit")
+        yield _line(
+            "NOT in it",
+            f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond the size limit of a transcript",
+        )
     for remark in audit.remarks:
         yield _line("remark", remark)
     yield ""
-    yield f"The papers' condition ({NOTE})"
-    for one in audit.conditions:
-        yield from _condition(one)
+    yield f"Security condition of the papers ({NOTE})"
+    for condition in audit.conditions:
+        yield from _condition(condition)
     yield ""
-    yield f"Attacks, each on what its party received (of at most {MOST_ATTACKED} clients)"
+    yield f"Attacks, each on what its party received (from at most {MOST_ATTACKED} clients)"
     for attempt in audit.attempts:
         yield from _attempt(attempt)
     yield ""
-    alarm = f", false alarm {audit.exact.false_alarm:.1g}" if audit.exact.what else ""
-    yield f"What is sealed, all of it{alarm}"
-    yield _indented("this channel", audit.exact.text)
+    alarm = f" (probability of a false alarm {audit.exact.false_alarm:.1g})" if audit.exact.what else ""
+    yield f"Masks and ciphertexts, all of them{alarm}"
+    yield _indented("this run", audit.exact.text)
     yield ""
     yield (
-        f"Uniformity of uploads (false alarm of the whole family {LEVEL:g}; of each exchange {MOST_CLIENTS} clients, "
-        f"drawn by the seed: one is missed with chance {audit.missed_client:.0%}; of each upload {LARGEST} words in a "
-        f"row: one is missed with chance {audit.missed_word:.0%})"
+        f"Uniformity of uploads (probability of any false alarm {LEVEL:g}; of each exchange, {MOST_CLIENTS} clients "
+        f"drawn by the seed: a client is skipped with probability {audit.missed_client:.0%}; of each upload, {LARGEST} "
+        f"consecutive words: a word is skipped with probability {audit.missed_word:.0%})"
     )
     yield from _uniform(audit)
     yield ""
@@ -153,53 +159,57 @@ def _lines(audit: Audit) -> Iterator[str]:
 
 def _verdict_text(audit: Audit) -> str:
     if not audit.leaks:
-        return "nothing beyond what the job declares (exit 0)"
-    names = ", ".join(f'"{one.name}"' for one in audit.leaks)
-    return f"more than the job declares (exit 7); what may be known is declared by [audit] accept = [{names}]"
+        return "no leak beyond those that the job declares (exit 0)"
+    names = ", ".join(f'"{finding.name}"' for finding in audit.leaks)
+    return f"leaks that the job does not declare (exit 7); to declare them: [audit] accept = [{names}]"
 
 
-def _condition(one: Condition) -> Iterator[str]:
-    when = "beside the rounds" if one.round == SETUP else f"round {one.round}"
-    yield f"  {one.exchange}, {when}: {one.party} receives {one.hears}"
-    if one.numbers == 0:
-        yield _indented("", "nothing of the private numbers")
+def _condition(condition: Condition) -> Iterator[str]:
+    when = "outside the rounds" if condition.round == SETUP else f"round {condition.round}"
+    yield f"  {condition.exchange}, {when}: {condition.party} receives {condition.receives}"
+    if condition.numbers == 0:
+        yield _indented("", "nothing that depends on private numbers")
         return
-    equations = f"at most {one.equations}" if one.counted else str(one.equations)
-    rows = f"{one.rows} row{'s'[: one.rows != 1]} of {one.about}"
-    yield _indented("unknowns", f"{one.unknowns} ({rows})")
-    yield _indented("independent equations", f"{equations} ({one.numbers} numbers received)")
-    if one.paper:
-        yield _indented("the paper's count", one.paper)
-    yield _indented("verdict", one.text + _soon(one))
+    equations = f"at most {condition.equations}" if condition.counted else str(condition.equations)
+    rows = f"{condition.rows} row{'s'[: condition.rows != 1]} of {condition.about}"
+    yield _indented("unknowns", f"{condition.unknowns} ({rows})")
+    yield _indented("independent equations", f"{equations} ({condition.numbers} numbers received)")
+    if condition.paper:
+        yield _indented("the paper's count", condition.paper)
+    yield _indented("verdict", condition.text + _soon(condition))
 
 
-def _soon(one: Condition) -> str:
-    until = one.rounds_until
-    if until is None or not one.missing:
+def _soon(condition: Condition) -> str:
+    until = condition.rounds_until
+    if until is None or not condition.missing:
         return ""
-    return f"; by counting, all {one.pool} private numbers might be determined after {until} such rounds"
+    return f"; by their count, {until} such rounds might determine all {condition.pool} private numbers"
 
 
-def _attempt(one: Attempt) -> Iterator[str]:
-    how = f", {one.party}" + (f" has {one.seen}" if one.seen else "")
-    outcome = ("SUCCEEDS: " if one.success else "fails: ") if one.applies else "does not apply: "
-    yield f"  {one.attack}{how}"
-    yield _indented("", f"{outcome}{one.text}")
+def _attempt(attempt: Attempt) -> Iterator[str]:
+    how = f", {attempt.party}" + (f" with {attempt.seen}" if attempt.seen else "")
+    outcome = ("SUCCEEDS: " if attempt.success else "fails: ") if attempt.applies else "does not apply: "
+    yield f"  {attempt.attack}{how}"
+    yield _indented("", f"{outcome}{attempt.text}")
 
 
 def _uniform(audit: Audit) -> Iterator[str]:
-    sealed = audit.channel != "plain"
-    words = {None: "nothing long enough to test", True: "cannot be told from uniform", False: "NOT uniform"}
-    yield _indented("this channel", _tests(audit.uniform, words[audit.uniform.uniform]) if sealed else "seals nothing")
+    sealed = audit.security != "plain"
+    words = {None: "nothing long enough to test", True: "not distinguishable from uniform", False: "NOT uniform"}
+    yield _indented("this run", _tests(audit.uniform, words[audit.uniform.uniform]) if sealed else NOTHING_SEALED)
     for name, count in audit.clear.items():
         yield _indented("in the clear, by design", f"{name}: {count} integers of single clients")
-    told = {None: "nothing long enough to test", True: "the tests cannot tell", False: "the tests can tell: they fail"}
-    yield _indented("control: plain", _tests(audit.control, told[audit.control.uniform]))
+    outcomes = {
+        None: words[None],
+        True: "NOT told apart from uniform",
+        False: "told apart from uniform, as they must be",
+    }
+    yield _indented("control: plain uploads", _tests(audit.control, outcomes[audit.control.uniform]))
 
 
 def _tests(verdict: Verdict, text: str) -> str:
     short = f", {verdict.short} too short" if verdict.short else ""
-    smallest = min((one.p for one in verdict.results), default=None)
+    smallest = min((result.p for result in verdict.results), default=None)
     least = "" if smallest is None else f", smallest p {smallest:.2g}"
     return f"{text} ({len(verdict.rejected)} of {len(verdict.results)} tests, {verdict.samples} uploads{short}{least})"
 
@@ -213,23 +223,23 @@ def _indented(label: str, text: str) -> str:
 
 
 def write(audit: Audit, folder: Path) -> str:
-    """report.json, report.txt, and pictures of what was found below what was there; "" or why there are no pictures."""
+    """Write report.json, report.txt and images of recovered rows; gives why there are no images, or ""."""
     from mpifed.audit.attacks.images import save_pairs, side
 
     mark(folder)
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
-    for number, one in enumerate(_pictured(audit.attempts)):
-        if side(one.found.shape[1]) is None:
+    for number, attempt in enumerate(_pictured(audit.attempts)):
+        if side(attempt.rows.shape[1]) is None:
             continue
-        path = folder / f"{number:02d}-{one.attack}{_KINDS.get(one.seen, '')}.png"
+        path = folder / f"{number:02d}-{attempt.attack}{_KINDS.get(attempt.seen, '')}.png"
         try:
-            save_pairs(path, one.truth[:PICTURES], one.found[:PICTURES])
-        except UsageError as missing:  # no reason to keep the verdict back
+            save_pairs(path, attempt.truth[:PICTURES], attempt.rows[:PICTURES])
+        except UsageError as missing:  # the verdict does not depend on images
             return str(missing)
     return ""
 
 
 def _pictured(attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [one for one in attempts if one.applies and len(one.found)]
+    return [attempt for attempt in attempts if attempt.applies and len(attempt.rows)]

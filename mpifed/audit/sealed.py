@@ -1,7 +1,7 @@
-"""What of an upload is sealed, as numbers that should look uniform; and what travels in the clear beside it.
+"""Masked or encrypted parts of uploads, whose words should be uniform, and the parts that are sent in the clear.
 
-Where two clients alone add to a place of a sum for the server, what the second of them sends is the sum less what the
-first one sends, and so tells nothing new: only the first one's is looked at.
+Where only two clients contribute to a position of a sum for the server, the upload of the second is the sum less that
+of the first, and has no further information: only the first client's is tested.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.plays import line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Sample, of_integers, of_residues, some_of
+from mpifed.audit.uniform import Sample, excerpt, of_integers, of_residues
 from mpifed.comm.line import Line
 from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
@@ -22,32 +22,32 @@ from mpifed.core.holdings import Cells
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message, client_of
 
-MOST_CLIENTS = 16  # whose uploads are tested, in every exchange
-KEPT = "sum so far, sealed"  # the note by which the server is handed what it keeps
+MOST_CLIENTS = 16  # most clients per exchange whose uploads are tested
+KEPT = "sum so far, sealed"  # the note that gives the server a running sum to keep
 
 
 class Sealed(NamedTuple):
-    """The uploads of a transcript."""
+    """Masked or encrypted parts of a transcript's uploads."""
 
     samples: list[Sample]
-    clear: dict[str, int]  # integers of fields that travel in the clear, by design, by field
-    longest: int  # words of an upload, at most
+    clear: dict[str, int]  # by field, integers that are sent in the clear by design
+    longest: int  # words of the longest upload
 
 
 def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
-    """What should be uniform in the uploads; of the plain channel what the others seal, although it seals nothing.
+    """Samples of upload words that should be uniform; of plain uploads, those that other security settings would seal.
 
-    Of each exchange so many clients are looked at, and of their long uploads so many words in a row, drawn by the seed.
+    At most `MOST_CLIENTS` clients per exchange, and of long uploads consecutive words, both drawn by the job's seed.
     """
     rng, longest = np.random.default_rng(stage.job.seed), 0
     cells, plain = stage.cells, stage.transcript.channel == "plain"
     samples: list[Sample] = []
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
-    for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
+    for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
         line = line_of(stage, exchange)
         drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
-        start = float(rng.random())  # of what is looked at of long uploads
+        start = float(rng.random())  # relative position of the tested words of long uploads
         for play in plays(messages, exchange.name):
             present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
             for client, upload in [item for item in play.uploads.items() if item[0] in drawn]:
@@ -55,22 +55,24 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
                     for numbers, modulus in opener(upload):
                         longest = max(longest, len(numbers))
                         about = exchange.name, play.round, client
-                        samples.append(of_residues(*about, some_of(numbers, start), modulus))
+                        samples.append(of_residues(*about, excerpt(numbers, start), modulus))
                     continue
                 at, open_to_all = hidden(line, cells, client, present, plain)
                 longest = max(longest, len(at))
                 if len(at):
-                    data = upload[0].data[some_of(at, start)]
+                    data = upload[0].data[excerpt(at, start)]
                     samples.append(of_integers(exchange.name, play.round, client, data))
                 for name, count in open_to_all.items():
                     clear[name] = clear.get(name, 0) + count
         kind = line.sum.message.dtype
-        samples += [_kept(one, kind) for one in messages if (one.exchange, one.what) == (exchange.name, KEPT)]
+        samples += [
+            _kept(message, kind) for message in messages if (message.exchange, message.what) == (exchange.name, KEPT)
+        ]
     return Sealed(samples, clear, longest)
 
 
 def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
-    """What the server keeps of clients' last answers, sealed by one of them."""
+    """A sample of a running sum of clients' last uploads, which the server keeps sealed."""
     client, name = client_of(message), f"{message.exchange}, sum so far"
     assert client is not None
     return of_integers(name, message.round, client, message.data.view(kind))
@@ -79,14 +81,14 @@ def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
 def hidden(
     line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """The positions, among the numbers that a client sends, of those that a mask hides; and by field, how many not.
+    """(masked positions among the numbers of a client's upload, by field the number of unmasked ones).
 
     Parameters
     ----------
-    present : [N] who answers
-    plain : whether to give the positions of all that another channel would carry
+    present : [N] participating clients
+    plain : whether to give the positions that other security settings would mask
     """
-    found, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
+    masked, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
     for place in line.sum.places:
         at = line.positions(place, client)
         if at is None:
@@ -95,18 +97,18 @@ def hidden(
         alone, doubled = _fillers(place, cells, client, present, positions)
         if not line.exchange.private:
             alone = np.ones_like(alone)
-        elif plain or isinstance(line.exchange, ToClients):  # these are under a key stream of the client's own
+        elif plain or isinstance(line.exchange, ToClients):  # masked by a key stream of the client's own
             alone, doubled = np.zeros_like(alone), np.zeros_like(doubled)
         if alone.any():
             clear[place.name] = int(alone.sum())
-        found.append(~alone & ~doubled)
-    return np.flatnonzero(np.concatenate(found)), clear
+        masked.append(~alone & ~doubled)
+    return np.flatnonzero(np.concatenate(masked)), clear
 
 
 def _fillers(
     place: Place, cells: Cells, client: int, present: NDArray[np.bool_], positions: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each of the client's positions [m]: whether nobody else fills it, and whether one before it does alone."""
+    """([m] positions that only this client fills, [m] positions that only an earlier client fills as well)."""
     held, before = cells.along(place.field), present & (np.arange(len(present)) < client)
     if held is None:
         alone = place.field.sender is not None or int(present.sum()) == 1
@@ -120,18 +122,18 @@ def _fillers(
 
 
 def _ciphertexts(stage: Stage) -> Any:
-    """What takes an upload apart into the numbers that its ciphertexts consist of, and what they are modulo."""
+    """Function of an upload that gives (numbers of its ciphertexts, modulus) for each modulus."""
     from mpifed.comm.encryption.encrypted import words
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
 
     def opened(upload: list[Message]) -> Iterator[tuple[NDArray[np.uint64], int]]:
-        found: dict[int, list[NDArray[np.uint64]]] = {}
+        by_modulus: dict[int, list[NDArray[np.uint64]]] = {}
         for message in upload:
             for numbers, modulus in words(scheme, message.data):
-                found.setdefault(modulus, []).append(numbers)
-        for modulus, parts in found.items():
+                by_modulus.setdefault(modulus, []).append(numbers)
+        for modulus, parts in by_modulus.items():
             yield np.concatenate(parts), modulus
 
     return opened

@@ -1,7 +1,7 @@
-"""Values of single clients in sums that are opened: declared so, of a round with one client, or as it turned out.
+"""Values of single clients in decoded sums: by declaration, in a round with a single client, or in fact.
 
-The last is what an algorithm does not say: clients may add zeros wherever others have something. It is seen in the
-answers themselves, which the auditor has from the plain channel.
+The last is not declared by the algorithm: clients may add zeros wherever another client has values. It shows in the
+uploads themselves, which are known from the auditor's plain replay.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mpifed.core.record import leaves
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import Message
 
-MOSTLY = 0.5  # of the values of a field that are not zero come from one client alone
+MOSTLY = 0.5  # least fraction of the nonzero values of a field that come from a single client
 
 
 def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[str]:
-    """Fields that show one client's own values to who hears the sum.
+    """Descriptions of fields whose decoded sums show values of single clients.
 
     Parameters
     ----------
-    messages : of the run that is audited
-    plain : the same rounds in the plain channel
+    messages : of the audited run
+    plain : the same rounds with plain security
     """
-    found: list[str] = []
-    for exchange in {one.name: one for one in all_exchanges(stage.algorithm)}.values():
+    descriptions: list[str] = []
+    for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
         to = "clients" if isinstance(exchange, ToClients) else "the server"
         opened = [play for play in plays(messages, exchange.name) if play.opened_for]
         if opened and exchange.private:
             texts = [*_declared(stage, exchange, opened), *_in_fact(stage, exchange, plain)]
-            found += [f"{text}, to {to}" for text in texts]
-    return found
+            descriptions += [f"{text}, to {to}" for text in texts]
+    return descriptions
 
 
 def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
@@ -44,35 +44,35 @@ def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[
         whole = f"{exchange.name}.{name}".rstrip(".")
         held = stage.cells.along(field)
         if field.sender is not None:
-            yield f"{whole}: client {field.sender}'s alone"
+            yield f"{whole}: sent by client {field.sender} alone"
         elif held is not None and isinstance(exchange, ToClients) and field.rows is not None:
-            continue  # who fills a row alone is the only one to hear it
+            continue  # a client that fills a row alone is the only receiver
         elif held is not None:
             most = max(int((held.held_by(_answered(stage, play)) == 1).sum()) for play in opened)
             if most:
                 what = "columns" if field.rows is None else "rows"
-                change = "how the last answers changed, " if exchange.stale else ""
-                yield f"{whole}: {change}{most} of {held.length} {what} of one client each"
+                change = "changes of the last uploads, " if exchange.stale else ""
+                yield f"{whole}: {change}{most} of {held.length} {what} of single clients"
         elif any(len(play.uploads) == 1 for play in opened):
-            yield f"{whole}: of a round with one client"
+            yield f"{whole}: in a round with a single client"
 
 
 def _answered(stage: Stage, play: Play) -> NDArray[np.bool_]:
-    """[N]"""
+    """[N] participating clients."""
     return np.isin(np.arange(stage.algorithm.problem.clients), list(play.uploads))
 
 
 def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
-    """Fields of which most values come from one client alone, although all may add."""
+    """Fields of which most values come from single clients, although all clients may contribute."""
     line = line_of(plain, exchange)
-    several = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
-    answers = [[integers(line, upload) for upload in play.uploads.values()] for play in several]
-    readable = [[one for one in some if one is not None] for some in answers]
-    adding = [sum((one != 0).astype(int) for one in some) for some in readable if some]
+    shared = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
+    decoded = [[integers(line, upload) for upload in play.uploads.values()] for play in shared]
+    readable = [[upload for upload in uploads if upload is not None] for uploads in decoded]
+    contributors = [sum((upload != 0).astype(int) for upload in uploads) for uploads in readable if uploads]  # [m] each
     for place in line.sum.places:
-        if place.field.in_parts or not adding:
+        if place.field.in_parts or not contributors:
             continue
-        counts = np.concatenate([np.asarray(one)[place.start : place.stop] for one in adding])
+        counts = np.concatenate([np.asarray(clients)[place.start : place.stop] for clients in contributors])
         there, alone = int((counts > 0).sum()), int((counts == 1).sum())
         if alone > MOSTLY * there:
-            yield f"{place.name}: {alone} of {there} values that are not zero come from one client alone"
+            yield f"{place.name}: {alone} of {there} nonzero values come from single clients"

@@ -1,7 +1,7 @@
-"""A short run with all parties in this process, which is recorded and watched.
+"""A short recorded run with all parties in this process.
 
-What the parties hear is in its transcript. Beside it stands what only the auditor knows: which rows of which client
-entered each exchange, and the states before the last round.
+Its transcript has the messages of all parties. The auditor also records which rows of which client entered each
+exchange, and the states before the last round.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:  # plain jobs need no cryptography
     from mpifed.audit.streams import Streams
 
 
-BESIDE = 100  # how often an exchange before or beside the rounds is recorded
+BESIDE = 100  # most recorded occurrences of an exchange outside the rounds
 
 
 class Watch:
-    """Notes which rows enter which exchange."""
+    """Records which rows enter which exchange."""
 
     def __init__(self) -> None:
-        self.at: tuple[int, str] | None = None  # round and exchange now being played
+        self.at: tuple[int, str] | None = None  # current round and exchange
         self.entered: dict[tuple[int, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
 
     def note(self, client: int, rows: Array) -> None:
-        """Rows of a client are read."""
+        """Record that rows of a client are read."""
         if self.at is not None:
             self.entered[self.at][client].update(np.asarray(rows).ravel().tolist())
 
 
 class Watched:
-    """A shard whose readings are noted; see `mpifed.core.block.Shard`."""
+    """A shard whose reads are recorded; see `mpifed.core.block.Shard`."""
 
-    joint = None  # rows are to be asked for here
+    joint = None  # rows must be read through this class
 
     def __init__(self, shard: Any, watch: Watch) -> None:
         self._shard, self._watch = shard, watch
@@ -63,17 +63,14 @@ class Watched:
         return getattr(self._shard, name)
 
     def take(self, at: Array, out: Array) -> None:
-        """Put rows into `out`."""
         self._watch.note(self._shard.client, at)
         self._shard.take(at, out)
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
-        """Rows as CSR."""
         self._watch.note(self._shard.client, at)
         return self._shard.take_sparse(at, dtype)
 
     def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
-        """All rows."""
         for rows, X in self._shard.pieces(dtype):
             self._watch.note(self._shard.client, np.arange(rows.start, rows.stop))
             yield rows, X
@@ -100,7 +97,7 @@ class _Watching:
 
 
 class Scene(NamedTuple):
-    """All there is before a round."""
+    """The states before a round."""
 
     now: Round
     server: Record
@@ -109,7 +106,7 @@ class Scene(NamedTuple):
 
 @dataclass
 class Stage:
-    """A recorded run, and what the auditor knows of it."""
+    """A recorded run, and what the auditor knows about it."""
 
     job: Job
     algorithm: Algorithm
@@ -119,52 +116,49 @@ class Stage:
     server: Record = None  # at the end
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
-    replayed: bool = True  # whether what is looked at has the rows of this run
+    replayed: bool = True  # whether the audited messages are of the rows of this run
     aggregator: Aggregator | None = None  # that ran the exchanges
     streams: Streams | None = None  # of the masked channel
 
     @property
     def shards(self) -> dict[int, Any]:
-        """By client."""
         return {shard.client: shard for block in self.blocks for shard in block.shards}
 
     @property
     def exchanges(self) -> tuple[ToServer | ToClients, ...]:
-        """Of a round."""
         return self.algorithm.exchanges
 
     def rows(self, round: int, exchange: str, client: int) -> NDArray[np.int64]:
-        """The positions of the client's rows that entered, ascending."""
-        found = self.entered.get((round, exchange), {}).get(client, set())
-        return np.array(sorted(found), dtype=np.int64)
+        """Positions of the client's rows that entered an exchange, ascending."""
+        positions = self.entered.get((round, exchange), {}).get(client, set())
+        return np.array(sorted(positions), dtype=np.int64)
 
     def features(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[b, p_i] these rows of a client, dense."""
+        """[b, p_i] rows of a client, dense, by position."""
         return dense_rows(self.shards[client], rows)
 
     def whole(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[b, p] these samples, put together from all clients who hold parts of them."""
-        found = np.zeros((len(rows), self.algorithm.problem.features))
+        """[b, p] samples with all columns, from all clients that hold parts of them."""
+        values = np.zeros((len(rows), self.algorithm.problem.features))
         for shard in self.shards.values():
-            _, here, own = np.intersect1d(rows, shard.rows, return_indices=True)
-            order = np.argsort(own)  # files are read in order
-            found[np.ix_(here[order], shard.columns)] = dense_rows(shard, own[order])
-        return found
+            _, here, positions = np.intersect1d(rows, shard.rows, return_indices=True)
+            order = np.argsort(positions)  # files are read in order
+            values[np.ix_(here[order], shard.columns)] = dense_rows(shard, positions[order])
+        return values
 
     def in_clear(self, exchange: Exchange) -> bool:
-        """Whether the server reads every client's own answer."""
+        """Whether the server can read every client's upload."""
         return self.transcript.channel == "plain" or not exchange.private
 
     @property
     def cells(self) -> Cells:
-        """Who holds what."""
         problem = self.algorithm.problem
-        assert problem.rows is not None and problem.columns is not None  # those of a run
+        assert problem.rows is not None and problem.columns is not None  # set in a run
         return Cells(problem.rows, problem.columns)
 
 
 def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[b, p] float64."""
+    """[b, p] rows of a shard, dense, in float64."""
     if shard.sparse:
         return np.asarray(shard.take_sparse(rows, np.float64).toarray())
     out = np.empty((len(rows), shard.features))
@@ -173,10 +167,14 @@ def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Stage:
-    """Set-up, so many rounds of a job and measurements before and after, recorded.
+    """Record the set-up, `rounds` rounds of a job, and evaluations before and after.
 
-    It is a function of the job's seed, unless the job is private, and but for keys. With `fit`, there are fewer rounds
-    where more would not fit into a transcript; with `between`, measurements between rounds as well, as in a run.
+    The result depends on the job's seed alone, except for keys and secret noise.
+
+    Parameters
+    ----------
+    fit : whether to record fewer rounds if more do not fit into a transcript
+    between : whether to evaluate between rounds as well, as in a run
 
     Raises
     ------
@@ -188,7 +186,7 @@ def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) ->
     aggregator = ready.aggregator
     transcript.channel = aggregator.channel.name
     blocks = list(aggregator.blocks)
-    watched = [Block(tuple(Watched(one, watch) for one in block.shards), block.dtype) for block in blocks]
+    watched = [Block(tuple(Watched(shard, watch) for shard in block.shards), block.dtype) for block in blocks]
     aggregator.local_clients.blocks = Roster.of(watched)
     stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, aggregator=aggregator)
     if transcript.channel == "masked":
@@ -217,8 +215,8 @@ def _play(stage: Stage, ready: Ready, aggregator: Any, rounds: int, fit: bool, b
     while (index := len(stage.scenes)) < min(rounds, stage.job.rounds):
         if attempt == stage.job.participation.attempts:
             raise TooFewClients(
-                f"round {index} was void in each of {attempt} attempts, or in one after a sum had been opened already, "
-                "since too many clients left: the run itself ends here, and so there is nothing to audit; raise "
+                f"round {index} was void in each of {attempt} attempts, or after a sum had already been decoded, since "
+                "too many clients dropped out: the run itself ends here, and there is nothing to audit; raise "
                 "[participation] max_dropouts or attempts"
             )
         if fit and index and not attempt:
@@ -233,7 +231,7 @@ def _play(stage: Stage, ready: Ready, aggregator: Any, rounds: int, fit: bool, b
         if again is not None:
             continue
         if len(stage.scenes) > 1:
-            stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last is played again
+            stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last round is replayed
         stage.scenes.append(before)
         if between and measures and len(stage.scenes) % stage.job.record.evaluate_every == 0:
             measured()

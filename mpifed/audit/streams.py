@@ -1,10 +1,10 @@
-"""The key streams that the auditor's own play of the masked channel makes: each masks one message, of one pair.
+"""Key streams of the auditor's masked replay: each masks one message for one pair of clients.
 
-A stream that two pairs share, or that is used again with other partners, shows in no single mask, since a mask is a sum
-of several. So the auditor, who plays all parties, looks at the streams themselves, whatever keys and nonces they come
-from: at the first 128 bits of each, and at windows of 128 bits wherever a word is a multiple of 64, so that a stretch
-that is used again at another offset is found as well (one of m words is missed with chance (63/64)^m). Two clients of
-a pair make the same stream, with opposite signs and for the same turn; nobody else does.
+A stream that two pairs share, or that is reused with other partners, shows in no single mask, since masks are sums of
+streams. So the auditor, who runs all parties, checks the streams themselves, whatever keys and nonces they come from:
+the first 128 bits of each, and windows of 128 bits wherever a word is a multiple of 64, so that a section that is
+reused at another offset is detected as well (a section of m words is missed with probability (63/64)^m). The clients of
+a pair make the same stream, with opposite signs and for the same occurrence of an exchange; nobody else does.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Mask, Pad, Part
 from mpifed.core.round import SETUP, Round
 
-MOST = 100_000  # streams that are looked at; those of further rounds are only counted
-_EVERY = 64  # of so many words one begins a window that is looked at
+MOST = 100_000  # streams that are checked; those of further rounds are only counted
+_EVERY = 64  # windows begin at words that are multiples of it
 
 
 class Use(NamedTuple):
-    """One stream, added to one message."""
+    """A stream that was added to a message."""
 
-    message: int  # which play of an exchange
+    message: int  # number of the message, over all exchanges
     what: str
-    client: int  # -1: who seals a sum so far
+    client: int  # -1: the client that seals a sum so far
     sign: int
     key: tuple[int, int]  # its first 128 bits
-    parts: Sequence[Part]  # of the message, that it masks
+    parts: Sequence[Part]  # of the message that are masked
 
 
 class Sealing(NamedTuple):
-    """One play of an exchange: who was asked, and who sealed an answer."""
+    """An occurrence of an exchange: clients that were selected, and those that sealed an upload."""
 
     what: str
     line: Line
@@ -47,27 +47,27 @@ class Sealing(NamedTuple):
 
 
 class Streams(Pad):
-    """Takes the place of a channel's pad, and notes which streams go into which client's message."""
+    """Replaces a channel's pad and records which streams are added to which client's message."""
 
     def __init__(self) -> None:
         super().__init__()
         self.uses: list[Use] = []
-        self.made = 0  # streams, those that are not looked at included
+        self.made = 0  # streams, including those that are not checked
         self.messages: dict[int, Sealing] = {}
-        self.drawn: list[tuple[str, Drawn]] = []  # what clients drew in each turn where some may leave
-        self.cut = 2**63  # the first message of which not all streams are looked at
+        self.drawn: list[tuple[str, Drawn]] = []  # secrets that clients drew where clients may drop out
+        self.cut = 2**63  # the first message whose streams are not all checked
         self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
         self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
         self._message, self._what = 0, ""
         self._client: int | None = None
 
     def watch(self, channel: Masked) -> None:
-        """Be the channel's pad from now on, and know whose message it is that is being sealed."""
+        """Replace the channel's pad from now on, and record whose message is being sealed."""
         begin, seal = channel.begin, channel.seal
 
         def begun(line: Line, now: Round) -> None:
             self._message += 1
-            when = "beside the rounds" if now.index == SETUP else f"round {now.index}"
+            when = "outside the rounds" if now.index == SETUP else f"round {now.index}"
             self._what = f"{line.exchange.name}, {when}"
             self.messages[self._message] = Sealing(self._what, line, now.asked.copy(), [])
             begin(line, now)
@@ -84,7 +84,7 @@ class Streams(Pad):
         vars(channel).update(pad=self, begin=begun, seal=sealed)
 
     def add(self, masks: Sequence[Mask], message: NDArray[np.signedinteger], parts: Sequence[Part]) -> None:
-        """As a pad does, stream by stream; what is taken away outside of a client's message is none of one."""
+        """Add streams as a pad does, one by one; streams removed from a sum belong to no client's message."""
         taken_away = self._client is None and all(sign < 0 for _, sign in masks)
         self.made += 0 if taken_away else len(masks)
         if taken_away or self.made > MOST:
@@ -117,12 +117,12 @@ class Streams(Pad):
         self.uses.append(Use(self._message, self._what, client, sign, begins, parts))
 
     def uneven(self) -> list[str]:
-        """Whose streams have a bit that is not one in half of the words."""
+        """Clients whose streams have a bit that is not set in half of the words."""
         texts = {client: uneven_bits(*counts) for (client, _), counts in self._ones.items()}
         return [f"the streams of client {client}: {text}" for client, text in texts.items() if text]
 
     def shared(self) -> list[str]:
-        """Which uses of one stream are not those of the two clients of a pair, in words."""
+        """Descriptions of streams whose uses are not those of the two clients of a pair."""
         if not self.uses:
             return []
         first, second, use, at = (np.concatenate(parts) for parts in zip(*self._windows, strict=True))
@@ -130,25 +130,29 @@ class Streams(Pad):
         first, second, use, at = first[order], second[order], use[order], at[order]
         begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
         sizes = np.diff(np.r_[begins, len(first)])
-        one, other = use[begins], use[begins + np.minimum(sizes, 2) - 1]
-        message, client, sign = np.array([(one.message, one.client, one.sign) for one in self.uses]).T
-        pair = (message[one] == message[other]) & (client[one] != client[other]) & (sign[one] == -sign[other])
+        first_use, second_use = use[begins], use[begins + np.minimum(sizes, 2) - 1]
+        message, client, sign = np.array([(user.message, user.client, user.sign) for user in self.uses]).T
+        pair = (
+            (message[first_use] == message[second_use])
+            & (client[first_use] != client[second_use])
+            & (sign[first_use] == -sign[second_use])
+        )
         pair &= at[begins] == at[begins + np.minimum(sizes, 2) - 1]
         wrong = (sizes > 2) | ((sizes == 2) & ~pair)
         stops = begins + sizes
         groups = {tuple(use[start:stop].tolist()) for start, stop in zip(begins[wrong], stops[wrong], strict=True)}
-        return list(dict.fromkeys(map(self._told, sorted(groups))))
+        return list(dict.fromkeys(map(self._described, sorted(groups))))
 
-    def _told(self, uses: tuple[int, ...]) -> str:
+    def _described(self, uses: tuple[int, ...]) -> str:
         users = [self.uses[i] for i in uses]
-        names = ["the sum so far" if one.client < 0 else f"client {one.client}" for one in users]
-        places = dict.fromkeys(f"{name} in {one.what}" for name, one in zip(names, users, strict=True))
-        return "one stream masks " + " and ".join([*places][:4])
+        names = ["the sum so far" if user.client < 0 else f"client {user.client}" for user in users]
+        places = dict.fromkeys(f"{name} in {user.what}" for name, user in zip(names, users, strict=True))
+        return "the same stream masks " + " and ".join([*places][:4])
 
 
 def streams_of(channel: Any) -> Streams:
-    """What notes the streams of a masked channel from now on."""
+    """Record the streams of a masked channel from now on."""
     assert isinstance(channel, Masked)
-    found = Streams()
-    found.watch(channel)
-    return found
+    streams = Streams()
+    streams.watch(channel)
+    return streams

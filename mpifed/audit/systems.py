@@ -1,8 +1,8 @@
-"""Attacks by linear equations between what the server has collected of each client: rows from products, or from duals.
+"""Attacks by linear equations between messages of a client: rows from inner products, or from dual variables.
 
 T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Algorithm for Hybrid Federated Learning" (AAAI 2024, arXiv:2210.08106),
-section 3.2, has dual variables and inner products encrypted, since whoever sees either beside the model solves for the
-rows. The same holds of partial scores, and of derivatives by them, where data are split by columns.
+section 3.2, encrypts dual variables and inner products, since a party that sees either and the model can solve for the
+rows. The same holds for partial scores, and for derivatives by them, where data are split by columns.
 """
 
 from __future__ import annotations
@@ -23,220 +23,231 @@ from mpifed.audit.undeclared import as_products
 from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 
-FEW = 4  # clients that are attacked
-LARGEST = 2**24  # numbers in the rows of a client that are solved for
+FEW = 4  # most clients that are attacked
+LARGEST = 2**24  # most numbers in the rows of a client that are solved for
 UPLOADS = "each client's uploads"
 
 
 def systems(reader: Reader) -> Iterator[Attempt]:
-    """Systems of linear equations that the server has collected over the recorded rounds."""
+    """Attacks that solve the linear equations which the server collects over the recorded rounds."""
     yield _products(reader)
     yield _linear(reader)
     yield from from_changes(reader)
 
 
 def _seen(reader: Reader, exchanges: Iterable[Exchange]) -> str:
-    return SEALED if any(reader.seen(one) != EACH for one in exchanges) else UPLOADS
+    return SEALED if any(reader.seen(exchange) != EACH for exchange in exchanges) else UPLOADS
 
 
 def _hidden(reader: Reader) -> bool:
-    """Whether answers travel that nobody can read."""
-    return any(not reader.readable(one) for one in reader.rounds)
+    """Whether uploads of a round are encrypted."""
+    return any(not reader.readable(exchange) for exchange in reader.rounds)
 
 
 # --- inner products --------------------------------------------------------------------------------------------------
 
 
 class _Products(NamedTuple):
-    """What was collected of one client, exchange by exchange."""
+    """Inner products of one client's rows, by occurrence."""
 
     rows: list[Any]  # T arrays [b]
     products: list[Any]  # T arrays [b, h]
     weights: list[Any]  # T arrays [p_i, h]
 
-    def add(self, one: InnerProducts) -> None:
-        """Those of one answer."""
-        self.rows.append(np.asarray(one.rows))
-        self.products.append(one.products)
-        self.weights.append(one.weights)
+    def add(self, products: InnerProducts) -> None:
+        self.rows.append(np.asarray(products.rows))
+        self.products.append(products.products)
+        self.weights.append(products.weights)
 
 
 def _products(reader: Reader) -> Attempt:
-    """A client's columns of its rows, from their inner products with weights that the server has sent."""
-    used, found = list[Exchange](), defaultdict[int, _Products](lambda: _Products([], [], []))
+    """A client's rows, in its columns, from their inner products with weights that the server has broadcast."""
+    used, collected = list[Exchange](), defaultdict[int, _Products](lambda: _Products([], [], []))
     for exchange in reader.exchanges.values():
-        for _, each in reader.told(InnerProducts, exchange, FEW):
-            used += [exchange] if each else []
-            for client, several in each.items():
-                for one in several:
-                    found[client].add(one)
-    tried = [_from_products(reader, used, found)] if found else []
+        for _, by_client in reader.revealed_by_client(InnerProducts, exchange, FEW):
+            used += [exchange] if by_client else []
+            for client, items in by_client.items():
+                for products in items:
+                    collected[client].add(products)
+    tried = [_from_products(reader, used, collected)] if collected else []
     tried += list(_guessed(reader, reader.guessed))
     if tried:
-        return next((one for one in tried if one.success), tried[0])
+        return next((attempt for attempt in tried if attempt.success), tried[0])
     if _hidden(reader):
-        return none(PRODUCTS, HIDDEN, seen="sealed uploads")
-    return none(PRODUCTS, f"no client sends inner products of its rows with what the server knows{reader.by_word}")
+        return none(PRODUCTS, HIDDEN, seen="encrypted uploads")
+    return none(
+        PRODUCTS, f"no client sends inner products of its rows with weights that the server knows{reader.attribution}"
+    )
 
 
-def unsaid_products(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
-    """Guesses that succeed, where what the algorithm says of an exchange has led to nothing; and beside the rounds."""
-    known = explained | {one.name for one in reader.guessed}
-    others = [one for name, one in reader.exchanges.items() if name not in known and reader.readable(one)]
-    clear = [one for one in others if reader.seen(one) == EACH]  # of what is sealed nothing is left
-    yield from (one for one in _guessed(reader, clear) if one.success)
+def undeclared_products(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+    """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
+    known = explained | {exchange.name for exchange in reader.guessed}
+    others = [
+        exchange for name, exchange in reader.exchanges.items() if name not in known and reader.readable(exchange)
+    ]
+    clear = [exchange for exchange in others if reader.seen(exchange) == EACH]  # masked uploads reveal nothing
+    yield from (attempt for attempt in _guessed(reader, clear) if attempt.success)
 
 
 def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[Attempt]:
-    """The same, of answers of which the algorithm says nothing: each guess by itself."""
+    """Attacks on uploads that the algorithm does not declare, each guess by itself."""
     for exchange in exchanges:
-        found: dict[str, dict[int, _Products]] = {}
+        guesses: dict[str, dict[int, _Products]] = {}
         for play in reader.plays(exchange):
             for client in sorted(play.uploads)[:FEW]:
                 received = reader.of_client(exchange, play, client)
-                for guess, one in [] if received is None else as_products(reader, received):
-                    of_client = found.setdefault(guess, {}).setdefault(client, _Products([], [], []))
-                    of_client.add(one)
-        for guess, each in found.items():
-            one_ = _from_products(reader, [exchange], each)
-            yield one_._replace(text=f"{one_.text}; taken for {guess}")
+                for guess, products in [] if received is None else as_products(reader, received):
+                    of_client = guesses.setdefault(guess, {}).setdefault(client, _Products([], [], []))
+                    of_client.add(products)
+        for guess, by_client in guesses.items():
+            attempt = _from_products(reader, [exchange], by_client)
+            yield attempt._replace(text=f"{attempt.text}; interpreted as {guess}")
 
 
 def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _Products]) -> Attempt:
-    found = _Found(reader, used)
-    for client, one in sorted(collected.items())[:FEW]:
+    recovery = _Recovery(reader, used)
+    for client, products in sorted(collected.items())[:FEW]:
         shard = reader.stage.shards[client]
-        needed, equations = shard.features, sum(weights.shape[1] for weights in one.weights)
-        there = np.unique(np.concatenate(one.rows))
+        needed, equations = shard.features, sum(weights.shape[1] for weights in products.weights)
+        there = np.unique(np.concatenate(products.rows))
         if equations < needed or len(there) * needed > LARGEST:
-            found.nothing(len(there), equations, needed)
+            recovery.nothing(len(there), equations, needed)
             continue
-        numbers, solved = rows_from_scores(one.rows, one.products, one.weights)
+        numbers, solved = rows_from_scores(products.rows, products.products, products.weights)
         at = np.asarray(np.searchsorted(shard.rows, numbers), dtype=np.int64)
-        found.add(solved, dense_rows(shard, at), len(numbers))
-    return found.attempt(PRODUCTS, "equations a row")
+        recovery.add(solved, dense_rows(shard, at), len(numbers))
+    return recovery.attempt(PRODUCTS, "equations per row")
 
 
-# --- what rows were multiplied with ----------------------------------------------------------------------------------
+# --- weighted sums of rows -------------------------------------------------------------------------------------------
 
 
 def _linear(reader: Reader) -> Attempt:
-    """A client's columns of its rows, from sums over them and what each was multiplied with."""
-    found = _from_derivatives(reader) or _from_duals(reader)
-    if found is not None:
-        return found
+    """A client's rows, in its columns, from weighted sums over them and the weights."""
+    attempt = _from_derivatives(reader) or _from_duals(reader)
+    if attempt is not None:
+        return attempt
     if _hidden(reader):
-        return none(LINEAR, HIDDEN, seen="sealed uploads")
-    why = "no client sends dual variables, or derivatives by scores, beside what follows from them"
-    return none(LINEAR, why + reader.by_word)
+        return none(LINEAR, HIDDEN, seen="encrypted uploads")
+    why = "no client sends dual variables, or derivatives by scores, together with sums of rows weighted by them"
+    return none(LINEAR, why + reader.attribution)
 
 
 def _from_derivatives(reader: Reader) -> Attempt | None:
-    """From gradients of columns, and the derivatives of the loss by the scores that somebody told in their round."""
-    told: dict[int, ScoreDerivatives] = {}
+    """From gradients of columns, and the derivatives of the loss by the scores that were sent in the same round."""
+    derivatives: dict[int, ScoreDerivatives] = {}
     used = list[Exchange]()
     for exchange in reader.rounds:
-        for play, each in reader.told(ScoreDerivatives, exchange):
-            for several in each.values():
-                told[play.round] = several[0]
-            used += [exchange] if each else []
-    if not told:
+        for play, by_client in reader.revealed_by_client(ScoreDerivatives, exchange):
+            for items in by_client.values():
+                derivatives[play.round] = items[0]
+            used += [exchange] if by_client else []
+    if not derivatives:
         return None
     gradients = list[tuple[int, int, Any]]()
     for exchange in reader.rounds:
-        for play, parts in reader.told(MeanGradient, exchange, FEW):
-            if play.round in told:
-                firsts = [(client, one.gradient.first) for client in parts for one in parts[client] if one.parts]
+        for play, parts in reader.revealed_by_client(MeanGradient, exchange, FEW):
+            if play.round in derivatives:
+                firsts = [
+                    (client, gradient.gradient.first)
+                    for client in parts
+                    for gradient in parts[client]
+                    if gradient.parts
+                ]
                 gradients += [(play.round, client, first) for client, first in firsts]
                 used += [exchange] if firsts else []
-    found = _Found(reader, used)
+    recovery = _Recovery(reader, used)
     for round, client, first in gradients:
-        shard, one = reader.stage.shards[client], told[round]
-        solved = rows_from_slopes(first, one.derivatives)
-        found.add(solved, dense_rows(shard, np.searchsorted(shard.rows, np.asarray(one.rows))), len(one.rows))
-    return found.attempt(LINEAR, "independent derivatives")
+        shard, derivative = reader.stage.shards[client], derivatives[round]
+        solved = rows_from_slopes(first, derivative.derivatives)
+        recovery.add(
+            solved, dense_rows(shard, np.searchsorted(shard.rows, np.asarray(derivative.rows))), len(derivative.rows)
+        )
+    return recovery.attempt(LINEAR, "independent derivatives")
 
 
 def _from_duals(reader: Reader) -> Attempt | None:
-    """From its X'alpha and the dual variables themselves."""
+    """From X'alpha and the dual variables themselves."""
     weights, used = _weights_of_rows(reader)
     if not weights:
         return None
     sums, moved = defaultdict[int, list[Floats]](list), defaultdict[int, list[Floats]](list)
     for exchange in reader.rounds:
-        for play, each in reader.told(DualSum, exchange):
+        for play, by_client in reader.revealed_by_client(DualSum, exchange):
             number, weight = weights.get(play.round, (0, np.zeros(0)))
-            if not len(weight) or reader.position(exchange) < number:  # of before this round's steps
+            if not len(weight) or reader.position(exchange) < number:  # sent before the steps of this round
                 continue
             used += [exchange]
-            for client, several in each.items():
-                sums[client] += [np.asarray(one.values) for one in several]
-                moved[client] += [weight[reader.stage.shards[client].rows] for _ in several]
-    found = _Found(reader, used)
+            for client, items in by_client.items():
+                sums[client] += [np.asarray(dual_sum.values) for dual_sum in items]
+                moved[client] += [weight[reader.stage.shards[client].rows] for _ in items]
+    recovery = _Recovery(reader, used)
     for client in sorted(sums)[:FEW]:
-        shard, left = reader.stage.shards[client], np.array(moved[client])
-        at = np.flatnonzero(left.any(axis=0))  # others are in no equation
+        shard, steps = reader.stage.shards[client], np.array(moved[client])
+        at = np.flatnonzero(steps.any(axis=0))  # rows that are in an equation
         if len(at) * shard.features > LARGEST:
-            found.nothing(shard.samples, len(left), len(at))
+            recovery.nothing(shard.samples, len(steps), len(at))
             continue
-        solved = rows_from_duals(left[:, at], np.array(sums[client]), 1.0)
-        found.add(solved, dense_rows(shard, at), shard.samples)
-    return found.attempt(LINEAR, "equations for the rows that moved")
+        solved = rows_from_duals(steps[:, at], np.array(sums[client]), 1.0)
+        recovery.add(solved, dense_rows(shard, at), shard.samples)
+    return recovery.attempt(LINEAR, "equations for the rows whose dual variables changed")
 
 
 def _weights_of_rows(reader: Reader) -> tuple[dict[int, tuple[int, Floats]], list[Exchange]]:
-    """({round: (exchange's number, [N] weights of rows)}, exchanges) by whoever hears all steps from the first on."""
-    found, used = dict[int, tuple[int, Floats]](), list[Exchange]()
+    """({round: (index of the exchange, [N] weights of rows)}, exchanges) from all steps since the first round."""
+    weights, used = dict[int, tuple[int, Floats]](), list[Exchange]()
     samples = reader.stage.algorithm.problem.samples
     for exchange in reader.rounds:
         now = before = np.zeros(samples)
         last = dict[int, Floats]()
-        for play, each in reader.told(DualVariables, exchange):
-            if not each:
+        for play, by_client in reader.revealed_by_client(DualVariables, exchange):
+            if not by_client:
                 continue
-            several = [one for items in each.values() for one in items]
-            sent = {client: np.sum([_placed(one, samples) for one in items], axis=0) for client, items in each.items()}
-            last = last | sent if several[0].lasting else sent
-            by, by_last = several[0].before
+            variables = [variable for of_client in by_client.values() for variable in of_client]
+            sent = {
+                client: np.sum([_placed(variable, samples) for variable in of_client], axis=0)
+                for client, of_client in by_client.items()
+            }
+            last = last | sent if variables[0].lasting else sent
+            by, by_last = variables[0].before
             now, before = np.sum(list(last.values()), axis=0) + by * now + by_last * before, now
-            found[play.round] = reader.position(exchange), now
+            weights[play.round] = reader.position(exchange), now
             used += [exchange]
-    return found, used
+    return weights, used
 
 
-def _placed(one: DualVariables, samples: int) -> Floats:
-    """[N]"""
-    found = np.zeros(samples)
-    found[np.asarray(one.rows)] = one.values
-    return found
+def _placed(variables: DualVariables, samples: int) -> Floats:
+    values = np.zeros(samples)
+    values[np.asarray(variables.rows)] = variables.values
+    return values
 
 
-class _Found:
-    """What systems of equations were solved for, beside the truth."""
+class _Recovery:
+    """Rows recovered from systems of equations, compared with the true rows."""
 
     def __init__(self, reader: Reader, used: Iterable[Exchange]) -> None:
-        self._seen, self._exchanges = _seen(reader, used), tuple({one.name: None for one in used})
+        self._seen, self._exchanges = _seen(reader, used), tuple({exchange.name: None for exchange in used})
         self._there = self._good = self._got = self._needed = 0
-        self._worst = 0.0  # relative error of those recovered
+        self._worst = 0.0  # relative error of a recovered row
         self._pairs: list[tuple[Floats, Floats]] = []
 
     def nothing(self, there: int, got: int, needed: int) -> None:
-        """Of a client with so many rows there are too few equations, or too many numbers."""
+        """Count a client of whose rows none can be solved for: too few equations, or too many numbers."""
         self._there, self._got, self._needed = self._there + there, max(self._got, got), max(self._needed, needed)
 
     def add(self, solved: Solved, truth: Floats, there: int) -> None:
-        """The rows that equations determine, beside the truth, of so many that are there."""
+        """Count the rows that equations determine and that match the true ones, of `there` rows of a client."""
         self.nothing(there, int(solved.rank.max(initial=0)), solved.needed)
         for at in np.flatnonzero(solved.determined.all(axis=1)):
-            found = match(solved.rows[at], truth[at : at + 1])
-            if found.verdict == "row":
-                self._good, self._worst = self._good + 1, max(self._worst, found.relative_error)
+            matched = match(solved.rows[at], truth[at : at + 1])
+            if matched.verdict == "row":
+                self._good, self._worst = self._good + 1, max(self._worst, matched.relative_error)
                 self._pairs.append((solved.rows[at], truth[at]))
 
     def attempt(self, attack: str, what: str) -> Attempt:
-        """How far it came."""
-        text = f"{self._good} of {self._there} rows of a client's columns recovered"
-        text += f", to a relative error of {self._worst:.1g}" if self._good else ""
+        text = f"{self._good} of {self._there} rows recovered in a client's columns"
+        text += f" with a relative error of at most {self._worst:.1g}" if self._good else ""
         text += f"; {self._got} {what}, {self._needed} needed for all of them"
         return Attempt(
             attack, "server", self._seen, True, self._good > 0, text, self._good, self._there,

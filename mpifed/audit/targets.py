@@ -1,4 +1,4 @@
-"""What an attack on a gradient is pointed at: what the server received of single clients, or of their sum."""
+"""Targets of attacks on gradients: gradients that the server received from single clients, or in their sum."""
 
 from __future__ import annotations
 
@@ -16,85 +16,86 @@ from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters
 
-ALIKE = 0.9999  # cosine between a guess and what is said, from which on they are the same
-OFF = 1e-2  # of a guess may lie outside of all sums over the rows
-FEW_ROWS, MOST_NUMBERS = 10, 2**22  # behind a guess beside what is said
-FEW = 4  # clients whose answers are tried as gradients where the algorithm does not say what they are
+ALIKE = 0.9999  # cosine from which on a guess equals a declared gradient
+OFF = 1e-2  # largest part of a guess outside the span of the rows
+FEW_ROWS, MOST_NUMBERS = 10, 2**22  # limits on the rows of a guess about a declared exchange
+FEW = 4  # most clients whose undeclared uploads are tried as gradients
 
 
 class Target(NamedTuple):
-    """A gradient that an attacker has, and what the auditor knows of it."""
+    """A gradient that an attacker has, and the auditor's ground truth."""
 
     seen: str  # EACH, SUM or SEALED
     round: int
     exchange: str
-    model: Parameters  # where it was taken
+    model: Parameters  # at which the gradient was taken
     gradient: Parameters  # mean over `batch` rows
     batch: int
-    look: Callable[[], NDArray[np.float64]]  # gives `rows`, which are read when they are needed: they may be wide
-    numbers: int  # in them
-    whom: tuple[int, ...]  # of which clients they are
-    parts: bool = False  # whether the clients have put it together, each its own columns
-    guess: str = ""  # as what an answer is taken of which the algorithm says nothing
+    look: Callable[[], NDArray[np.float64]]  # gives `rows`; lazy, since they may be wide
+    numbers: int  # in `rows`
+    clients: tuple[int, ...]  # whose rows they are
+    parts: bool = False  # whether each client has contributed the gradient of its own columns
+    guess: str = ""  # the interpretation of an undeclared upload
 
     @property
     def rows(self) -> NDArray[np.float64]:
-        """[b, p] the rows that entered, or may have; nothing an attacker has."""
+        """[b, p] the rows that entered, or may have entered; unknown to the attacker."""
         return self.look()
 
 
 def targets(reader: Reader, clients: int) -> Iterator[Target]:
-    """Gradients in a transcript, of at most so many clients, of the first time an exchange was played and the last."""
+    """Gradients of at most `clients` clients in the first and last occurrence of each exchange."""
     for exchange in reader.rounds:
         plays = reader.plays(exchange)
-        guessed = any(one.name == exchange.name for one in reader.guessed)
+        guessed = any(other.name == exchange.name for other in reader.guessed)
         for play in plays[:1] + plays[1:][-1:]:
             few = list(play.uploads)[:FEW]
             for seen, received in _received(reader, exchange, play, clients):
-                said = [("", one) for one in reader.revealed(received) if isinstance(one, MeanGradient)]
+                candidates = [("", item) for item in reader.revealed(received) if isinstance(item, MeanGradient)]
                 if guessed and (seen == SUM or received.clients[0] in few):
-                    said += as_gradients(reader, received)
-                for guess, one in said:
-                    if not (one.first and play is not plays[0]) and _complete(reader, received, one):
-                        yield _target(reader, seen, received, one, guess)
+                    candidates += as_gradients(reader, received)
+                for guess, gradient in candidates:
+                    if not (gradient.first and play is not plays[0]) and _complete(reader, received, gradient):
+                        yield _target(reader, seen, received, gradient, guess)
 
 
-def unsaid_targets(reader: Reader, clients: int, explained: set[str], told: list[Target]) -> Iterator[Target]:
-    """Guesses at answers of which the algorithm says something else, or which are beside the rounds.
+def undeclared_targets(reader: Reader, clients: int, explained: set[str], declared: list[Target]) -> Iterator[Target]:
+    """Guesses about uploads outside the rounds, or whose declaration has led to no success.
 
     Parameters
     ----------
-    explained : exchanges of which an attack has made something already
-    told : targets of what the algorithm says, which are not tried twice
+    explained : exchanges on which an attack has succeeded
+    declared : targets that the algorithm declares, which are not tried twice
     """
-    known = explained | {one.name for one in reader.guessed}
-    for exchange in [one for name, one in reader.exchanges.items() if name not in known and reader.readable(one)]:
+    known = explained | {exchange.name for exchange in reader.guessed}
+    others = [exchange for name, exchange in reader.exchanges.items() if name not in known]
+    for exchange in filter(reader.readable, others):
         plays = reader.plays(exchange)
         for play in plays[:1] + plays[1:][-1:]:
             for seen, received in _received(reader, exchange, play, min(clients, FEW)):
-                if received.sealed:  # random numbers, whatever the algorithm says
+                if received.sealed:  # random numbers
                     continue
-                guesses = ((guess, one) for guess, one in as_gradients(reader, received))
-                complete = ((guess, one) for guess, one in guesses if _complete(reader, received, one))
-                some = (_target(reader, seen, received, one, guess) for guess, one in complete)
-                yield from (one for one in some if not _tried(one, told) and _may_be(one))
+                guesses = ((guess, gradient) for guess, gradient in as_gradients(reader, received))
+                complete = ((guess, gradient) for guess, gradient in guesses if _complete(reader, received, gradient))
+                guessed = (_target(reader, seen, received, gradient, guess) for guess, gradient in complete)
+                yield from (target for target in guessed if not _tried(target, declared) and _may_be(target))
 
 
-def _tried(guess: Target, told: list[Target]) -> bool:
-    """Whether the algorithm says the same of it, up to a factor."""
+def _tried(guess: Target, declared: list[Target]) -> bool:
+    """Whether the algorithm declares the same gradient, up to a factor."""
     first = np.ravel(guess.gradient.first)
-    for one in told:
-        if (one.seen, one.round, one.exchange, one.whom) == (guess.seen, guess.round, guess.exchange, guess.whom):
-            other = np.ravel(one.gradient.first)
+    for target in declared:
+        if target[:3] == guess[:3] and target.clients == guess.clients:  # seen, round, exchange
+            other = np.ravel(target.gradient.first)
             if abs(first @ other) >= ALIKE * np.linalg.norm(first) * np.linalg.norm(other):
                 return True
     return False
 
 
 def _may_be(guess: Target) -> bool:
-    """Whether it is a sum over the rows that entered, which a gradient is: what only the auditor can see beforehand.
+    """Whether a guess lies in the span of the rows that entered, as a gradient does; only the auditor can know.
 
-    Among as many rows as columns anything is; then only few are looked at.
+    Any vector lies in the span of as many rows as columns; then only small minibatches are tried.
     """
     first = guess.gradient.first
     columns = len(first)
@@ -108,15 +109,17 @@ def _may_be(guess: Target) -> bool:
 
 
 def in_parts(reader: Reader) -> bool:
-    """Whether clients send parts of gradients of whole rows, by their columns."""
-    found = (one for exchange in reader.rounds for _, one in reader.told_by_sum(MeanGradient, exchange))
-    first = next(found, None)
-    whole = all(len(one.columns) == reader.stage.algorithm.problem.features for one in reader.stage.shards.values())
-    return first is not None and first.parts and not whole  # whoever holds whole rows sends no part of them
+    """Whether clients send gradients of their own columns only."""
+    gradients = (
+        gradient for exchange in reader.rounds for _, gradient in reader.revealed_by_sum(MeanGradient, exchange)
+    )
+    first = next(gradients, None)
+    whole = all(len(shard.columns) == reader.stage.algorithm.problem.features for shard in reader.stage.shards.values())
+    return first is not None and first.parts and not whole  # a client with all columns sends no part
 
 
 def _received(reader: Reader, exchange: Exchange, play: Play, clients: int) -> Iterator[tuple[str, Received]]:
-    """(how it was seen, what) of each client, and of the sum."""
+    """(EACH, SEALED or SUM, message) of each client, and of the sum."""
     for client in list(play.uploads)[:clients]:
         received = reader.of_client(exchange, play, client)
         if received is not None:
@@ -125,30 +128,30 @@ def _received(reader: Reader, exchange: Exchange, play: Play, clients: int) -> I
         yield SUM, received
 
 
-def _complete(reader: Reader, received: Received, found: MeanGradient) -> bool:
-    """Whether it is of all there is of the rows: put together from all clients, or by clients with these columns."""
-    if found.parts:
+def _complete(reader: Reader, received: Received, mean: MeanGradient) -> bool:
+    """Whether a gradient is of whole rows: of all clients' columns, or of clients that hold all these columns."""
+    if mean.parts:
         return len(received.clients) > 1 and len(received.columns) == reader.stage.algorithm.problem.features
     return all(len(reader.stage.shards[client].columns) == len(received.columns) for client in received.clients)
 
 
-def _target(reader: Reader, seen: str, received: Received, found: MeanGradient, guess: str) -> Target:
-    stage, name, whom = reader.stage, received.exchange.name, received.clients
-    entered = {client: stage.rows(received.round, name, client) for client in whom}
+def _target(reader: Reader, seen: str, received: Received, mean: MeanGradient, guess: str) -> Target:
+    stage, name, clients = reader.stage, received.exchange.name, received.clients
+    entered = {client: stage.rows(received.round, name, client) for client in clients}
     batch = sum(len(rows) for rows in entered.values())
-    if not stage.replayed:  # with secret draws nobody can say which
-        entered = {client: np.arange(stage.shards[client].samples) for client in whom}
-        batch = found.batch * len(whom)
-    if found.parts:
-        numbers = stage.shards[whom[0]].rows[entered[whom[0]]]
+    if not stage.replayed:  # secret draws cannot be replayed
+        entered = {client: np.arange(stage.shards[client].samples) for client in clients}
+        batch = mean.batch * len(clients)
+    if mean.parts:
+        numbers = stage.shards[clients[0]].rows[entered[clients[0]]]
         batch = len(numbers)
 
     def rows() -> NDArray[np.float64]:
-        if found.parts:
+        if mean.parts:
             return stage.whole(numbers)
-        return np.concatenate([stage.features(client, own) for client, own in entered.items()])
+        return np.concatenate([stage.features(client, positions) for client, positions in entered.items()])
 
-    size = (batch if found.parts else sum(map(len, entered.values()))) * len(received.columns)
+    size = (batch if mean.parts else sum(map(len, entered.values()))) * len(received.columns)
     return Target(
-        seen, received.round, name, found.model, found.gradient, batch, cache(rows), size, whom, found.parts, guess
+        seen, received.round, name, mean.model, mean.gradient, batch, cache(rows), size, clients, mean.parts, guess
     )

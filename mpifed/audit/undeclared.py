@@ -1,6 +1,6 @@
-"""Answers of which the algorithm says nothing, tried as if they were gradients, changes of the model, or products.
+"""Guesses about uploads that the algorithm does not declare: as gradients, model changes, models or inner products.
 
-Whether a guess is right is seen by its success: the rows that come out of it are those that were there.
+A guess is right if the attack on it succeeds: the recovered rows are true rows.
 """
 
 from __future__ import annotations
@@ -16,95 +16,104 @@ from mpifed.core.record import Array, bare_leaves, leaves, map_leaves, unflat, z
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
-PADDING = 8  # numbers before or behind those of a model, in a vector of all of them
+PADDING = 8  # most numbers before or after those of a model in a flat vector
 Leaves = list[tuple[str, Any]]
 
 
 def remarks(reader: Reader) -> Iterator[str]:
-    """Whom the algorithm's paper trusts; and what was tried of answers of which the algorithm says nothing."""
+    """Trust assumptions of the algorithm's paper, and the guesses that were tried about undeclared uploads."""
     stage = reader.stage
     yield from stage.algorithm.trust(stage.transcript.channel == "plain")
     says = stage.algorithm.explains_answers()
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
-        what = f"they were tried as {', '.join(tried)}" if tried else "nothing in them has a shape that is attacked"
-        name, do = type(stage.algorithm).__name__, "let its `reveals` say it" if says else "give it a method `reveals`"
-        yield f'{name} does not say what answers to "{exchange.name}" reveal: {what}; {do}, see docs/how-to/audit.md'
-    if reader.beside:
-        names = ", ".join(f'"{one.name}"' for one in reader.beside)
+        what = (
+            f"they were attacked as {', '.join(tried)}"
+            if tried
+            else "none of their fields has a shape that is attacked"
+        )
+        name, do = (
+            type(stage.algorithm).__name__,
+            "let its `reveals` declare it" if says else "give it a method `reveals`",
+        )
         yield (
-            f"{type(stage.algorithm).__name__} says nothing of what answers beside the rounds reveal, to {names}: as "
-            "far as they can be read and shapes allow, they were tried as gradients, models and inner products, and "
-            "looked through for rows"
+            f'{name} does not declare what uploads in "{exchange.name}" reveal: {what}; {do}, see docs/how-to/audit.md'
+        )
+    if reader.beside:
+        names = ", ".join(f'"{exchange.name}"' for exchange in reader.beside)
+        yield (
+            f"{type(stage.algorithm).__name__} does not declare what uploads outside the rounds reveal, in {names}: as "
+            "far as they can be read and shapes allow, they were attacked as gradients, models and inner products, and "
+            "searched for rows"
         )
 
 
 def _all_guesses(reader: Reader, exchange: Any) -> Iterator[tuple[str, Any]]:
     play = reader.plays(exchange)[0]
     received = [reader.of_client(exchange, play, next(iter(play.uploads))), *reader.of_sum(exchange, play)]
-    for one in received:
-        if one is not None:
-            yield from as_gradients(reader, one)
-            yield from as_products(reader, one)
+    for answer in received:
+        if answer is not None:
+            yield from as_gradients(reader, answer)
+            yield from as_products(reader, answer)
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
 
 
 def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, MeanGradient]]:
-    """(what it is taken for, what it then tells) of every part of an answer that has the shapes of the model."""
+    """(interpretation, gradient) for every part of an upload that has the shapes of the model."""
     model = model_at(reader, received)
     if model is None:
         return
     problem, columns = reader.stage.algorithm.problem, received.columns
-    own = model._replace(first=model.first[columns])
+    held = model._replace(first=model.first[columns])
     numbers = _numbers(leaf for leaf in bare_leaves(received.question) if np.asarray(leaf).dtype.kind == "f")
-    steps = dict.fromkeys([one for one in numbers if one > 0] + [1.0])
+    steps = dict.fromkeys([number for number in numbers if number > 0] + [1.0])
     parts = problem.split == "columns" and len(received.clients) > 1
     for name, value in _in_shapes(list(leaves(received.answer)), model):
         value = value._replace(first=value.first[columns])
         for scale in _weights(reader, received):
             mean = map_leaves(lambda leaf, scale=scale: leaf / scale, value)
-            moved = map_leaves(np.subtract, mean, own)
-            slope = map_leaves(np.subtract, mean, penalty_gradient(problem.objective, own))
+            moved = map_leaves(np.subtract, mean, held)
+            slope = map_leaves(np.subtract, mean, penalty_gradient(problem.objective, held))
             ways = [("a gradient", mean)]
             if any(leaf.any() for leaf in bare_leaves(map_leaves(np.subtract, slope, mean))):
                 ways.append(("a gradient with that of the penalty", slope))
             for step in steps:
-                ways.append(("a change of the model", of_step(problem.objective, own, mean, step)))
-                ways.append(("a model", of_step(problem.objective, own, moved, step)))
+                ways.append(("a change of the model", of_step(problem.objective, held, mean, step)))
+                ways.append(("a model", of_step(problem.objective, held, moved, step)))
             for what, gradient in ways:
-                yield f"{what} (`{name or 'answer'}`)", MeanGradient(own, gradient, 1, parts=parts)
+                yield f"{what} (`{name or 'upload'}`)", MeanGradient(held, gradient, 1, parts=parts)
 
 
 def model_at(reader: Reader, received: Received) -> Any:
-    """The model that was asked about, or else the one that the round began with; None where it is of another form."""
+    """The broadcast model, or else that at the start of the round; None if models are not `Parameters` of rows."""
     stage = reader.stage
-    scenes = [one for one in stage.scenes if one.now.index == received.round]
+    scenes = [scene for scene in stage.scenes if scene.now.index == received.round]
     model = stage.algorithm.model(scenes[0].server if scenes else stage.server)
     if not isinstance(model, Parameters) or np.shape(model.first)[:-1] != (stage.algorithm.problem.features,):
         return None
-    asked = next(_in_shapes(list(leaves(received.question)), model), None)
-    return wide(model if asked is None else asked[1])
+    broadcast = next(_in_shapes(list(leaves(received.question)), model), None)
+    return wide(model if broadcast is None else broadcast[1])
 
 
-def _in_shapes(found: Leaves, model: Parameters) -> Iterator[tuple[str, Any]]:
-    """(name, parameters) wherever leaves follow each other in the shapes of a model, or one has that of `first`."""
+def _in_shapes(fields: Leaves, model: Parameters) -> Iterator[tuple[str, Any]]:
+    """(name, parameters) for consecutive leaves in the shapes of a model, and for leaves in the shape of `first`."""
     like = bare_leaves(model)
-    for start, (name, _) in enumerate(found):
-        some = [_like(one, other) for (_, one), other in zip(found[start:], like, strict=False)]
-        whole = [one.reshape(-1) for one in some if one is not None]
+    for start, (name, _) in enumerate(fields):
+        matching = [_like(leaf, target) for (_, leaf), target in zip(fields[start:], like, strict=False)]
+        whole = [array.reshape(-1) for array in matching if array is not None]
         if len(whole) == len(like):
             yield name, unflat(np.concatenate(whole), wide(model))
-        elif some[0] is not None:
-            yield name, Parameters(some[0], zeros(wide(model.head)))
-    for name, leaf in found:
+        elif matching[0] is not None:
+            yield name, Parameters(matching[0], zeros(wide(model.head)))
+    for name, leaf in fields:
         if np.shape(leaf) != np.shape(model.first):
             yield from _flat(name, leaf, model)
 
 
 def _flat(name: str, leaf: Any, model: Parameters) -> Iterator[tuple[str, Any]]:
-    """(name, parameters) of a vector of all a model's numbers, in any usual order, with a few more before or behind."""
+    """(name, parameters) of a flat vector of a model, in any usual order, with at most `PADDING` further numbers."""
     values, like = np.asarray(leaf), wide(model)
     size = like.first.size
     total = size + sum(other.size for other in bare_leaves(like.head))
@@ -112,19 +121,19 @@ def _flat(name: str, leaf: Any, model: Parameters) -> Iterator[tuple[str, Any]]:
         return
     for start in range(len(values) - total + 1):
         part = values[start : start + total].astype(np.float64)
-        behind = np.roll(part, size)  # the head is first
+        behind = np.roll(part, size)  # if the head comes first
         for how, ordered in (("", part), (" backwards", part[::-1]), (" from the head on", behind)):
             whole = unflat(ordered, like)
-            yield f"{name or 'answer'}{how}", whole
+            yield f"{name or 'upload'}{how}", whole
             if like.first.ndim == 2:
                 yield (
-                    f"{name or 'answer'}{how}, transposed",
+                    f"{name or 'upload'}{how}, transposed",
                     whole._replace(first=whole.first.reshape(like.first.shape[::-1]).T),
                 )
 
 
 def _like(leaf: Any, like: Any) -> Array | None:
-    """`leaf` in the shape of `like`; of several such, one after the other, the first; None where it has another."""
+    """`leaf` in the shape of `like`; the first of several stacked along axis 0; None for other shapes."""
     values, shape = np.asarray(leaf), np.shape(like)
     if values.dtype.kind != "f" or not shape:
         return None
@@ -134,15 +143,15 @@ def _like(leaf: Any, like: Any) -> Array | None:
 
 
 def _weights(reader: Reader, received: Received) -> list[float]:
-    """By what an answer may have been multiplied: rows relative to the mean client's, 1 each, numbers in the answer."""
+    """Possible weights of an upload: relative numbers of rows, numbers of clients, scalars in the upload."""
     clients = list(received.clients)
     weights = [float(reader.stage.algorithm.problem.weights[clients].sum()), float(len(clients))]
     weights += _numbers(bare_leaves(received.answer))
-    return list(dict.fromkeys(round(one, 9) for one in weights if one > 0 and np.isfinite(one)))
+    return list(dict.fromkeys(round(weight, 9) for weight in weights if weight > 0 and np.isfinite(weight)))
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:
-    """Those that are one number each."""
+    """Values of all scalar leaves."""
     return [float(np.ravel(leaf)[0]) for leaf in values if np.size(leaf) == 1]
 
 
@@ -150,7 +159,7 @@ def _numbers(values: Iterable[Any]) -> list[float]:
 
 
 def as_products(reader: Reader, received: Received) -> Iterator[tuple[str, InnerProducts]]:
-    """(what it is taken for, what it then tells) of every part of one client's answer with a number for each row."""
+    """(interpretation, inner products) for every part of a client's upload with a number per row and score."""
     model = model_at(reader, received)
     if model is None or len(received.clients) > 1:
         return
@@ -159,28 +168,28 @@ def as_products(reader: Reader, received: Received) -> Iterator[tuple[str, Inner
         scores = w.shape[1]
         for name, leaf in answers:
             for rows, values in _by_rows(reader, received, leaf, scores):
-                what = f"inner products (`{name or 'answer'}`) with {weight}"
+                what = f"inner products (`{name or 'upload'}`) with {weight}"
                 yield what, InnerProducts(rows, w, values)
 
 
 def _known_weights(reader: Reader, received: Received, model: Parameters) -> Iterator[tuple[str, Array]]:
-    """(name, [p_i, h]) of what the server has asked with a number, or h, for each column; or else of the model."""
-    features, found = reader.stage.algorithm.problem.features, False
+    """(name, [p_i, h]) of broadcast leaves with a number, or h, per column; without any, of the model."""
+    features, matched = reader.stage.algorithm.problem.features, False
     for name, leaf in leaves(received.question):
         values = np.asarray(leaf, dtype=np.float64) if np.asarray(leaf).dtype.kind == "f" else np.zeros(0)
         if values.ndim and len(values) == features:
-            found = True
-            yield f"`{name or 'question'}`", values.reshape(features, -1)[received.columns]
-    if not found:
+            matched = True
+            yield f"`{name or 'broadcast'}`", values.reshape(features, -1)[received.columns]
+    if not matched:
         yield "the model", model.first[received.columns]
 
 
 def _by_rows(reader: Reader, received: Received, leaf: Array, scores: int) -> Iterator[tuple[Array, Array]]:
-    """(rows, [b, h]) of every way in which a field may have `scores` numbers for each of some rows."""
+    """(rows, [b, h]) for each set of rows of which a leaf may have `scores` numbers per row."""
     stage, client = reader.stage, received.clients[0]
     entered = received.rows[stage.rows(received.round, received.exchange.name, client)]
-    asked = [np.asarray(one) for one in bare_leaves(received.question)]
-    numbered = [one for one in asked if one.ndim == 1 and one.dtype.kind in "iu"]
+    arrays = [np.asarray(leaf) for leaf in bare_leaves(received.question)]
+    numbered = [array for array in arrays if array.ndim == 1 and array.dtype.kind in "iu"]
     for rows in (*numbered, received.rows, entered):
         if len(rows) and leaf.size == len(rows) * scores:
             yield rows, leaf.reshape(len(rows), scores)

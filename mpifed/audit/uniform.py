@@ -1,9 +1,9 @@
-"""Whether what a party received can be told from uniform random numbers: a family of tests, judged together.
+"""Whether received words can be distinguished from uniform random numbers: a family of tests, judged together.
 
-Each upload is tested by itself, and so are the differences of pairs: two uploads of one client, and two clients' of one
-round. A mask that is used twice drops out of a difference. All p-values of a report are one family, judged by Holm's
-step-down method: if everything is uniform and independent, anything at all is flagged with chance `LEVEL` at most, as
-far as the p-values hold; those of counts are asymptotic, and are taken only where every cell expects `EXPECTED`.
+Each upload is tested by itself, and so are the differences of pairs: two uploads of a client, and two clients' uploads
+in a round. A mask that is used twice cancels in a difference. All p-values of a report are a family, judged by Holm's
+step-down method: if all words are uniform and independent, the probability of any rejection is at most `LEVEL`, as far
+as the p-values hold; those of counts are asymptotic, and are used only where every cell expects `EXPECTED` counts.
 
 The monobit and runs tests are those of NIST SP 800-22, 2.1 and 2.3, the first with the exact binomial law.
 """
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
-LEVEL = 1e-6  # of the family
-EXPECTED = 20  # of each cell that counts are compared in
-SHORTEST = 64  # words that are worth a test
-LARGEST = 2**15  # words of a message that are looked at
-PAIRS = 64  # of uploads, at most, of each kind
+LEVEL = 1e-6  # significance level of the family
+EXPECTED = 20  # least expected count of a cell
+SHORTEST = 64  # least words of a test
+LARGEST = 2**15  # most words of a message that are tested
+PAIRS = 64  # most pairs of uploads of each kind
 
 
 class Sample(NamedTuple):
@@ -38,29 +38,28 @@ class Sample(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For a report."""
         whose = f"round {self.round}, client {self.client}"
         return f"{self.exchange}, {whose if self.client >= 0 else 'short uploads together'}"
 
     @property
     def fractions(self) -> Floats:
-        """In [0, 1)."""
+        """[m] the words divided by their range, in [0, 1)."""
         return self.words / 2.0**self.bits
 
     def binary(self) -> NDArray[np.uint8]:
-        """The bits of all words."""
+        """[m bits] all bits of the words, low bits first."""
         octets = self.words.astype("<u8").view(np.uint8).reshape(len(self.words), 8)[:, : self.bits // 8]
         return np.unpackbits(octets.ravel(), bitorder="little")
 
     def minus(self, other: Sample) -> Sample:
-        """The differences, modulo the words' range."""
+        """The sample of differences modulo the words' range."""
         count = min(len(self.words), len(other.words))
         words = self.words[:count] - other.words[:count]
         return self._replace(words=words & np.uint64(2**self.bits - 1))
 
 
 class Result(NamedTuple):
-    """One test of one sample or pair."""
+    """p-value of a test of a sample or a pair."""
 
     test: str
     what: str
@@ -68,27 +67,27 @@ class Result(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All tests of what one party received."""
+    """All tests, and those that reject uniformity."""
 
     results: tuple[Result, ...]
     rejected: tuple[Result, ...]  # by Holm's method at `LEVEL`, the least likely first
     samples: int
-    short: int  # too short to be tested
+    short: int  # uploads too short to be tested
 
     @property
     def uniform(self) -> bool | None:
-        """Whether nothing speaks against it; None where there was nothing to test."""
+        """Whether no test rejects uniformity; None if there was nothing to test."""
         return None if not self.results else not self.rejected
 
 
-def some_of(words: NDArray[Any], start: float) -> NDArray[Any]:
-    """At most `LARGEST` of them in a row, which begin at `start` between the first (0) and last (1) place they can."""
+def excerpt(words: NDArray[Any], start: float) -> NDArray[Any]:
+    """At most `LARGEST` consecutive words; `start` in [0, 1] selects among the possible first positions."""
     first = round(start * max(0, len(words) - LARGEST))
     return words[first : first + LARGEST]
 
 
 def of_integers(exchange: str, round: int, client: int, data: NDArray[Any]) -> Sample:
-    """From integers as they travel, or bytes, which are taken by eight."""
+    """A sample from integers as they were sent, or from bytes, by eight."""
     data = np.ascontiguousarray(data).ravel()
     if data.dtype == np.uint8:
         data = data[: len(data) // 8 * 8].view("<u8")
@@ -97,7 +96,7 @@ def of_integers(exchange: str, round: int, client: int, data: NDArray[Any]) -> S
 
 
 def of_residues(exchange: str, round: int, client: int, numbers: Words, modulus: int) -> Sample:
-    """From numbers modulo something, of whose place in their range 32 binary digits count."""
+    """A sample from residues: 32 binary digits of each number divided by the modulus."""
     if modulus == 2**64:
         return of_integers(exchange, round, client, numbers)
     words = np.floor(numbers[:LARGEST] / float(modulus) * 2.0**32).astype(np.uint64)
@@ -105,50 +104,50 @@ def of_residues(exchange: str, round: int, client: int, numbers: Words, modulus:
 
 
 def examine(samples: Sequence[Sample]) -> Verdict:
-    """Every test on every sample that is long enough, on short ones together, and on pairs."""
-    long = [one for one in samples if len(one.words) >= SHORTEST]
-    joined, short = _joined([one for one in samples if len(one.words) < SHORTEST])
-    results = [result for one in (*long, *joined) for result in tests(one)]
+    """Run all tests on every sample of sufficient length, on short samples together, and on pairs."""
+    long = [sample for sample in samples if len(sample.words) >= SHORTEST]
+    joined, short = _joined([sample for sample in samples if len(sample.words) < SHORTEST])
+    results = [result for sample in (*long, *joined) for result in tests(sample)]
     for first, second in _pairs(long):
         results += _pair_tests(first, second)
     return Verdict(tuple(results), rejected(results), len(samples), short)
 
 
 def _joined(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
-    """The short uploads of each exchange put together, and how many are too short even so.
+    """(the short uploads of each exchange, concatenated, and the number of those that are still too short).
 
-    Those of a round of two clients are left out: one of them is the sum less the other.
+    Rounds of two clients are left out: the upload of one client is the sum less that of the other.
     """
     groups: dict[tuple[str, int], list[Sample]] = {}
     for same in _by_round(samples).values():
-        if len({one.client for one in same}) != 2:
+        if len({sample.client for sample in same}) != 2:
             groups.setdefault((same[0].exchange, same[0].bits), []).extend(same)
-    found, tested = [], 0
+    joined, tested = [], 0
     for (exchange, bits), same in groups.items():
-        words = np.concatenate([one.words for one in same])
+        words = np.concatenate([sample.words for sample in same])
         if len(words) >= SHORTEST:
-            found.append(Sample(exchange, same[0].round, -1, words[:LARGEST], bits))
+            joined.append(Sample(exchange, same[0].round, -1, words[:LARGEST], bits))
             tested += len(same)
-    return found, len(samples) - tested
+    return joined, len(samples) - tested
 
 
 def _by_round(samples: Sequence[Sample]) -> dict[tuple[str, int, int], list[Sample]]:
-    found: dict[tuple[str, int, int], list[Sample]] = {}
-    for one in samples:
-        found.setdefault((one.exchange, one.round, one.bits), []).append(one)
-    return found
+    groups: dict[tuple[str, int, int], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.exchange, sample.round, sample.bits), []).append(sample)
+    return groups
 
 
-def tests(one: Sample) -> Iterator[Result]:
-    """Of one sample by itself."""
+def tests(sample: Sample) -> Iterator[Result]:
+    """Tests of a single sample."""
     from scipy import stats
 
-    binary, fractions = one.binary(), one.fractions
-    yield Result("bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", one.name, chi_square(binary))
-    yield Result("monobit", one.name, monobit(binary))
-    yield Result("runs", one.name, runs(binary))
-    yield Result("serial correlation", one.name, correlation(fractions[:-1], fractions[1:]))
-    yield Result("top bits", one.name, float(stats.kstest(fractions, "uniform").pvalue))
+    binary, fractions = sample.binary(), sample.fractions
+    yield Result("bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", sample.name, chi_square(binary))
+    yield Result("monobit", sample.name, monobit(binary))
+    yield Result("runs", sample.name, runs(binary))
+    yield Result("serial correlation", sample.name, correlation(fractions[:-1], fractions[1:]))
+    yield Result("top bits", sample.name, float(stats.kstest(fractions, "uniform").pvalue))
 
 
 def chi_square(binary: NDArray[np.uint8]) -> float:
@@ -161,7 +160,7 @@ def chi_square(binary: NDArray[np.uint8]) -> float:
 
 
 def monobit(binary: NDArray[np.uint8]) -> float:
-    """The p-value of how many bits are ones."""
+    """The p-value of the number of ones."""
     from scipy import stats
 
     ones = int(binary.sum())
@@ -169,7 +168,7 @@ def monobit(binary: NDArray[np.uint8]) -> float:
 
 
 def runs(binary: NDArray[np.uint8]) -> float:
-    """The p-value of the number of runs of equal bits, given how many are ones; 0 where the bits are far from even."""
+    """The p-value of the number of runs of equal bits, given the number of ones; 0 if all bits are equal."""
     from scipy import special
 
     share = float(binary.mean())
@@ -181,7 +180,7 @@ def runs(binary: NDArray[np.uint8]) -> float:
 
 
 def correlation(first: Floats, second: Floats) -> float:
-    """The p-value of the correlation of two rows of numbers; 0 where one is constant."""
+    """The p-value of the correlation of two sequences; 0 if either is constant."""
     from scipy import stats
 
     if not (np.ptp(first) and np.ptp(second)):
@@ -190,16 +189,16 @@ def correlation(first: Floats, second: Floats) -> float:
 
 
 def _pairs(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
-    """Two uploads of one client, and two clients' uploads of a round of at least three.
+    """Consecutive uploads of a client, and uploads of two clients in a round of at least three.
 
-    The masks of two clients who are alone cancel, so what one of them sends is the sum less what the other sends.
+    The masks of two clients who are alone cancel, so the upload of one client is the sum less that of the other.
     """
     by_client: dict[tuple[str, int, int], list[Sample]] = {}
-    for one in samples:
-        by_client.setdefault((one.exchange, one.client, one.bits), []).append(one)
+    for sample in samples:
+        by_client.setdefault((sample.exchange, sample.client, sample.bits), []).append(sample)
     in_time = [pair for same in by_client.values() for pair in pairwise(same)]
     among = [
-        pair for same in _by_round(samples).values() if len({one.client for one in same}) > 2
+        pair for same in _by_round(samples).values() if len({sample.client for sample in same}) > 2
         for pair in pairwise(same)
     ]  # fmt: skip
     yield from in_time[:PAIRS]
@@ -218,9 +217,9 @@ def _pair_tests(first: Sample, second: Sample) -> Iterator[Result]:
 
 
 def rejected(results: Iterable[Result], level: float = LEVEL) -> tuple[Result, ...]:
-    """Those that Holm's method rejects at the level of the family (S. Holm, Scand. J. Statist. 1979)."""
-    ordered = sorted(results, key=lambda one: one.p)
-    for number, one in enumerate(ordered):
-        if one.p > level / (len(ordered) - number):
+    """Tests that Holm's method rejects at the level of the family (S. Holm, Scand. J. Statist. 1979)."""
+    ordered = sorted(results, key=lambda result: result.p)
+    for number, result in enumerate(ordered):
+        if result.p > level / (len(ordered) - number):
             return tuple(ordered[:number])
     return tuple(ordered)

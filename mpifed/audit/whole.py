@@ -1,4 +1,4 @@
-"""Whether a transcript that was read is one of the job's: its parties, exchanges, shapes, and everybody's uploads."""
+"""Check that a transcript belongs to the job: its parties, exchanges, shapes, and all clients' uploads."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import CLIENTS, SERVER, Message, Recorded, client_of
 
+_KINDS = {"question": "broadcast", "opened": "decoded sum"}  # kinds of messages in errors
 Shapes = dict[tuple[str, str, str], set[tuple[tuple[int, ...], str, bool]]]  # by exchange, kind and leaf
 
 
 def check(recorded: Recorded, stage: Stage) -> None:
-    """Compare what was read with what the auditor has played itself.
+    """Compare a transcript with the auditor's replay.
 
     Raises
     ------
     DataError
-        when there is nothing of the job's rounds, when somebody's uploads are missing although nothing was left out,
-        or when there is something that no run of the job records.
+        when no round is recorded, when uploads are missing although nothing was left out, or when there are messages
+        that no run of the job records.
     """
     if recorded.channel != stage.transcript.channel:
-        raise _damaged(f'it says that answers travelled by channel "{recorded.channel}", and the job by '
+        raise _damaged(f'its uploads have security "{recorded.channel}", those of the job '
                        f'"{stage.transcript.channel}"')  # fmt: skip
     clients = stage.algorithm.problem.clients
-    names = {"", *(one.name for one in all_exchanges(stage.algorithm))}
+    names = {"", *(exchange.name for exchange in all_exchanges(stage.algorithm))}
     parties = {SERVER, CLIENTS, *(f"client {i}" for i in range(clients)), *(f"rank {i}" for i in recorded.ranks)}
-    for one in recorded.messages:
-        about = f"a message of {one.sender} to {one.receiver} in {one.exchange!r}, round {one.round}"
-        if one.exchange not in names:
+    for message in recorded.messages:
+        about = f"a message of {message.sender} to {message.receiver} in {message.exchange!r}, round {message.round}"
+        if message.exchange not in names:
             raise _damaged(f"{about}: no exchange of the job; it has {', '.join(sorted(names - {''}))}")
-        if not {one.sender, one.receiver} <= parties:
-            raise _damaged(f"{about}: expected the server, ranks that have recorded, and clients 0 to {clients - 1}")
-        if not SETUP <= one.round < max(1, stage.job.rounds):
+        if not {message.sender, message.receiver} <= parties:
+            raise _damaged(f"{about}: expected the server, recording ranks, and clients 0 to {clients - 1}")
+        if not SETUP <= message.round < max(1, stage.job.rounds):
             raise _damaged(f"{about}: the job has rounds 0 to {stage.job.rounds - 1}")
     _check_shapes(recorded.messages, stage)
     _check_uploads(recorded, stage)
@@ -48,53 +49,57 @@ def _damaged(text: str) -> DataError:
 
 
 def _shapes(messages: Iterable[Message]) -> Shapes:
-    found: Shapes = defaultdict(set)
-    for one in messages:
-        if one.kind in ("question", "opened"):
-            finite = one.data.dtype.kind != "f" or bool(np.isfinite(one.data).all())
-            found[one.exchange, one.kind, one.what].add((one.data.shape, one.data.dtype.kind, finite))
-    return found
+    shapes: Shapes = defaultdict(set)
+    for message in messages:
+        if message.kind in _KINDS:
+            finite = message.data.dtype.kind != "f" or bool(np.isfinite(message.data).all())
+            shapes[message.exchange, message.kind, message.what].add(
+                (message.data.shape, message.data.dtype.kind, finite)
+            )
+    return shapes
 
 
 def _check_shapes(messages: tuple[Message, ...], stage: Stage) -> None:
-    """Of questions and sums: where the auditor's own have one shape, and are finite, others' must as well."""
-    mine = _shapes(stage.transcript.messages)
-    played = {(exchange, kind) for exchange, kind, _ in mine}
+    """Broadcasts and sums with a single shape in the replay must have it, and be finite."""
+    replayed = _shapes(stage.transcript.messages)
+    played = {(exchange, kind) for exchange, kind, _ in replayed}
     for key, shapes in _shapes(messages).items():
         if key[:2] not in played:
-            continue  # what was measured at other times, or beyond the limit of the auditor's own transcript
-        if key not in mine:
-            raise _damaged(f"the {key[1]} of {key[0]} has {key[2]!r}, which is none of its leaves")
-        if len(mine[key]) == 1 and (other := shapes - mine[key]):
-            (shape, kind, finite), (expected, *_) = next(iter(other)), next(iter(mine[key]))
+            continue  # evaluated at other times, or beyond the size limit of the replay's transcript
+        if key not in replayed:
+            raise _damaged(f"the {_KINDS[key[1]]} of {key[0]} has a field {key[2]!r}, which is none of its leaves")
+        if len(replayed[key]) == 1 and (other := shapes - replayed[key]):
+            (shape, kind, finite), (expected, *_) = next(iter(other)), next(iter(replayed[key]))
             what = f"shape {shape} and type {kind!r}" if finite else "numbers that are not finite"
-            raise _damaged(f"the {key[1]} of {key[0]} {key[2]!r} has {what}; expected shape {expected}, finite")
+            raise _damaged(f"the {_KINDS[key[1]]} of {key[0]} {key[2]!r} has {what}; expected shape {expected}, finite")
 
 
 def _check_uploads(recorded: Recorded, stage: Stage) -> None:
-    rounds = {one.round for one in recorded.messages if one.round != SETUP}
-    if not any(one.kind == "upload" for one in recorded.messages):
-        raise _damaged("no client's upload is in it, so that there is nothing to look at")
-    if recorded.left_out or stage.job.privacy is not None:  # who takes part may be secret
+    rounds = {message.round for message in recorded.messages if message.round != SETUP}
+    if not any(message.kind == "upload" for message in recorded.messages):
+        raise _damaged("it has no uploads of clients, so that there is nothing to check")
+    if recorded.left_out or stage.job.privacy is not None:  # participation may be secret
         return
-    theirs, mine = _senders(recorded.messages), _senders(stage.transcript.messages)
-    known = {(one.exchange, one.round, one.kind, one.what) for one in recorded.messages}
-    for one in stage.transcript.messages:
-        key = one.exchange, one.round, one.kind, one.what
-        if one.kind in ("question", "opened") and one.round in rounds and key not in known:
-            raise _damaged(f"the {one.kind} of {one.exchange} {one.what!r} is missing in round {one.round}")
-    for (exchange, round), clients in mine.items():
-        missing = sorted(clients - theirs.get((exchange, round), set()))
+    senders, replayed = _senders(recorded.messages), _senders(stage.transcript.messages)
+    known = {(message.exchange, message.round, message.kind, message.what) for message in recorded.messages}
+    for message in stage.transcript.messages:
+        key = message.exchange, message.round, message.kind, message.what
+        if message.kind in _KINDS and message.round in rounds and key not in known:
+            raise _damaged(
+                f"the {_KINDS[message.kind]} of {message.exchange} {message.what!r} is missing in round {message.round}"
+            )
+    for (exchange, round), clients in replayed.items():
+        missing = sorted(clients - senders.get((exchange, round), set()))
         if missing and round in rounds:
             few = f"{', '.join(map(str, missing[:8]))}{' and others' * (len(missing) > 8)}"
             raise _damaged(f"uploads of clients {few} to {exchange} are missing in round {round}")
 
 
 def _senders(messages: Iterable[Message]) -> dict[tuple[str, int], set[int]]:
-    """Which clients' uploads there are, by exchange and round."""
-    found: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for one in messages:
-        client = client_of(one)
-        if one.kind == "upload" and one.round != SETUP and client is not None:
-            found[one.exchange, one.round].add(client)
-    return found
+    """Clients with uploads, by exchange and round."""
+    senders: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for message in messages:
+        client = client_of(message)
+        if message.kind == "upload" and message.round != SETUP and client is not None:
+            senders[message.exchange, message.round].add(client)
+    return senders

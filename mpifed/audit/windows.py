@@ -1,4 +1,4 @@
-"""Windows of 128 bits of long rows of words, and which of them occur again; and how even the bits of words are."""
+"""Repeated windows of 128 bits in sequences of words, and counts of bits."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTES = 16
-_DEVIATIONS = 8.0  # half of which the ones of a bit may miss the half of the words by: Hoeffding's bound is 2 exp(-32)
+_DEVIATIONS = 8.0  # in half square roots of the number of words; Hoeffding's bound is 2 exp(-32)
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # [256, 8]
-_PIECE = 2**18  # windows that are computed at once
-_SHOWN = 16  # windows that occur again, at most, that are told
+_PIECE = 2**18  # windows that are computed together
+_SHOWN = 16  # most repeated windows that are reported
 
 
 def length(words: NDArray[Any]) -> int:
-    """Words of a window."""
+    """Number of words of a window."""
     return BYTES // words.itemsize
 
 
 def half(words: NDArray[Any], at: NDArray[np.int64] | slice, second: bool, signed: bool) -> NDArray[np.uint64]:
-    """One half of each window that begins `at`; where `signed`, of it or its negative, whichever begins with bit 0."""
+    """A half of each window at `at`; if `signed`, of the window or its negative, whichever has a leading bit of 0."""
     count = len(words) - length(words) + 1
     negative = words[:count][at] >> (8 * words.itemsize - 1) > 0
-    found = np.zeros(len(negative), dtype=np.uint64)
+    halves = np.zeros(len(negative), dtype=np.uint64)
     start = length(words) // 2 * second
     for i in range(start, start + length(words) // 2):
         word = words[i : i + count][at]
         if signed:
             word = np.where(negative, -word, word)
-        found |= word.astype(np.uint64) << np.uint64(8 * words.itemsize * (i - start))
-    return found
+        halves |= word.astype(np.uint64) << np.uint64(8 * words.itemsize * (i - start))
+    return halves
 
 
 def repeats(words: NDArray[Any]) -> Iterator[tuple[int, int, bool]]:
-    """(where it was first, where again, whether with the other sign) of some windows that occur again, at any offset.
+    """(first position, repeated position, whether negated) of repeated windows at any offset, at most `_SHOWN`.
 
-    Windows that begin with zero are left out.
+    Windows with a leading zero word are left out.
     """
     more = length(words) - 1
     first = np.empty(max(0, len(words) - more), dtype=np.uint64)
@@ -56,15 +56,15 @@ def repeats(words: NDArray[Any]) -> Iterator[tuple[int, int, bool]]:
 
 
 def ones(words: NDArray[Any]) -> NDArray[np.int64]:
-    """How many words have each bit, and in how many it is unlike the next."""
-    found = []
-    for some in (words, words ^ words >> 1):
-        octets = some.view(np.uint8).reshape(-1, words.itemsize)
-        found += [np.bincount(octets[:, i], minlength=256) @ _BITS for i in range(words.itemsize)]
-    return np.concatenate(found)
+    """Number of words in which each bit is set, and in which it differs from the next bit."""
+    counts = []
+    for bits in (words, words ^ words >> 1):
+        octets = bits.view(np.uint8).reshape(-1, words.itemsize)
+        counts += [np.bincount(octets[:, i], minlength=256) @ _BITS for i in range(words.itemsize)]
+    return np.concatenate(counts)
 
 
 def uneven_bits(counts: NDArray[np.int64], words: int) -> str:
-    """Which of the counts of `ones` are not those of half of the words; "" where all are."""
+    """Description of the counts of `ones` that are not near half of the words; "" if there are none."""
     bad = np.flatnonzero(np.abs(2 * counts - words) > _DEVIATIONS * np.sqrt(words))
-    return f"{len(bad)} of {len(counts)} counts of bits, bit {bad[0] % (len(counts) // 2)} first" if len(bad) else ""
+    return f"{len(bad)} of {len(counts)} bit counts, first bit {bad[0] % (len(counts) // 2)}" if len(bad) else ""

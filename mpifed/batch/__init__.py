@@ -1,1 +1,1 @@
-"""Runs under Slurm: a job is submitted, and what became of it is told."""
+"""Runs under Slurm: submitting jobs and reporting their status."""

@@ -1,4 +1,4 @@
-"""The commands `submit` and `status`; what they need is imported when they run."""
+"""The commands `submit` and `status`; their modules are imported only when they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 
 
 class _Path(click.Path):
-    """A path that can be written into a line of a script or message, and be looked for."""
+    """A path that fits on one line of a script or message, and within the limits of file systems."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value)
@@ -26,26 +26,26 @@ class _Path(click.Path):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
         longest = max(len(os.fsencode(part)) for part in text.split("/"))
         if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
-            self.fail(f"{shown(text)!r} is too long: {_NAME_BYTES} bytes from / to /, {_PATH_BYTES} in all", param, ctx)
+            self.fail(
+                f"{shown(text)!r} is too long: a name may have {_NAME_BYTES} bytes, a path {_PATH_BYTES}", param, ctx
+            )
         return super().convert(value, param, ctx)
 
 
 class Finite(click.FloatRange):
-    """A number, and neither infinite nor none."""
+    """A finite number: neither infinite nor NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number."""
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{found} is no finite number", param, ctx)
-        return found
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
 
 
 class _Submit(click.Command):
-    """A command that says where options go which it does not know."""
+    """A command whose error for an unknown option says where options of sbatch go."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -65,16 +65,16 @@ FOLDER = _Path(path_type=Path)
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
-@click.option("--time", "limit", metavar="T", help="As sbatch has it, 12:00:00.  [default: from the forecast]")
+@click.option("--time", "limit", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="[default: the cluster's]")
 @click.option("--account", metavar="NAME")
-@click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank for each.")
-@click.option("--array", is_flag=True, help="Of a sweep: a job array, one task for each point.")
+@click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
+@click.option("--array", is_flag=True, help="Submit a sweep as a job array, one task per point.")
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
-@click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here, for time and memory.")
+@click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
 @click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
-@click.option("--dry-run", is_flag=True, help="Show the batch script and what is found; works without Slurm.")
+@click.option("--dry-run", is_flag=True, help="Print the batch script and all warnings; works without Slurm.")
 def submit(
     job: Path,
     options: tuple[str, ...],
@@ -93,19 +93,19 @@ def submit(
     unchecked: bool,
     dry_run: bool,
 ) -> None:
-    """Submit a job to Slurm; it checkpoints before its time is up, is queued again and goes on, until it is done.
+    """Submit a job to Slurm; it checkpoints before its time limit, is requeued and resumes, until it is done.
 
-    Time and memory come from the forecast of `mpifed check`, and are checked against the cluster. A run that is queued
-    or running, or finished, is not submitted again; of a sweep's array, only the points that are left.
+    Time and memory come from the forecast of `mpifed check` and are checked against the cluster. A run that is queued,
+    running or finished is not submitted again; a sweep's array has only the points that are not.
     """
-    from mpifed.batch.asked import Asked
+    from mpifed.batch.request import SubmitRequest
     from mpifed.batch.submit import submit as submitted
 
-    asked = Asked(
+    request = SubmitRequest(
         job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
         dry_run, (*more, *options), tuple(sys.argv[1:]), unchecked,
     )  # fmt: skip
-    for line in submitted(asked):
+    for line in submitted(request):
         click.echo(line)
 
 
@@ -115,14 +115,14 @@ def submit(
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
 
-    A folder that holds runs or sweeps stands for all of them. Slurm is asked where it is there; without it, the files
-    alone tell. The exit code is 0 whatever became of the runs (--json has it: "counts", and "exit" of each point), and
-    3 where a folder is none of a run or cannot be read: those are named at the end, after all the others.
+    A folder that holds runs or sweeps stands for all of them. Slurm is queried where it is installed; elsewhere the
+    status follows from the files alone. The exit code is 0 whether runs failed or not (--json has "counts", and "exit"
+    of each point), and 3 if a folder is not that of a run or cannot be read: such folders are named at the end.
     """
-    from mpifed.batch.status import described, looks, text
+    from mpifed.batch.status import described, statuses_of, text
 
-    found, wrong = looks(folders)
-    if found:
-        click.echo(json.dumps([described(one) for one in found], indent=2) if as_json else text(found))
-    if wrong:
-        raise DataError("\n".join(wrong))
+    statuses, errors = statuses_of(folders)
+    if statuses:
+        click.echo(json.dumps([described(status) for status in statuses], indent=2) if as_json else text(statuses))
+    if errors:
+        raise DataError("\n".join(errors))

@@ -1,4 +1,4 @@
-"""What a cluster has, as `sinfo` says, and whether a job could ever run there."""
+"""The partitions and nodes of a cluster, as `sinfo` lists them, and whether a job could ever run there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Node(NamedTuple):
     name: str
     state: str
     cpus: int  # hardware threads
-    threads: int  # of a core
+    threads: int  # per core
     memory_mib: int  # RealMemory; 1 where the cluster does not say
     gpus: int
 
@@ -34,41 +34,41 @@ class Node(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """One partition, and its nodes."""
+    """One partition and its nodes."""
 
     name: str
     default: bool
     available: str  # up, down, drain or inact
-    limit_s: float  # infinite where there is none
-    most_nodes: float  # of one job
+    limit_s: float  # infinite if there is none
+    most_nodes: float  # that one job may have
     nodes: tuple[Node, ...]
 
 
 class Wanted(NamedTuple):
-    """What a job asks for."""
+    """The resources that a job requests."""
 
     nodes: int
-    tasks: int  # a node
-    cpus: int  # a task
-    gpus: int  # a node
+    tasks: int  # per node
+    cpus: int  # per task
+    gpus: int  # per node
     time_s: float
-    memory_mib: int  # a node; 0 where it is not known
+    memory_mib: int  # per node; 0 if unknown
 
 
 class Verdict(NamedTuple):
-    """What was found: errors, each of which is in the way, and warnings."""
+    """Why a job cannot run, and warnings where it can."""
 
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def partitions(environment: Mapping[str, str] = os.environ) -> list[Partition]:
-    """All partitions of this cluster, by `sinfo`."""
+    """All partitions of this cluster, from `sinfo`."""
     return parse(call(SINFO, environment))
 
 
 def most_points(environment: Mapping[str, str] = os.environ) -> int | None:
-    """How many points a job array may have, counted from 0; None where the cluster does not say."""
+    """The largest size of a job array (MaxArraySize); None if the cluster does not report it."""
     try:
         match = re.search(r"^MaxArraySize\s*=\s*(\d+)", call(["scontrol", "show", "config"], environment), re.MULTILINE)
     except MpifedError:
@@ -77,13 +77,13 @@ def most_points(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def parse(text: str) -> list[Partition]:
-    """The partitions in what `SINFO` has printed: one line for each node and partition."""
-    found: dict[str, list[list[str]]] = {}
+    """The partitions in the output of `SINFO`, which has a line for each node of each partition."""
+    rows: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
         if len(fields) == len(_FIELDS):
-            found.setdefault(fields[0], []).append(fields)
-    return [_partition(name, lines) for name, lines in found.items()]
+            rows.setdefault(fields[0], []).append(fields)
+    return [_partition(name, lines) for name, lines in rows.items()]
 
 
 def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
@@ -106,39 +106,39 @@ def _number(text: str) -> int:
 
 
 def gpus_of(gres: str) -> int:
-    """How many GPUs a node has: 'gpu:a100:4(S:0-1),craynetwork:2' -> 4."""
+    """The number of GPUs of a node: 'gpu:a100:4(S:0-1),craynetwork:2' -> 4."""
     counts = re.findall(r"(?:^|,)gpu(?::[^:,()]+)??(?::(\d+))?(?=[(,]|$)", gres)
     return sum(int(count or 1) for count in counts)
 
 
-def judge(found: Sequence[Partition], asked: str | None, wanted: Wanted) -> Verdict:
-    """Whether the job could run: in the partition asked for, in the default one, or in any of several with commas.
+def judge(available: Sequence[Partition], names: str | None, wanted: Wanted) -> Verdict:
+    """Whether the job could run in any of the partitions named, separated by commas, or in the default partition.
 
     Raises
     ------
     UsageError
-        when there is no such partition.
+        If there is no such partition.
     """
-    chosen = _chosen(found, asked)
-    verdicts = [_judge(partition, wanted) for partition in chosen]
+    candidates = _chosen(available, names)
+    verdicts = [_judge(partition, wanted) for partition in candidates]
     fitting = [verdict for verdict in verdicts if not verdict.errors]
     if fitting:
         return min(fitting, key=lambda verdict: len(verdict.warnings))
     return Verdict(tuple(error for verdict in verdicts for error in verdict.errors))
 
 
-def _chosen(found: Sequence[Partition], asked: str | None) -> list[Partition]:
-    by_name = {partition.name: partition for partition in found}
-    there = ", ".join(f"{one.name}{' (default)' * one.default}" for one in found) or "none"
-    if asked is None:
-        default = [partition for partition in found if partition.default]
+def _chosen(available: Sequence[Partition], names: str | None) -> list[Partition]:
+    by_name = {partition.name: partition for partition in available}
+    listed = ", ".join(f"{partition.name}{' (default)' * partition.default}" for partition in available) or "none"
+    if names is None:
+        default = [partition for partition in available if partition.default]
         if not default:
-            raise UsageError(f"no default partition: give --partition; this cluster has {there}")
+            raise UsageError(f"no default partition: give --partition; this cluster has {listed}")
         return default
-    for name in asked.split(","):
+    for name in names.split(","):
         if name not in by_name:
-            raise UsageError(f"--partition {name}: there is none of that name; this cluster has {there}")
-    return [by_name[name] for name in asked.split(",")]
+            raise UsageError(f"--partition {name}: no partition has that name; this cluster has {listed}")
+    return [by_name[name] for name in names.split(",")]
 
 
 def _judge(partition: Partition, wanted: Wanted) -> Verdict:
@@ -150,8 +150,8 @@ def _judge(partition: Partition, wanted: Wanted) -> Verdict:
     if wanted.time_s > partition.limit_s:
         limit = limit_of(partition.limit_s)
         errors.append(
-            f"--time {limit_of(wanted.time_s)}: {where} allows {limit}; take --time {limit}, and the job is queued "
-            "again and goes on where it has not ended by then"
+            f"--time {limit_of(wanted.time_s)}: {where} allows {limit}; give --time {limit}: a job that has not ended "
+            "by then is requeued and resumes from its checkpoint"
         )
     if wanted.nodes > min(partition.most_nodes, len(partition.nodes)):
         what = f"allows jobs of {partition.most_nodes:g}" if partition.most_nodes < len(partition.nodes) else "has"
@@ -174,19 +174,19 @@ def _judge(partition: Partition, wanted: Wanted) -> Verdict:
 
 
 def _lacks(node: Node, wanted: Wanted) -> list[str]:
-    """What a node has too little of."""
-    found = []
+    """The resources of which a node has too little."""
+    lacking = []
     if wanted.tasks * wanted.cpus > node.cpus:
-        found.append("CPUs")
+        lacking.append("CPUs")
     if wanted.memory_mib > node.memory_mib > 1:
-        found.append("MiB")
+        lacking.append("MiB")
     if wanted.gpus > node.gpus:
-        found.append("GPUs")
-    return found
+        lacking.append("GPUs")
+    return lacking
 
 
 def _too_small(where: str, nodes: Iterable[Node], fitting: Sequence[Node], wanted: Wanted) -> str:
-    """What is lacking, on which kinds of nodes, and what to do about it."""
+    """The error for nodes that are too small: what is lacking, what they have, and what to do."""
     needs = {"CPUs": wanted.tasks * wanted.cpus, "MiB": wanted.memory_mib, "GPUs": wanted.gpus}
     remedies = {
         "CPUs": "fewer --ntasks-per-node on more --nodes",
@@ -199,8 +199,8 @@ def _too_small(where: str, nodes: Iterable[Node], fitting: Sequence[Node], wante
         what: sorted({{"CPUs": node.cpus, "MiB": node.memory_mib, "GPUs": node.gpus}[what] for node in others})
         for what in lacking
     }
-    asked = " and ".join(f"{needs[what]} {what}" for what in lacking)
-    found = " and ".join(f"{' or '.join(map(str, has[what]))} {what}" for what in lacking)
+    wanted_text = " and ".join(f"{needs[what]} {what}" for what in lacking)
+    present_text = " and ".join(f"{' or '.join(map(str, has[what]))} {what}" for what in lacking)
     what = "; ".join(dict.fromkeys(remedies[what] for what in lacking))
     count = f"only {len(fitting)} of the {wanted.nodes} nodes asked for have" if fitting else "no node has"
-    return f"{where}: {count} {asked}, the others have {found}; take {what}, or another --partition"
+    return f"{where}: {count} {wanted_text}, the others have {present_text}; take {what}, or another --partition"

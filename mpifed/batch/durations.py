@@ -1,4 +1,4 @@
-"""Time limits as Slurm writes and reads them."""
+"""Time limits in the formats of Slurm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seconds_of(text: str) -> float:
     Raises
     ------
     UsageError
-        when it is none of these.
+        If the text has none of these forms.
     """
     if text.strip().lower() in ("infinite", "unlimited"):
         return math.inf
@@ -38,15 +38,15 @@ def seconds_of(text: str) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number, as Slurm reads one."""
+    """Whether Slurm would read a text as a whole number."""
     return re.fullmatch("[0-9]{1,9}", text) is not None
 
 
 def limit_of(seconds: float) -> str:
-    """5400 -> '1:30:00', in whole minutes, rounded up; a day or more as 'days-hours:minutes:00'."""
+    """5400 -> '1:30:00': whole minutes, rounded up; from one day on 'days-hours:minutes:00'."""
     if math.isinf(seconds):
         return "infinite"
     minutes = max(1, math.ceil(seconds / 60))
     days, hours = divmod(minutes // 60, 24)
-    clock = f"{hours}:{minutes % 60:02d}:00"
-    return f"{days}-{clock}" if days else clock
+    time = f"{hours}:{minutes % 60:02d}:00"
+    return f"{days}-{time}" if days else time

@@ -1,4 +1,4 @@
-"""Which language `srun` must speak to the ranks: what stands after `srun --mpi=` for the MPI library at hand."""
+"""The value of `srun --mpi=` (the process-management interface) that the installed MPI library needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mpifed.batch.slurm import has
 from mpifed.comm.transport import library
 from mpifed.core.errors import MpifedError
 
-# by a word in the library's own version, the first that fits: what it can speak, the best first
-_SPEAKS = (
+# by a word in the library's version string, of which the first match counts: supported plugins, the best first
+_PLUGINS = (
     ("CRAY MPICH", ("cray_shasta", "pmi2")),
     ("Open MPI", ("pmix",)),
     ("MVAPICH", ("pmi2",)),
@@ -22,46 +22,51 @@ _SPEAKS = (
 
 
 def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ, listed: set[str] | None = None) -> str:
-    """pmi2, pmix or cray_shasta: for the library of that name, by default the one that mpi4py finds here.
+    """pmi2, pmix or cray_shasta, for the MPI library of that name; by default the one that mpi4py loads.
 
     Parameters
     ----------
-    listed : what `plugins` has given, where srun was asked already; nothing where it did not answer
+    listed
+        The result of `plugins`, if it was called already; empty if srun did not respond.
 
     Raises
     ------
     MpifedError
-        when there is no library, or this Slurm speaks none of its languages, with what to do.
+        If there is no library, or this Slurm has none of its plugins, with what to do.
     """
     name = name or library()
     if name is None:
-        raise MpifedError("no MPI library that mpi4py can load, so there is nothing srun could start several ranks of")
-    speaks = next((words for kind, words in _SPEAKS if kind.lower() in name.lower()), None)
-    if speaks is None:
-        raise MpifedError(f"{name}: which word `srun --mpi=` needs is not known; say it: export MPIFED_MPI=...")
-    there = plugins(environment) if listed is None else listed
-    if not there:
-        return speaks[0]
-    found = next((word for word in speaks if word in there), None)
-    if found is None:
+        raise MpifedError("mpi4py can load no MPI library, so srun cannot start several ranks; install one")
+    supported = next((words for kind, words in _PLUGINS if kind.lower() in name.lower()), None)
+    if supported is None:
         raise MpifedError(
-            f"{name} needs srun --mpi={speaks[0]}, and this Slurm has {', '.join(sorted(there)) or 'none'}; use the "
-            "library's own mpiexec (export MPIFED_LAUNCHER=mpiexec), or another library"
+            f"{name}: the value of `srun --mpi=` that it needs is not known; set it: export MPIFED_MPI=..."
         )
-    return found
+    offered = plugins(environment) if listed is None else listed
+    if not offered:
+        return supported[0]
+    chosen = next((word for word in supported if word in offered), None)
+    if chosen is None:
+        raise MpifedError(
+            f"{name} needs srun --mpi={supported[0]}, and this Slurm has {', '.join(sorted(offered)) or 'none'}; use "
+            "the library's own mpiexec (export MPIFED_LAUNCHER=mpiexec), or another library"
+        )
+    return chosen
 
 
 def plugins(environment: Mapping[str, str] = os.environ) -> set[str] | None:
-    """What `srun --mpi=list` names; None where there is no srun, or it does not answer."""
+    """The plugins that `srun --mpi=list` names; None if there is no srun or it does not respond."""
     srun = has("srun", environment)
     if srun is None:
         return None
     try:
-        said = subprocess.run([srun, "--mpi=list"], env=dict(environment), capture_output=True, text=True, timeout=30)
+        listing = subprocess.run(
+            [srun, "--mpi=list"], env=dict(environment), capture_output=True, text=True, timeout=30
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     words: set[str] = set()
-    for line in (said.stdout + said.stderr).splitlines():  # which of the two depends on the version
+    for line in (listing.stdout + listing.stderr).splitlines():  # the stream depends on the version
         if match := re.fullmatch(r"(?:srun: )?\s*([a-z][a-z0-9_]*)\s*", line):
             words.add(match[1])
         elif match := re.search(r"versions available: (.*)", line):

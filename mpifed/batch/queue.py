@@ -1,4 +1,4 @@
-"""What Slurm knows of jobs: `squeue` of those that wait or run, `sacct` or `scontrol` of those that have ended."""
+"""The states of Slurm jobs: from `squeue` while they wait or run, from `sacct` or `scontrol` when they have ended."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ _ENDED_WELL = ("COMPLETED",)
 class Entry(NamedTuple):
     """One job, or one task of a job array."""
 
-    id: str  # "123", or "123_4" of an array's task
-    number: str  # by which it is known to itself, SLURM_JOB_ID: of a task not that of its array
+    id: str  # "123", or "123_4" for a task of an array
+    number: str  # its SLURM_JOB_ID; a task of an array has its own
     state: str  # PENDING, RUNNING, TIMEOUT, NODE_FAIL ...
-    reason: str = ""  # why it waits, or has failed
+    reason: str = ""  # why it waits or failed
     nodes: str = ""
     exit: str = ""  # "code:signal"
-    live: bool = False  # waits or runs
+    live: bool = False  # pending or running
 
     @property
     def running(self) -> bool:
-        """Whether it is not waiting."""
         return self.live and self.state in RUNNING
 
     @property
     def code(self) -> int | None:
-        """Its exit code, where it has ended with one."""
+        """The exit code, if the job ended with one other than 0."""
         code, _, signal = self.exit.partition(":")
         return int(code) if not self.live and code.isdigit() and code != "0" and signal == "0" else None
 
     @property
     def end(self) -> str:
-        """How it ended, in Slurm's word and where; nothing where that says nothing."""
+        """Slurm's state of a job that has ended, and its nodes; empty if it completed or has not ended."""
         if self.live or self.state in ("", *_ENDED_WELL):
             return ""
         where = f" on {self.nodes}" if self.nodes and "None" not in self.nodes else ""
@@ -47,48 +46,48 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the jobs that were asked about, by id and by number."""
+    """What Slurm knows of the jobs it was queried about."""
 
-    entries: Mapping[str, Entry]
-    whole: bool  # whether Slurm has answered, so that what is not here is not in the queue either
+    entries: Mapping[str, Entry]  # by id and by number
+    whole: bool  # whether Slurm responded: then a job that is not here is not in the queue
 
     def live(self, names: Iterable[str]) -> Entry | None:
-        """The last of these jobs that waits or runs."""
-        found = [self.entries[name] for name in names if name in self.entries and self.entries[name].live]
-        return found[-1] if found else None
+        """The last of these jobs that is pending or running."""
+        known = [self.entries[name] for name in names if name in self.entries and self.entries[name].live]
+        return known[-1] if known else None
 
     def last(self, names: Iterable[str]) -> Entry | None:
-        """The last of these jobs that Slurm remembers."""
-        found = [self.entries[name] for name in names if name in self.entries]
-        return found[-1] if found else None
+        """The last of these jobs that Slurm knows."""
+        known = [self.entries[name] for name in names if name in self.entries]
+        return known[-1] if known else None
 
 
 def ask(jobs: Iterable[str]) -> Known:
-    """What Slurm knows of these jobs; nothing without Slurm. Array jobs by their own ids, all their tasks are found."""
-    asked = list(dict.fromkeys(jobs))
-    if not asked or not has("squeue"):
+    """What Slurm knows of these jobs; nothing without Slurm. The id of an array stands for all its tasks."""
+    ids = list(dict.fromkeys(jobs))
+    if not ids or not has("squeue"):
         return Known({}, False)
-    live = _live(asked)
+    live = _live(ids)
     if live is None:
         return Known({}, False)
-    found = {one.id: one for one in live}
-    ended = [job for job in asked if not any(_within(one, job) for one in live) or _is_array(job, live)]
-    for one in _ended(ended):
-        found.setdefault(one.id, one)
-    return Known({**{one.number: one for one in found.values()}, **found}, True)
+    entries = {entry.id: entry for entry in live}
+    ended = [job for job in ids if not any(_within(entry, job) for entry in live) or _is_array(job, live)]
+    for entry in _ended(ended):
+        entries.setdefault(entry.id, entry)
+    return Known({**{entry.number: entry for entry in entries.values()}, **entries}, True)
 
 
-def _within(one: Entry, job: str) -> bool:
-    return job in (one.id, one.number, one.id.partition("_")[0])
+def _within(entry: Entry, job: str) -> bool:
+    return job in (entry.id, entry.number, entry.id.partition("_")[0])
 
 
 def _is_array(job: str, live: Iterable[Entry]) -> bool:
-    """Whether other tasks of it may have ended."""
-    return any(one.id.startswith(f"{job}_") for one in live)
+    """Whether a job is an array, of which other tasks may have ended."""
+    return any(entry.id.startswith(f"{job}_") for entry in live)
 
 
 def _live(jobs: Iterable[str]) -> list[Entry] | None:
-    """The jobs in the queue; None where Slurm does not answer."""
+    """The jobs in the queue; None if Slurm does not respond."""
     command = ["squeue", "--noheader", "--array", f"--jobs={','.join(jobs)}", f"--format={'|'.join(_QUEUE)}"]
     try:
         lines = call(command).splitlines()
@@ -99,38 +98,40 @@ def _live(jobs: Iterable[str]) -> list[Entry] | None:
 
 
 def _ended(jobs: list[str]) -> list[Entry]:
-    """Those that have left the queue, as far as anybody remembers."""
+    """The jobs that have left the queue, as far as Slurm still knows them."""
     if not jobs:
         return []
     try:
         return _accounted(call(["sacct", "-nPX", f"--jobs={','.join(jobs)}", f"--format={','.join(_ACCOUNTS)}"]))
     except MpifedError:
-        return [one for job in jobs for one in _remembered(job)]  # accounts are not kept here
+        return [entry for job in jobs for entry in _remembered(job)]  # this cluster has no accounting
 
 
 def _accounted(text: str) -> list[Entry]:
-    found = []
+    entries = []
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) == len(_ACCOUNTS):
             id, number, state, code, nodes = fields
-            found.append(Entry(id, number, state.partition(" ")[0], "", nodes, code))  # "CANCELLED by 1000"
-    return [one for one in found if one.state not in ("PENDING", *RUNNING)]
+            entries.append(Entry(id, number, state.partition(" ")[0], "", nodes, code))  # "CANCELLED by 1000"
+    return [entry for entry in entries if entry.state not in ("PENDING", *RUNNING)]
 
 
 def _remembered(job: str) -> list[Entry]:
-    """What the controller still has in memory, some minutes after the end (MinJobAge)."""
+    """The job as Slurm's controller still has it in memory, some minutes after its end (MinJobAge)."""
     try:
         lines = call(["scontrol", "--oneliner", "show", "job", job]).splitlines()
     except MpifedError:
         return []
-    found = []
+    entries = []
     for line in lines:
-        said = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", line))
-        number, array, task = said.get("JobId", ""), said.get("ArrayJobId"), said.get("ArrayTaskId", "")
-        if said.get("JobState") in (None, "PENDING", *RUNNING):
+        fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", line))
+        number, array, task = fields.get("JobId", ""), fields.get("ArrayJobId"), fields.get("ArrayTaskId", "")
+        if fields.get("JobState") in (None, "PENDING", *RUNNING):
             continue
         id = f"{array}_{task}" if array and task.isdigit() else number
-        nodes = said.get("NodeList", "").replace("(null)", "")
-        found.append(Entry(id, number, said["JobState"], said.get("Reason", ""), nodes, said.get("ExitCode", "")))
-    return found
+        nodes = fields.get("NodeList", "").replace("(null)", "")
+        entries.append(
+            Entry(id, number, fields["JobState"], fields.get("Reason", ""), nodes, fields.get("ExitCode", ""))
+        )
+    return entries

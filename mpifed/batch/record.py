@@ -1,4 +1,4 @@
-"""What was submitted, and when: `RUN.submitted.json`, beside the folder of the run or sweep."""
+"""The record of submissions: `RUN.submitted.json`, next to the folder of the run or sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.batch.traces import in_a_line
+from mpifed.batch.run_files import in_a_line
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.run.history import read_json, write_json
@@ -16,8 +16,8 @@ from mpifed.run.schemas import Submissions, checked, shown_value
 
 _RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16
-# what a rank, Slurm or the kernel say when something went wrong
-_SAYS = re.compile(
+# messages of a rank, of Slurm or of the kernel about an error
+_ERROR = re.compile(
     r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.IGNORECASE
 )
 
@@ -27,13 +27,13 @@ class Submission(NamedTuple):
 
     id: str
     when: str  # UTC, ISO 8601
-    command: list[str]  # of mpifed, as it was typed
+    command: list[str]  # arguments of mpifed, as typed
     script: str
-    log: str  # as sbatch was told: %j, %A and %a stand for numbers
-    points: list[int] | None  # of a sweep's array; None of a job without
+    log: str  # as given to sbatch: %j, %A and %a stand for numbers
+    points: list[int] | None  # of a sweep's array; None for a job without array
 
     def names(self, point: int | None) -> list[str]:
-        """The ids under which Slurm knows a point, or all of it."""
+        """Slurm's ids of a point, or of the whole submission if `point` is None."""
         if self.points is None:
             return [self.id]
         if point is None:
@@ -41,74 +41,78 @@ class Submission(NamedTuple):
         return [f"{self.id}_{point}"] if point in self.points else []
 
     def log_of(self, point: int | None) -> Path:
-        """Where the output of a point went."""
+        """The file with the output of a point."""
         number = self.id if self.points is None else f"{self.id}_{point}"
         known = {"%j": number, "%A": self.id, "%a": str(point), "%%": "%"}
-        return Path(re.sub("%.", lambda found: known.get(found[0], found[0]), self.log))
+        return Path(re.sub("%.", lambda match: known.get(match[0], match[0]), self.log))
 
 
 class Record(NamedTuple):
     """All submissions of one run or sweep."""
 
     job: str  # the job file
-    points: list[str]  # names of the sweep's points; none of a single run
+    points: list[str]  # names of the sweep's points; empty for a single run
     submissions: list[Submission]
 
 
 def path_of(out: Path) -> Path:
-    """Where the record of a run or sweep lies."""
+    """The path of the record of a run or sweep."""
     return beside(out, _RECORD)
 
 
 def submitted_in(folder: Path) -> list[Path]:
-    """The runs and sweeps in a folder of which there is a record."""
+    """The runs and sweeps in a folder that have a record."""
     return [path.with_name(path.name.removesuffix(_RECORD)) for path in folder.glob(f"?*{_RECORD}")]
 
 
 def beside(out: Path, ending: str) -> Path:
-    """A file beside a run's folder; UsageError where there is no beside."""
+    """The path of a file next to a run's folder; UsageError if the folder is the root."""
     whole = Path(os.path.normpath(out))
     if whole.name in ("", ".."):
         whole = Path(os.path.abspath(out))
     if not whole.name:
-        raise UsageError(f"--out {out}: nothing can lie beside it; give a folder with a name")
+        raise UsageError(f"--out {out}: no file can be written next to it; give a folder with a name")
     return whole.with_name(whole.name + ending)
 
 
 def read(out: Path) -> Record | None:
-    """What was submitted for this folder; None where nothing was."""
+    """The submissions for this folder; None if there are none."""
     path = path_of(out)
     if not path.exists():
         return None
-    found = checked(path, Submissions, read_json(path), "put it back as it was written, or remove it")
-    made = [Submission(**{name: getattr(one, name) for name in Submission._fields}) for one in found.submissions]
-    for number, one in enumerate(made):
-        if any(point >= len(found.points) for point in one.points or []):
+    stored = checked(path, Submissions, read_json(path), "restore it as it was written, or remove it")
+    submissions = [
+        Submission(**{name: getattr(submission, name) for name in Submission._fields})
+        for submission in stored.submissions
+    ]
+    for number, submission in enumerate(submissions):
+        if any(point >= len(stored.points) for point in submission.points or []):
             raise DataError(
-                f"{path}: submissions.{number}.points = {shown_value(one.points)}: of {len(found.points)} points there "
-                "are none such; put it back as it was written, or remove it"
+                f"{path}: submissions.{number}.points = {shown_value(submission.points)}: expected numbers below "
+                f"{len(stored.points)}, the number of points; restore the file as it was written, or remove it"
             )
-    return Record(found.job, found.points, made)
+    return Record(stored.job, stored.points, submissions)
 
 
 def write(out: Path, record: Record) -> None:
-    """Replace the record."""
     path_of(out).parent.mkdir(parents=True, exist_ok=True)
-    write_json(path_of(out), record._asdict() | {"submissions": [one._asdict() for one in record.submissions]})
+    write_json(
+        path_of(out), record._asdict() | {"submissions": [submission._asdict() for submission in record.submissions]}
+    )
 
 
 def last_words(log: Path) -> str | None:
-    """What a log tells last of an error, if anything: a line, with the indented ones that follow it."""
+    """The last error in a log, if there is one: a line and the indented lines that follow it."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    telling = [number for number, line in enumerate(lines) if _SAYS.search(line)]
-    own = [number for number in telling if lines[number].startswith("mpifed: ")]
-    if not telling:
+    matching = [number for number, line in enumerate(lines) if _ERROR.search(line)]
+    ours = [number for number in matching if lines[number].startswith("mpifed: ")]
+    if not matching:
         return None
-    if not own:
-        return lines[telling[-1]].strip()
-    return in_a_line([lines[own[-1]], *takewhile(lambda line: line.startswith("  "), lines[own[-1] + 1 :])])
+    if not ours:
+        return lines[matching[-1]].strip()
+    return in_a_line([lines[ours[-1]], *takewhile(lambda line: line.startswith("  "), lines[ours[-1] + 1 :])])

@@ -1,4 +1,4 @@
-"""The batch scripts of mpifed, and how they are filled: `#SBATCH` lines and arguments, nothing else."""
+"""The batch scripts of mpifed, and how their `#SBATCH` lines and arguments are filled in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "scripts"
 MARKER = "# mpifed submit puts the arguments here"
 _OPTION = re.compile(r"#SBATCH\s+--([a-z][a-z-]*)(?:[=\s]\s*(.*?))?\s*")
 _PLAIN = re.compile(r"[^\s#\"'\\]+")
-_BLANKED = re.compile("packjob|hetjob", re.IGNORECASE)  # wherever they stand in a line
+_RESERVED = re.compile("packjob|hetjob", re.IGNORECASE)  # sbatch replaces them anywhere in a line
 _SHORT = {
     "A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "H": "hold", "J": "job-name", "L": "licenses",
     "M": "clusters", "N": "nodes", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
@@ -24,7 +24,7 @@ _SHORT = {
 _OWN = (
     "array", "gpus-per-node", "nodes", "ntasks-per-node", "partition", "time", "account",
 )  # fmt: skip
-_NOT_OURS = {
+_REFUSED = {
     "wrap": "mpifed submit brings its own script",
     "parsable": "mpifed submit prints the job's number",
     "test-only": "use --dry-run",
@@ -32,11 +32,11 @@ _NOT_OURS = {
     "gpus": "use --gpus-per-node",
     "gres": "use --gpus-per-node",
     "clusters": "submit on the cluster itself",
-    "wait": "mpifed submit returns at once; see `mpifed status`",
-    "no-requeue": "a job goes on by being queued again; sbatch --no-requeue slurm/train.sbatch JOB RUN forbids that",
+    "wait": "mpifed submit returns immediately; see `mpifed status`",
+    "no-requeue": "a job resumes by being requeued; `sbatch --no-requeue slurm/train.sbatch JOB RUN` forbids that",
 }
 
-# environment variables of sbatch, which stand above the `#SBATCH` lines of a script
+# environment variables of sbatch, which take precedence over the `#SBATCH` lines of a script
 _VARIABLES = {
     "account": "SBATCH_ACCOUNT", "array": "SBATCH_ARRAY_INX", "constraint": "SBATCH_CONSTRAINT",
     "error": "SBATCH_ERROR",
@@ -49,36 +49,36 @@ _VARIABLES = {
 }  # fmt: skip
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")  # only one of these may be given
 
-Options = dict[str, str | None]  # of sbatch, by long name; None for those without a value
+Options = dict[str, str | None]  # options of sbatch by long name; None for those without a value
 
 
 def read_script(name: str) -> str:
-    """The text of one of the scripts: train, sweep or gpu."""
+    """The text of one of the batch scripts: train, sweep or gpu."""
     return (FOLDER / f"{name}.sbatch").read_text(encoding="utf-8")
 
 
 def options_of(text: str) -> Options:
     """The options in the `#SBATCH` lines of a script."""
-    found = (_OPTION.fullmatch(line) for line in text.splitlines())
-    return {match[1]: _value(match[2]) for match in found if match}
+    matches = (_OPTION.fullmatch(line) for line in text.splitlines())
+    return {match[1]: _value(match[2]) for match in matches if match}
 
 
 def _value(text: str | None) -> str | None:
-    """What sbatch takes for the value of an option: up to a space or a #, but for those in quotes."""
+    """The value of an option as sbatch reads it: up to a space or #, unless in quotes."""
     words = shlex.shlex(text or "", posix=True, punctuation_chars=False)
     words.whitespace_split, words.escapedquotes = True, "\"'"
     return next(iter(words), None)
 
 
 def parsed(words: Sequence[str]) -> Options:
-    """Options of sbatch as they are typed: `--qos=high`, `--qos high`, `-q high`, `--exclusive`.
+    """Options of sbatch from a command line: `--qos=high`, `--qos high`, `-q high`, `--exclusive`.
 
     Raises
     ------
     UsageError
-        when a word is no option, or one that `mpifed submit` has itself or that would break the script.
+        If a word is not an option, or is an option of `mpifed submit` itself or one that would break the script.
     """
-    found: Options = {}
+    options: Options = {}
     rest = list(words)
     while rest:
         word = _checked(rest.pop(0))
@@ -87,19 +87,19 @@ def parsed(words: Sequence[str]) -> Options:
         elif (match := re.fullmatch(r"-([A-Za-z])(.*)", word, re.DOTALL)) and match[1] in _SHORT:
             name, value = _SHORT[match[1]], match[2].removeprefix("=") or None
         else:
-            raise UsageError(f"{word}: no option of sbatch; give them as --name=value")
+            raise UsageError(f"{word}: not an option of sbatch; give options as --name=value")
         if value is None and rest and not rest[0].startswith("-"):
             value = _checked(rest.pop(0))
         if name in _OWN:
             raise UsageError(f"{word}: give it to mpifed submit itself, as --{name}, before --")
-        if name in _NOT_OURS:
-            raise UsageError(f"{word}: not with mpifed submit: {_NOT_OURS[name]}")
-        found[name] = value
-    return found
+        if name in _REFUSED:
+            raise UsageError(f"{word}: not with mpifed submit: {_REFUSED[name]}")
+        options[name] = value
+    return options
 
 
 def variables(text: str) -> set[str]:
-    """The environment variables that would undo what a script asks for, or contradict it."""
+    """The environment variables that would override the options of a script, or contradict them."""
     there = set(options_of(text))
     if there & set(_MEMORY):
         there |= set(_MEMORY)
@@ -113,46 +113,53 @@ def filled(
 
     Parameters
     ----------
-    text : of the script
-    options : of sbatch
-    arguments : what would follow the script's name on a command line
-    before : lines to run first
+    text
+        Text of the script.
+    options
+        Options of sbatch.
+    arguments
+        Arguments that would follow the script's name on a command line.
+    before
+        Lines of shell code to run first.
 
     Raises
     ------
     UsageError
-        when the script has no place for the arguments, or one of them cannot stand in a line.
+        If the script lacks the line that the arguments replace, or an argument has a line break.
     """
-    left, lines, last = dict(options), [], 0
+    remaining, lines, last = dict(options), [], 0
     for line in text.splitlines():
         match = _OPTION.fullmatch(line)
         if match and match[1] in options:
-            if match[1] in left:
-                lines.append(_line(match[1], left.pop(match[1])))
+            if match[1] in remaining:
+                lines.append(_line(match[1], remaining.pop(match[1])))
         else:
             lines.append(line)
         if match:
             last = len(lines)
-    lines[last:last] = [_line(name, value) for name, value in left.items()]
+    lines[last:last] = [_line(name, value) for name, value in remaining.items()]
     if MARKER not in lines:
-        raise UsageError(f"the batch script lacks the line {MARKER!r}, which its arguments take the place of")
+        raise UsageError(f"the batch script lacks the line {MARKER!r}, which the arguments replace")
     at = lines.index(MARKER)
-    lines[at : at + 1] = [*map(_checked, before), f"set -- {shlex.join(_checked(str(one)) for one in arguments)}"]
+    lines[at : at + 1] = [
+        *map(_checked, before),
+        f"set -- {shlex.join(_checked(str(argument)) for argument in arguments)}",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _line(name: str, value: str | None) -> str:
-    """An option as sbatch reads it: at spaces, quotes and # a value would end, unless it stands in quotes."""
+    """An `#SBATCH` line; a value with spaces, quotes or # is put in quotes, since sbatch would cut it there."""
     if value is None:
         return _checked(f"#SBATCH --{name}")
-    if found := _BLANKED.search(value):
-        raise UsageError(f"--{name}={value}: sbatch takes {found[0]} for a word of its own there; take it out")
+    if match := _RESERVED.search(value):
+        raise UsageError(f"--{name}={value}: {match[0]} is a reserved word of sbatch there; remove it")
     quoted = value if _PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     return _checked(f"#SBATCH --{name}={quoted}")
 
 
 def _checked(text: str) -> str:
-    """A text that is to stand in one line of the script, as it is."""
+    """The text itself; UsageError if it cannot be written on one line of the script."""
     if why := wrong_line(text):
         raise UsageError(f"{shown(text)}: {why}, since it becomes a line of the batch script")
     return text

@@ -49,6 +49,7 @@ class Aggregator:
     clients : N, on all ranks
     exact : exact sums, or sums in `dtype`
     bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
+    target_scale : of the problem; other grids are multiplied by its powers
     summed : by exchange, the largest number of clients that answer; all where it is missing
     by_blocks : exact sums alone: whether the answers of a block's clients are summed in floats before they are rounded,
         in the plain channel and where an exchange offers it, or each client's are rounded
@@ -69,6 +70,7 @@ class Aggregator:
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
         scales: Mapping[str, float] | None = None,
+        target_scale: float = 1.0,
         cells: Cells | None = None,
         protection: Protection | None = None,
         rehearsed: bool = False,
@@ -81,6 +83,7 @@ class Aggregator:
         self.transport, self.clients = transport, clients
         self._settings: dict[str, Any] = {
             "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
+            "target_scale": target_scale,
         }  # fmt: skip
         self._by_blocks = exact and by_blocks
         self._summed = dict(summed or {})

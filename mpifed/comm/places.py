@@ -108,7 +108,13 @@ class Message:
 
 
 def places_of(
-    exchange: Exchange, clients: int, dtype: str, exact: bool, bounds: Mapping[str, float], scales: Mapping[str, float]
+    exchange: Exchange,
+    clients: int,
+    dtype: str,
+    exact: bool,
+    bounds: Mapping[str, float],
+    scales: Mapping[str, float],
+    target_scale: float = 1.0,
 ) -> list[Place]:
     """Places of an exchange's fields, for sums over up to `clients` clients.
 
@@ -126,7 +132,8 @@ def places_of(
                 f"[aggregation] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and "
                 "any others would reveal private data; leave them out of [aggregation.bounds] and [aggregation.scales]"
             )
-        bound, scale = named(bounds, name) or field.bound, named(scales, name) or field.scale
+        factor = target_scale**field.degree
+        bound, scale = named(bounds, name) or factor * field.bound, named(scales, name) or factor * field.scale
         try:
             forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
         except ValueError as error:
@@ -158,6 +165,9 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
     return settings[max(names, key=len)] if names else None
 
 
+_DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
+
+
 def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
     """Error for a client whose values are not all within the bound."""
     finite = values[np.isfinite(values)]
@@ -172,7 +182,7 @@ def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> 
         largest, what = 0.0, "has values that are not finite"
     what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
     return NumericalError(
-        f"{place.name}: client {client} {what}; lower the step size, or, if such values are expected, raise the bound: "
+        f"{place.name}: client {client} {what}; {_DIVERGED}; if such values are expected, raise the bound: "
         f'[aggregation.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
     )
 
@@ -184,7 +194,7 @@ def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float
     what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
     raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
     return NumericalError(
-        f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; lower the step size, or set "
+        f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; {_DIVERGED}, or set "
         '[aggregation] arithmetic = "exact" to learn which client it comes from; if it is expected, raise the bound: '
         f'[aggregation.bounds] "{place.name}" = {raised:g}'
     )

@@ -254,8 +254,8 @@ class FloatSum(Message):
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
         if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the dot product takes half the time
             raise NumericalError(
-                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the step size, or set "
-                '[aggregation] arithmetic = "exact" to learn which client it comes from'
+                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the learning rate or step "
+                'sizes, or set [aggregation] arithmetic = "exact" to learn which client it comes from'
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
@@ -292,6 +292,7 @@ def make_sum(
     dtype: str,
     bounds: Mapping[str, float] = MappingProxyType({}),
     scales: Mapping[str, float] = MappingProxyType({}),
+    target_scale: float = 1.0,
 ) -> Sum:
     """Sum of an exchange's answers, of up to `clients` clients.
 
@@ -305,5 +306,6 @@ def make_sum(
     UsageError
         when a field's bound and scale fit no grid.
     """
-    places = places_of(exchange, clients, "float64" if exchange.off_clock else dtype, exact, bounds, scales)
+    dtype = "float64" if exchange.off_clock else dtype
+    places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)
     return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)

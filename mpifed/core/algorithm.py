@@ -46,12 +46,12 @@ class Algorithm(ABC):
 
     @property
     def constrained(self) -> bool:
-        """Whether it knows constraints, and minimizes more than the mean loss."""
+        """Whether it supports constraints and `[minimize]`."""
         return False
 
     @property
     def regularized(self) -> bool:
-        """Whether it takes regularizers."""
+        """Whether it supports `[regularizer]` and the nonconvex penalty."""
         return False
 
     @property
@@ -78,13 +78,13 @@ class Algorithm(ABC):
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        """What is run once before round 0, as `exchanges`."""
+        """What is run once before round 0; see `exchanges`."""
         return ()
 
     @property
     @abstractmethod
     def measures(self) -> tuple[Measure, ...]:
-        """What is summed over all rows, off the clock, at measured rounds; () for an algorithm without such columns."""
+        """What is summed over all rows at evaluated rounds, outside the measured time; () without such columns."""
 
     @abstractmethod
     def start_server(self, now: Round) -> Any:
@@ -107,25 +107,25 @@ class Algorithm(ABC):
         """The model as it stands, to be measured and saved; by default the field `model` of the state."""
         return server.model
 
-    # --- what fits, and what is said of a run -----------------------------------------------------------------------
+    # --- checks, and reports of a run -------------------------------------------------------------------------------
 
     def check(self) -> list[str]:
-        """What does not fit between hyper-parameters and problem, one message each; before anything is run.
+        """Errors of the hyper-parameters for this problem, one message each; before anything is run.
 
         For instance `[algorithm] batch_size = 80: the smallest shard (client 7) has 60 samples; lower batch_size`.
         """
         return []
 
     def warnings(self) -> list[str]:
-        """What is allowed and may still surprise, one message each, which the run prints."""
+        """Settings that are allowed and may still surprise, one message each, which the run prints."""
         return []
 
     def report(self, server: Any) -> Mapping[str, float]:
-        """Columns of the history that the server knows by itself, by name; at every measured round the same."""
+        """Columns of the history that the server computes alone, by name; the same at every evaluated round."""
         return {}
 
     def remarks(self, server: Any, measured: Mapping[str, float | None]) -> list[str]:
-        """What run.json says of the last state, one message each; `measured` are the columns of its row."""
+        """Remarks on the last state for run.json, one message each; `measured` are the columns of its row."""
         return []
 
     # --- privacy, and what an audit must know -----------------------------------------------------------------------
@@ -133,34 +133,34 @@ class Algorithm(ABC):
     def released(self, index: int) -> Any:
         """What the server releases in round `index`: `mpifed.maths.privacy.accounting.Release`.
 
-        An algorithm that does not say is refused with `[privacy]`.
+        An algorithm without it is refused with `[privacy]`.
         """
         raise NotImplementedError
 
     @classmethod
     def accounts(cls) -> bool:
-        """Whether it says what it releases."""
+        """Whether it implements `released`."""
         return cls.released is not Algorithm.released
 
     def reveals(self, received: Received) -> Iterable[Revealed]:
-        """What one client's answer, or a sum, tells of private rows: see `mpifed.core.reveals`.
+        """What one client's upload, or a sum, reveals about private rows: see `mpifed.core.reveals`.
 
-        An audit says so of an algorithm that leaves this out, and tries attacks that know less.
+        An audit reports that an algorithm leaves this out, and tries attacks that know less.
         """
         return ()
 
     @classmethod
     def explains_answers(cls) -> bool:
-        """Whether it has a `reveals` of its own."""
+        """Whether it implements `reveals`."""
         return cls.reveals is not Algorithm.reveals
 
     def trust(self, plain: bool) -> Iterable[str]:
-        """What of the paper's trust model holds, in words; `plain`: whether sums travel in the clear."""
+        """Which parts of the paper's trust model hold, in words; `plain`: whether sums travel in the clear."""
         return ()
 
 
 def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
-    """What is wrong with the exchanges of an algorithm, one message each."""
+    """Errors in the exchanges of an algorithm, one message each."""
     for where in ("setup", "exchanges"):
         try:
             given = getattr(algorithm, where)
@@ -171,5 +171,6 @@ def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
             continue
         except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
             continue
-        if not (isinstance(given, tuple | list) and all(isinstance(one, ToServer | ToClients) for one in given)):
+        kinds = ToServer | ToClients
+        if not (isinstance(given, tuple | list) and all(isinstance(exchange, kinds) for exchange in given)):
             yield f"{where}: expected a property that is a tuple of ToServer and ToClients; came {type(given).__name__}"

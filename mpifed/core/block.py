@@ -39,15 +39,15 @@ class Shard(Protocol):
 
     @property
     def joint(self) -> tuple[Joint, int] | None:
-        """What its rows can be taken from together with other clients', and where they begin; None: one by one."""
+        """The `Joint` that holds its rows beside those of other clients, and where they begin; None: there is none."""
 
     @property
     def rows(self) -> Array:
-        """[s] global sample numbers."""
+        """[s] indices of its samples among all samples."""
 
     @property
     def columns(self) -> Array:
-        """[p] global feature numbers."""
+        """[p] indices of its features among all features."""
 
     def take(self, at: Array, out: Array) -> None:
         """Put the rows `at` [b] into `out` [b, p]."""
@@ -60,7 +60,7 @@ class Shard(Protocol):
 
 
 class Batch(NamedTuple):
-    """As many rows of each of n clients."""
+    """The same number of rows of each of n clients."""
 
     X: Any  # [n, s, p], or a tuple of n CSR matrices [s, p]
     y: Array  # [n, s]
@@ -90,17 +90,17 @@ class Block:
 
     @cached_property
     def clients(self) -> NDArray[np.int64]:
-        """[n] the clients' numbers in the federation."""
+        """[n] indices of the clients."""
         return np.array([shard.client for shard in self.shards], dtype=np.int64)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """[n] rows held by each client."""
+        """[n] number of rows of each client."""
         return np.array([shard.samples for shard in self.shards], dtype=np.int64)
 
     @property
     def sparse(self) -> bool:
-        """Whether the rows are sparse."""
+        """Whether rows are CSR matrices."""
         return self.shards[0].sparse
 
     @property
@@ -110,7 +110,7 @@ class Block:
 
     @property
     def host(self) -> Block:
-        """The same clients' rows in memory."""
+        """The same block with its rows in host memory."""
         return self
 
     def only(self, who: Array) -> Block:
@@ -124,18 +124,18 @@ class Block:
 
         On a device all at once.
         """
-        some = max(1, _ROWS // max(rows, 1))
-        if some >= len(self.shards) or self.xp is not np:
+        width = max(1, _ROWS // max(rows, 1))
+        if width >= len(self.shards) or self.xp is not np:
             return (self,)
-        found = self._parts.get(some)
-        if found is None:
+        parts = self._parts.get(width)
+        if parts is None:
             numbers = np.arange(len(self.shards))
-            found = self._parts[some] = [self.only(numbers[i : i + some]) for i in range(0, len(numbers), some)]
-        return found
+            parts = self._parts[width] = [self.only(numbers[i : i + width]) for i in range(0, len(numbers), width)]
+        return parts
 
     @cached_property
     def _parts(self) -> dict[int, list[Block]]:
-        """What `parts` has found."""
+        """Cache of `parts`."""
         return {}
 
     def equal_parts(self) -> Iterator[tuple[NDArray[np.int64], Block]]:
@@ -158,7 +158,7 @@ class Block:
         return now.coins(purpose, self.clients, self.counts, count / self.counts)
 
     def take(self, at: NDArray[np.int64]) -> Batch:
-        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where one has not so many."""
+        """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)
         xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
@@ -172,14 +172,14 @@ class Block:
                 rows = (at[who] + starts).reshape(-1)
                 joint.take(rows, X[who].reshape(len(rows), X.shape[-1]), y[who].reshape(-1))
                 continue
-            shard, own = self.shards[who.start], at[who.start]
-            y[who.start] = shard.y[index(shard.y, own)]
-            shard.take(own, X[who.start])
+            shard, positions = self.shards[who.start], at[who.start]
+            y[who.start] = shard.y[index(shard.y, positions)]
+            shard.take(positions, X[who.start])
         return Batch(X, y)
 
     @cached_property
     def _runs(self) -> list[tuple[Joint | None, slice, NDArray[np.int64]]]:
-        """Neighbours who can be asked in one call: (what, their positions, where each begins [n, 1]); or one alone."""
+        """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: one client."""
         joints = [shard.joint or (None, 0) for shard in self.shards]
         others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])
         starts = np.array([start for _, start in joints], dtype=np.int64)[:, None]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from mpifed.core.errors import UsageError
 
-_NEAR = 0.85  # how alike two names are, of 1, for one to be taken for the other misspelt
-_ALIKE = 0.6  # the same where one of them is wrong for certain
+_NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
+_ALIKE = 0.6  # the same where the first is wrong for certain
 _DERIVED = {  # base classes that give more, by the name of what they derive from
     "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.vertical.Columns, "
     "mpifed.algorithms.hybrid_measures.Grid, or "
@@ -20,7 +20,7 @@ _DERIVED = {  # base classes that give more, by the name of what they derive fro
 
 
 def breaches(part: type, base: type) -> Iterator[str]:
-    """What a class has to change before it can be used as a `base`, one message each.
+    """What must be changed before a class can be used as a `base`, one message each.
 
     A public name of the user's class that is nearly one of the base's would be ignored in silence, and its default
     would count: so it is refused, unless the name is a field, or one of a class of mpifed that the class derives from.
@@ -36,7 +36,7 @@ def breaches(part: type, base: type) -> Iterator[str]:
         yield f"has no {', '.join(lacking)}, which every {base.__name__} must have; see {base.__module__}"
     contract = [name for name in dir(base) if not name.startswith("_")]
     known = {field.name for field in dataclasses.fields(part)}
-    own: dict[str, None] = {}
+    added: dict[str, None] = {}
     taken, keys = {"name"}, set[str]()  # by mpifed's classes: as a member of any, and as a key
     for kind in part.__mro__[:-1]:
         if kind.__module__.partition(".")[0] == "mpifed":
@@ -44,9 +44,9 @@ def breaches(part: type, base: type) -> Iterator[str]:
             taken |= set(dir(kind))
             keys |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
         else:
-            own |= dict.fromkeys(name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_")
+            added |= dict.fromkeys(name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_")
     for field in dataclasses.fields(part):
-        if field.name in own and field.name in taken - keys:
+        if field.name in added and field.name in taken - keys:
             if field.name == "name":
                 yield 'has a key "name", which says in the table what class this is; rename the field'
                 continue
@@ -54,7 +54,7 @@ def breaches(part: type, base: type) -> Iterator[str]:
                 f'has a key "{field.name}", a name that {base.__name__} has for something else; rename the field (the '
                 'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
-    for name in own:
+    for name in added:
         near = [] if name in known else difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
         if near:
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
@@ -82,23 +82,24 @@ def own_class(name: str, base: type, place: str) -> type:
     except SystemExit as error:
         raise UsageError(f"{place}: importing {module} leaves the program (sys.exit)") from error
     except Exception as error:  # it is the user's own code
-        found = not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}.")
-        remedy = "correct it" if found else "the module must be importable from the folder where you start"
+        exists = not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}.")
+        remedy = "correct it" if exists else "the module must be importable from the folder where you start"
         raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
     if not hasattr(imported, attribute):
-        every = [one for one in vars(imported).values() if isinstance(one, type) and one.__module__ == module]
-        classes = [one.__name__ for one in every if issubclass(one, base)] or [one.__name__ for one in every]
+        kinds = [kind for kind in vars(imported).values() if isinstance(kind, type) and kind.__module__ == module]
+        classes = [kind.__name__ for kind in kinds if issubclass(kind, base)] or [kind.__name__ for kind in kinds]
         known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
         raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, classes)}; {known}")
     part: type = getattr(imported, attribute)
     if not isinstance(part, type):
         raise UsageError(f"{place}: is no class")
     if wrong := list(breaches(part, base)):
-        raise UsageError("\n".join(f"{place}: {one}" for one in wrong))
+        raise UsageError("\n".join(f"{place}: {breach}" for breach in wrong))
     return part
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """'; did you mean "absorb"?', or nothing where no known public name is near one that is wrong for certain."""
-    near = difflib.get_close_matches(name, [one for one in known if one[0] != "_"], n=1, cutoff=_ALIKE)
+    public = [candidate for candidate in known if candidate[0] != "_"]
+    near = difflib.get_close_matches(name, public, n=1, cutoff=_ALIKE)
     return f'; did you mean "{near[0]}"?' if near else ""

@@ -14,7 +14,7 @@ from mpifed.core.record import Record, bare_leaves, beside, map_leaves, namespac
 
 
 class Device(Protocol):
-    """What a federation asks of the place where its clients compute. Of this rank."""
+    """What a run needs from the device that its clients compute on. Of this rank."""
 
     name: str
     versions: Mapping[str, str]  # of the libraries that are its own
@@ -22,10 +22,10 @@ class Device(Protocol):
     on_host: bool  # whether it is the processor, and nothing need be moved
 
     def block(self, block: Block) -> Block:
-        """The same clients, their rows where they are computed with."""
+        """The same clients, their rows on the device."""
 
     def record(self, record: Record) -> Record:
-        """The same numbers there, but for those that a record keeps in memory (`record.in_memory`)."""
+        """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
 
     def states(self, states: Record) -> Record:
         """Client states as they are kept between exchanges: there, if there is room for all of them."""
@@ -35,25 +35,21 @@ class Device(Protocol):
 
 
 class Host:
-    """The processor."""
+    """The CPU, where nothing needs to be moved."""
 
     name, aware, on_host = "cpu", False, True
     versions: Mapping[str, str] = MappingProxyType({})
 
     def block(self, block: Block) -> Block:
-        """Itself."""
         return block
 
     def record(self, record: Record) -> Record:
-        """Itself."""
         return record
 
     def states(self, states: Record) -> Record:
-        """Themselves."""
         return states
 
     def pinned(self, size: int, dtype: Any) -> Any:
-        """Zeros."""
         return np.zeros(size, dtype)
 
 
@@ -61,21 +57,19 @@ def beside_record(like: Any, record: Record) -> Record:
     """A record's arrays where the array `like` is, but for single numbers and what its class keeps `in_memory`."""
     if not isinstance(record, tuple):
         return beside(like, record) if getattr(record, "ndim", 0) else record
-    kept = getattr(type(record), "in_memory", ())
+    in_memory = getattr(type(record), "in_memory", ())
     values = [
-        value if name in kept else beside_record(like, value)
+        value if name in in_memory else beside_record(like, value)
         for name, value in zip(getattr(record, "_fields", ()), record, strict=True)
     ]
     return type(record)(*values) if record else record
 
 
 def host_record(record: Record) -> Record:
-    """A record's arrays in memory."""
     return map_leaves(_moved, record)
 
 
 def any_on_device(record: Record) -> bool:
-    """Whether any array of a record is on a device."""
     arrays = (leaf.values[0] if isinstance(leaf, Placed) else leaf for leaf in bare_leaves(record))
     return any(namespace(array) is not np for array in arrays)
 

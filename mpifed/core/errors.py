@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that says so.
+"""The errors of mpifed and their exit codes.
 
 Every error that a user can cause or meet carries its own exit code (docs/reference/exit-codes.md); the command line
 turns it into one message and that code, on every rank alike.
@@ -77,10 +77,10 @@ class Interrupted(MpifedError):
 
 
 class End(NamedTuple):
-    """What an exit code says."""
+    """What an exit code means."""
 
     code: int
-    said: str  # of a run, in a line
+    summary: str  # of a run, in a line
     meaning: str  # in full, in Markdown
     stands: bool = False  # whether the run has ended for good, with a result
 
@@ -118,6 +118,6 @@ FINISHED = tuple(end.code for end in ENDS if end.stands)  # exit codes of runs w
 
 
 def end_of(code: int) -> End:
-    """What is known of an exit code; those beyond 128 are of signals."""
-    said = f"signal {code - 128}" if code > 128 else "error"
-    return next((end for end in ENDS if end.code == code), End(code, said, said))
+    """The meaning of an exit code; codes beyond 128 are signals."""
+    text = f"signal {code - 128}" if code > 128 else "error"
+    return next((end for end in ENDS if end.code == code), End(code, text, text))

@@ -1,4 +1,4 @@
-"""Exchanges: the server asks, the clients answer, the answers are summed, and somebody absorbs the sum.
+"""Exchanges: the server asks, the clients answer, the answers are summed, and the server or the clients absorb the sum.
 
 Every algorithm is a sequence of exchanges, and `play` is the only loop over them. How answers are summed (exactly
 or in floats, in the clear or not), where clients live and how many ranks there are is the business of a
@@ -41,6 +41,8 @@ class Field:
     sender : the one client whose answer counts
     whole : whether answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
         neither scale nor bound is the job's to choose
+    degree : in the targets of a regression: 1 of parameters, gradients and scores, 2 of losses, 4 of their squares, 0
+        of counts and weights; scale and bound are multiplied by that power of `Problem.target_scale`
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Field:
         rows: int | None = None,
         sender: int | None = None,
         whole: bool = False,
+        degree: int = 1,
     ) -> None:
         self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
-        self.whole = whole
+        self.whole, self.degree = whole, 0 if whole else degree
         self.columns, self.rows, self.sender = columns, rows, sender
 
     def __repr__(self) -> str:
@@ -63,7 +66,7 @@ class Field:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which clients fill it in parts."""
+        """The axis along which clients fill only their own positions; None where each fills all."""
         return self.rows if self.columns is None else self.columns
 
     @property
@@ -73,7 +76,7 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """The number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -104,8 +107,8 @@ class Placed:
         return len(self.values)
 
     def moved(self, move: Callable[[Array], Array]) -> Placed:
-        """The same with every client's values as `move` gives them."""
-        return Placed([move(one) for one in self.values], self.at, self.size, self.axis)
+        """The same with `move` applied to each client's values."""
+        return Placed([move(values) for values in self.values], self.at, self.size, self.axis)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """[n, ...] with zeros in all other places."""
@@ -183,7 +186,7 @@ def _nothing(block: Block, clients: Record) -> tuple[()]:
 
 @dataclass(frozen=True)
 class Measure:
-    """Exchanges played off the clock, `turns` times over, whose outcome becomes columns of the history.
+    """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
 
     They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
     of it.
@@ -202,7 +205,7 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is public about the task: the objective, and who holds how much."""
+    """The public facts of the task: the objective, and the size of each client's data."""
 
     objective: Any  # mpifed.maths.objectives.Objective
     split: str  # "rows", "columns" or "grid"
@@ -219,6 +222,7 @@ class Problem:
     privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
     rows: Holdings | None = None  # who holds which; of every run
     columns: Holdings | None = None  # who holds which; of every run
+    target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
 
     @property
     def clients(self) -> int:
@@ -227,23 +231,23 @@ class Problem:
 
     @property
     def cells(self) -> Cells:
-        """Who holds which rows and columns."""
-        assert self.rows is not None and self.columns is not None  # every run says so
+        """Which client holds which rows and which columns."""
+        assert self.rows is not None and self.columns is not None  # set in every run
         return Cells(self.rows, self.columns)
 
     @cached_property
     def offsets(self) -> Array:
-        """[N + 1] rows of all clients before each."""
+        """[N + 1] number of rows of all clients before each."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     @cached_property
     def weights(self) -> Array:
-        """[N] rows of each client relative to the mean client: 1 everywhere when the shards are equal."""
+        """[N] number of rows of each client relative to the mean: 1 everywhere when shards are equal."""
         return self.counts * (self.clients / self.counts.sum())
 
 
 class Summation(Protocol):
-    """Tells questions, collects and adds answers. Collective."""
+    """Broadcasts questions, collects and sums answers. Collective."""
 
     @property
     def serves(self) -> bool:
@@ -254,16 +258,16 @@ class Summation(Protocol):
         """Whether the server has said that the run ends here."""
 
     def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
-        """What the server's part of an exchange gives; None where this rank is not the server."""
+        """The result of the server's part of an exchange; None where this rank is not the server."""
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The server's question, on every rank."""
+        """The server's question, broadcast to every rank."""
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """(client states, sum of the present clients' answers); the sum on those ranks that may hear it, if anybody."""
+        """(client states, sum of the participating clients' answers); the sum only on ranks that may receive it."""
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        """The states of the present clients after each block has absorbed the sum."""
+        """The states of the participating clients after each block has absorbed the sum."""
 
 
 def play(

@@ -1,4 +1,4 @@
-"""What was expected of a value, in plain words, where pydantic found another."""
+"""Pydantic's errors in plain words: what was expected of a value."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def expected(error: Mapping[str, Any]) -> str:
     """What an entry of `ValidationError.errors()` says was expected; the text of an error raised by mpifed as it is."""
     text, known = _EXPECTED.get(error["type"]), error.get("ctx") or {}
     if text is None:
-        said: str = error["msg"]
-        return said.removeprefix("Value error, ")
+        message: str = error["msg"]
+        return message.removeprefix("Value error, ")
     limits = [value for value in known.values() if isinstance(value, int | float)]
     if any(isinstance(value, int) and abs(value) >= 10**6 for value in limits):
         text = text.replace(":g", "")  # all digits of a large integer

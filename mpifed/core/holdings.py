@@ -14,7 +14,7 @@ from mpifed.core.record import Array
 
 
 class Members(Sequence["slice | NDArray[np.int64]"]):
-    """The places of many groups, in one array that is loaded when they are first asked for."""
+    """The positions held by each group, in one array that is loaded on first use."""
 
     def __init__(self, bounds: NDArray[np.int64], load: Callable[[], NDArray[np.int64]]) -> None:
         """Group g has the places from bounds[g] to bounds[g + 1] of `load()` [places of all groups]."""
@@ -23,7 +23,7 @@ class Members(Sequence["slice | NDArray[np.int64]"]):
 
     @cached_property
     def flat(self) -> NDArray[np.int64]:
-        """The places of all groups, one after the other."""
+        """The positions of all groups, concatenated."""
         return self._load()
 
     def __len__(self) -> int:
@@ -40,15 +40,15 @@ class Members(Sequence["slice | NDArray[np.int64]"]):
             return [self[i] for i in range(*g.indices(len(self)))]
         if not 0 <= g < len(self):
             raise IndexError(f"group {g} of {len(self)}")
-        found = self._found.get(g)
-        if found is None:
-            found = self._found[g] = span(self.flat[self.bounds[g] : self.bounds[g + 1]])
-        return found
+        places = self._found.get(g)
+        if places is None:
+            places = self._found[g] = span(self.flat[self.bounds[g] : self.bounds[g + 1]])
+        return places
 
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """Who holds which part of one axis."""
+    """Which client holds which positions of one axis."""
 
     length: int  # of the axis: all rows, or all columns
     groups: NDArray[np.int64]  # [N] each client's group
@@ -56,56 +56,56 @@ class Holdings:
 
     @classmethod
     def all(cls, clients: int, length: int) -> Holdings:
-        """Everybody holds everything."""
+        """Every client holds the whole axis."""
         return cls(length, np.zeros(clients, dtype=np.int64), (slice(0, length),))
 
     def of(self, client: int) -> slice | NDArray[np.int64]:
-        """What one client holds."""
+        """The positions of one client."""
         return self.members[int(self.groups[client])]
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """[N] how much each client holds."""
+        """[N] number of positions of each client."""
         return self._sizes[self.groups]
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        """[groups]"""
+        """[groups] number of positions of each group."""
         if isinstance(self.members, Members):
             return np.diff(self.members.bounds)
         return np.array([size(at, self.length) for at in self.members], dtype=np.int64)
 
     @cached_property
     def _flat(self) -> NDArray[np.int64]:
-        """The places of all groups, one after the other."""
+        """The positions of all groups, concatenated."""
         if isinstance(self.members, Members):
             return self.members.flat
         return np.concatenate([np.arange(self.length)[at] for at in self.members])
 
     @cached_property
     def holders(self) -> NDArray[np.int64]:
-        """[length] how many clients hold each."""
+        """[length] number of holders of each position."""
         return self.held_by(np.ones(len(self.groups), dtype=bool))
 
     def held_by(self, who: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """[length] how many of the clients `who` [N] hold each."""
+        """[length] how many of the clients `who` [N] hold each position."""
         many = np.bincount(self.groups[who], minlength=len(self.members))
         return np.bincount(self._flat, np.repeat(many, self._sizes), self.length).astype(np.int64)
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
-        """[length] the lowest client who holds each; -1 where nobody does."""
+        """[length] the lowest client who holds each position; -1 where nobody does."""
         clients = len(self.groups)
         lowest = np.full(len(self.members), clients)
         groups, lowest_of_these = np.unique(self.groups, return_index=True)
         lowest[groups] = lowest_of_these
-        found = np.full(self.length, clients, dtype=np.int64)
-        np.minimum.at(found, self._flat, np.repeat(lowest, self._sizes))
-        return np.where(found == clients, -1, found)
+        first = np.full(self.length, clients, dtype=np.int64)
+        np.minimum.at(first, self._flat, np.repeat(lowest, self._sizes))
+        return np.where(first == clients, -1, first)
 
     @cached_property
     def apart(self) -> bool:
-        """Whether no place is in two groups."""
+        """Whether the groups are disjoint."""
         return bool((np.bincount(self._flat, minlength=self.length) <= 1).all())
 
     @property
@@ -116,32 +116,32 @@ class Holdings:
         held = np.zeros((len(self.members), self.length), dtype=bool)
         for member, at in zip(held, self.members, strict=True):
             member[at] = True
-        kinds, which = np.unique(np.packbits(held, axis=0), axis=1, return_inverse=True)
-        order = np.argsort(which.ravel(), kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(which.ravel(), minlength=kinds.shape[1]))[:-1])
+        kinds, kind = np.unique(np.packbits(held, axis=0), axis=1, return_inverse=True)
+        order = np.argsort(kind.ravel(), kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(kind.ravel(), minlength=kinds.shape[1]))[:-1])
         return [(held[self.groups, at[0]], at) for at in parts if held[:, at[0]].any()]
 
 
 class Cells(NamedTuple):
-    """Who holds which rows and which columns."""
+    """Which client holds which rows and which columns."""
 
     rows: Holdings
     columns: Holdings
 
     def along(self, field: Any) -> Holdings | None:
-        """Those of the axis along which clients fill a field in parts; None where each fills all of it."""
+        """The holdings of the axis along which clients fill a field in parts; None where each fills all of it."""
         if field.columns is not None:
             return self.columns
         return self.rows if field.rows is not None else None
 
     @classmethod
     def all(cls, clients: int) -> Cells:
-        """Everybody holds everything, of which there is one."""
+        """One row and one column, held by all clients."""
         return cls.of_columns(Holdings.all(clients, 1))
 
     @classmethod
     def of_columns(cls, columns: Holdings) -> Cells:
-        """Everybody holds all rows, of which there is one."""
+        """These columns, and one row, held by all clients."""
         return cls(Holdings.all(len(columns.groups), 1), columns)
 
 
@@ -153,5 +153,5 @@ def span(numbers: Array) -> Array | slice:
 
 
 def size(at: slice | Array, length: int) -> int:
-    """How many of `length` places."""
+    """How many of `length` positions `at` selects."""
     return len(range(*at.indices(length))) if isinstance(at, slice) else len(at)

@@ -1,4 +1,4 @@
-"""What the operating system refuses, in words: the one place that turns such an error into a message and exit code."""
+"""Errors of the operating system, explained: the only place that turns them into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def say(*lines: object, file: TextIO | None = None) -> None:
 
 @contextmanager
 def named_in_errors(path: Path) -> Iterator[None]:
-    """Let an I/O error in here say which file it is about: writing to an open file does not tell."""
+    """Add the file's name to an I/O error raised in here: errors of writing to an open file lack it."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def named_in_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Raise the errors of mpifed that say what the operating system refuses in here."""
+    """Turn errors of the operating system raised in here into the errors of mpifed that explain them."""
     try:
         yield
     except (OSError, MemoryError) as error:
@@ -76,9 +76,9 @@ def explaining() -> Iterator[None]:
 
 
 def explained(error: BaseException) -> MpifedError | None:
-    """The error of mpifed that says the same; None where it is a defect of mpifed or of a class of the user's."""
+    """The `MpifedError` for an error of the operating system; None for a defect of mpifed or of a user's class."""
     if isinstance(error, SystemExit):
-        where = "".join(f" in {one.filename}, line {one.lineno}" for one in _frames(error)[-1:])
+        where = "".join(f" in {frame.filename}, line {frame.lineno}" for frame in _frames(error)[-1:])
         return MpifedError(f"the program was left, by sys.exit({error.code!r}){where}; raise an exception instead")
     if isinstance(error, MemoryError):
         why = str(error) or "none is left"
@@ -91,7 +91,7 @@ def explained(error: BaseException) -> MpifedError | None:
 
 
 def _own(error: BaseException) -> bool:
-    """Whether an error has come about in mpifed, or in a library that mpifed called: not in a class of the user's."""
+    """Whether an error comes from mpifed or from a library that it called, and not from a user's class."""
     files = [frame.filename for frame in _frames(error)]
     here = [number for number, file in enumerate(files) if _PACKAGE in Path(file).parents]
     return bool(here) and all(_is_library(Path(file)) for file in files[here[-1] + 1 :])

@@ -1,4 +1,4 @@
-"""Loops over memory: one pass where they are compiled, some calls of NumPy where not. The bits are the same.
+"""Loops over memory: a single pass where they are compiled, several calls of NumPy where not. The bits are the same.
 
 `_loops.c` is compiled when mpifed is installed and there is a C compiler. It rounds each operation as NumPy does, so
 that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`.
@@ -22,7 +22,7 @@ _RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
 
 
 def _loaded() -> Any:
-    """The compiled module; None where there is none, or one of other sources."""
+    """The compiled module; None where there is none, or it was built from other sources."""
     try:
         from mpifed.core import _loops
     except ImportError:
@@ -76,8 +76,8 @@ def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | 
     first, xp = arrays[0], namespace(arrays[0])
     if out is None:
         out = xp.empty_like(first)
-    some = out.dtype in _FLOATS and len(arrays) <= _MOST_TERMS
-    if compiled is not None and xp is np and some and _contiguous(out, *arrays):
+    supported = out.dtype in _FLOATS and len(arrays) <= _MOST_TERMS
+    if compiled is not None and xp is np and supported and _contiguous(out, *arrays):
         compiled.combine(tuple(factors), tuple(arrays), out.dtype == _F4, out)
         return out
     number, part = first.dtype.type, xp.empty_like(first)
@@ -90,7 +90,7 @@ def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | 
 
 
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
-    """Put the first different ones of random rows into `rows`: rows drawn one by one, without those drawn before.
+    """Put the first distinct random rows into `rows`: drawn in turn, without those drawn before.
 
     Parameters
     ----------
@@ -100,24 +100,24 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
 
     Returns
     -------
-    [n] how many were found, at most `count`: too few words may stand for too few rows.
+    [n] how many rows were drawn, at most `count`: the words may contain fewer distinct rows.
     """
     n, count = rows.shape
-    found = np.empty(n, np.int64)
+    counts = np.empty(n, np.int64)
     if compiled is not None:
         words, sizes = np.ascontiguousarray(words), np.ascontiguousarray(sizes)
-        compiled.first_distinct(words, words.shape[1], sizes, count, rows, found)
-        return found
+        compiled.first_distinct(words, words.shape[1], sizes, count, rows, counts)
+        return counts
     drawn = ((words >> np.uint64(11)) * 2.0**-53 * sizes[:, None]).astype(np.int64)
     order = drawn.argsort(axis=1, kind="stable")
     ascending = np.take_along_axis(drawn, order, axis=1)
     new = np.ones(drawn.shape, dtype=bool)
     np.put_along_axis(new, order[:, 1:], ascending[:, 1:] != ascending[:, :-1], axis=1)
     place = new.cumsum(axis=1)  # of each new row among those of its client, from 1
-    np.minimum(place[:, -1], count, out=found)
+    np.minimum(place[:, -1], count, out=counts)
     who, k = np.nonzero(new & (place <= count))
     rows[who, place[who, k] - 1] = drawn[who, k]
-    return found
+    return counts
 
 
 def swish(z: Array, gate: Array) -> Array:
@@ -129,8 +129,8 @@ def swish(z: Array, gate: Array) -> Array:
     half = z.dtype.type(0.5)
     gate *= half
     gate += half
-    found: Array = z * gate
-    return found
+    activated: Array = z * gate
+    return activated
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
@@ -146,7 +146,7 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
 
 
 def _contiguous(*arrays: Array) -> bool:
-    """Whether all are, one number after the other."""
+    """Whether all arrays are C-contiguous."""
     return all(array.flags.c_contiguous for array in arrays)
 
 
@@ -167,10 +167,10 @@ def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int
     bits = len(table).bit_length() - 1
     if compiled is not None:
         ties = np.empty(max(_FEW_TIES, len(words) // _FEW_TIES), np.int64)
-        found = compiled.alias_level(words, upper, table, bits, middle, shift, first, out, ties)
-        if found > len(ties):
-            raise AssertionError(f"{found} of {len(words)} random words are ties: they are not random")
-        return ties[:found]
+        tied = compiled.alias_level(words, upper, table, bits, middle, shift, first, out, ties)
+        if tied > len(ties):
+            raise AssertionError(f"{tied} of {len(words)} random words are ties: they are not random")
+        return ties[:tied]
     half = ((words >> np.uint64(32)) if upper else words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     place = half & np.uint32(len(table) - 1)
     entry, drawn = table[place], half >> np.uint32(16)

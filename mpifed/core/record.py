@@ -22,7 +22,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def in_memory(*fields: str) -> Callable[[Class], Class]:
-    """Of a record class: those of its fields that are never on a device, since Python reads them."""
+    """Marks fields of a record class that stay in host memory, since Python reads them."""
 
     def mark(kind: Class) -> Class:
         kind.in_memory = fields  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ def put_in_place(record: Record, who: Array, values: Record) -> Record:
 
 
 def _writable(leaf: Array) -> bool:
-    """Whether it can be written to; CuPy does not keep from writing to what was broadcast, of which rows are one."""
+    """Whether it can be written to; CuPy does not keep from writing to what was broadcast, where rows share memory."""
     flags: Any = leaf.flags
     if namespace(leaf) is np:
         return bool(flags.writeable)
@@ -149,12 +149,11 @@ def zeros(like: Record) -> Record:
 
 
 def nbytes(record: Record) -> int:
-    """Bytes of all leaves."""
     return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for leaf in bare_leaves(record))
 
 
 class Spec(NamedTuple):
-    """Shape and dtype of one leaf that is not there yet."""
+    """Shape and dtype of a leaf that does not exist yet."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -1,7 +1,7 @@
-"""What answers tell of private rows, as an algorithm says it to whoever audits its runs.
+"""What uploads reveal about private rows, as an algorithm declares it to an audit of its runs.
 
 An algorithm may have a method `reveals(received)`: of one client's answer to an exchange, or of the sum that the server
-hears, it gives what is in it of the kinds below, as numbers. The audit knows which attack fits which kind, and knows no
+receives, it gives what is in it of the kinds below, as numbers. The audit chooses its attacks by kind, and knows no
 algorithm and no exchange by name. An exchange is recognized by the method that answers it, `received.answered_by`.
 """
 
@@ -24,7 +24,7 @@ class Received(NamedTuple):
     question: Record  # of this exchange, or where it asks nothing, of the last one of the round that asks something
     answer: Record  # of one client, without the axis of clients; or the sum
     clients: tuple[int, ...]  # whose answers are in it
-    rows: Array  # numbers of the rows, among all, that any of these clients holds
+    rows: Array  # indices among all rows of those that any of these clients holds
     columns: Array  # which it is about: those that each of these clients holds, or all where they put them together
     sealed: bool  # whether it is only read as if it were numbers: it should be random ones
 
@@ -55,7 +55,7 @@ class MeanGradient(NamedTuple):
 class InnerProducts(NamedTuple):
     """Inner products of one client's rows, in its columns, with weights that the server knows."""
 
-    rows: Array  # [b] numbers among all rows
+    rows: Array  # [b] indices among all rows
     weights: Array  # [p_i, h] in `Received.columns`
     products: Array  # [b, h]
 
@@ -63,7 +63,7 @@ class InnerProducts(NamedTuple):
 class ScoreDerivatives(NamedTuple):
     """Derivatives of the loss by the scores of rows, with which gradients of the same round are put together."""
 
-    rows: Array  # [b] numbers among all rows
+    rows: Array  # [b] indices among all rows
     derivatives: Array  # [b, h]
 
 
@@ -74,7 +74,7 @@ class DualVariables(NamedTuple):
     of the round before and of the one before that: (1, 0) where values are steps, (0, 0) where they are whole.
     """
 
-    rows: Array  # [b] numbers among all rows
+    rows: Array  # [b] indices among all rows
     values: Array  # [b]
     before: tuple[float, float] = (1.0, 0.0)
     lasting: bool = False  # whether the last values of who is absent go on counting

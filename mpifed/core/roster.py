@@ -1,7 +1,7 @@
-"""The roster of a rank: the clients whom it hosts, block by block; a block is opened when somebody in it is present.
+"""The roster of a rank: the clients that it hosts, in blocks, which are opened when clients of theirs participate.
 
-What is known of all clients are a few arrays of numbers. Who is present is found in them at once, and only the blocks
-of these clients are touched: a round takes as long with 100,000 clients as with 1,000, where as many are present.
+Of all clients only a few arrays of numbers are stored. Participating clients are looked up in them at once, and only
+their blocks are touched: a round takes as long with 100,000 clients as with 1,000, if as many participate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Roster(Sequence[Block]):
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> Roster:
-        """A roster of blocks that are open."""
+        """A roster of blocks that are already open."""
         if isinstance(blocks, Roster):
             return blocks
         opened = list(blocks)
@@ -62,17 +62,17 @@ class Roster(Sequence[Block]):
         return self._open(i % len(self))
 
     def visit(self, i: int, keep: bool) -> Block:
-        """A block; whether to `keep` it open, as far as there is room."""
+        """A block; `keep`: whether it stays open, as far as there is room."""
         return self._open(i) if keep else self._look(i)
 
     def size(self, i: int) -> int:
-        """How many clients a block has; it is not opened."""
+        """The number of clients of a block, which is not opened for it."""
         return int(self.bounds[i + 1] - self.bounds[i])
 
     def here(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[n] which of this rank's clients are among those chosen [N]; to be read only."""
-        found: NDArray[np.bool_] = chosen[self._at]
-        return found
+        """[n] which of this rank's clients are in the mask `chosen` [N]; read-only."""
+        mask: NDArray[np.bool_] = chosen[self._at]
+        return mask
 
     def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
@@ -80,14 +80,14 @@ class Roster(Sequence[Block]):
         if len(self) == len(self.clients) or not len(where):
             yield from ((i, _FIRST) for i in where.tolist())
             return
-        which = np.searchsorted(self.bounds, where, side="right") - 1
-        starts = np.flatnonzero(np.diff(which, prepend=-1)).tolist()
+        blocks = np.searchsorted(self.bounds, where, side="right") - 1
+        starts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
         for start, stop in zip(starts, [*starts[1:], len(where)], strict=True):
-            i = int(which[start])
+            i = int(blocks[start])
             yield i, where[start:stop] - self.bounds[i]
 
     def together(self, chosen: NDArray[np.bool_]) -> Block | None:
-        """The clients chosen [N] as one block, if there are any; where they are all, it is kept."""
+        """The chosen clients [N] as one block, None if there are none; cached where they are all."""
         whole = bool(self.here(chosen).all())
         if whole and self._everybody is not None:
             return self._everybody
@@ -99,7 +99,7 @@ class Roster(Sequence[Block]):
             dtype = block.dtype
         if not shards:
             return None
-        found = Block(tuple(shards), dtype)
+        joined = Block(tuple(shards), dtype)
         if whole:
-            self._everybody = found
-        return found
+            self._everybody = joined
+        return joined

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.loops import first_distinct
 
-SETUP = -1  # the index of what is played before round 0
+SETUP = -1  # the index of the exchanges before round 0
 _WORD = 2**64 - 1
 _SMALL = 1024  # shards up to this size are drawn for all clients at once
 _FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
@@ -43,7 +43,7 @@ class _Stream:
         self._state: Any = self.philox.state  # with an empty buffer
 
     def at(self, counter: tuple[int, int, int, int]) -> Philox:
-        """The numbers that begin at `counter`."""
+        """The generator, set to `counter`."""
         self._state["state"]["counter"][:] = counter
         self.philox.state = self._state
         return self.philox
@@ -65,14 +65,14 @@ def secret_rng(key: int, index: int = 0, purpose: str = "") -> Generator:
     from randomgen import ChaCha
 
     if purpose:
-        own = hashlib.blake2b(purpose.encode(), key=key.to_bytes(32, "little"), digest_size=32)
-        key = int.from_bytes(own.digest(), "little")
+        derived = hashlib.blake2b(purpose.encode(), key=key.to_bytes(32, "little"), digest_size=32)
+        key = int.from_bytes(derived.digest(), "little")
     return Generator(ChaCha(key=key, counter=(index & (_WORD >> 1)) << 64, rounds=20))
 
 
 @lru_cache(maxsize=1)
 def _own() -> Generator:
-    """This process's secret generator, which only goes on."""
+    """This process's secret generator, which is never rewound."""
     from randomgen import AESCounter
 
     fast = AESCounter(key=new_key() % 2**128)
@@ -81,7 +81,7 @@ def _own() -> Generator:
 
 @lru_cache(maxsize=1)
 def _own_words() -> Callable[[int], NDArray[np.uint64]]:
-    """This process's secret random words: the key stream of AES-128 in counter mode by OpenSSL, which only goes on.
+    """This process's secret random words: the key stream of AES-128 in counter mode by OpenSSL, which is never rewound.
 
     It takes half as long as the generator above, whose numbers NumPy can make anything of.
     """
@@ -91,17 +91,17 @@ def _own_words() -> Callable[[int], NDArray[np.uint64]]:
     zeros = memoryview(bytes(8 * _PIECE))
 
     def words(count: int) -> NDArray[np.uint64]:
-        made = np.empty(8 * count + _SPARE, np.uint8)  # the library wants to have some bytes beside its output
+        made = np.empty(8 * count + _SPARE, np.uint8)  # the library needs a few bytes beyond its output
         for start in range(0, count, _PIECE):
-            some = min(_PIECE, count - start)
-            stream.update_into(zeros[: 8 * some], memoryview(made)[8 * start :])  # type: ignore[arg-type]
+            size = min(_PIECE, count - start)
+            stream.update_into(zeros[: 8 * size], memoryview(made)[8 * start :])  # type: ignore[arg-type]
         return made[: 8 * count].view(np.uint64)
 
     return words
 
 
 def _forget() -> None:
-    """A process that was forked off would go on with the same numbers as the other: it takes keys of its own."""
+    """Makes a forked process take keys of its own; otherwise it would draw the same numbers as its parent."""
     _own.cache_clear()
     _own_words.cache_clear()
 
@@ -110,7 +110,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def below(chances: Any) -> Any:
-    """`chances` rounded down to multiples of 2^-53: a uniform number of a generator is below them just so often."""
+    """`chances` rounded down to multiples of 2^-53: the probability with which a generator's number is below them."""
     return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
 
 
@@ -118,7 +118,7 @@ class Leaving(NamedTuple):
     """Who leaves within a round: drawn by key, and so alike in every channel.
 
     A client takes part in so many halves of exchanges: the first half of an exchange is to answer it, the second to be
-    there until its sum is opened and heard.
+    there until its sum is opened and received.
     """
 
     who: NDArray[np.bool_]  # [N] takes part in the round
@@ -132,7 +132,7 @@ class Leaving(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is common to all ranks in one round, or in one exchange of it."""
+    """What all ranks share of a round, or of an exchange in it."""
 
     index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
     seed: int  # of the job
@@ -144,7 +144,7 @@ class Round(NamedTuple):
 
     @property
     def back(self) -> Round:
-        """The same with those alone who are back."""
+        """The same with only the returning clients participating."""
         nobody = np.zeros_like(self.present)
         return self._replace(present=nobody if self.returning is None else self.returning)
 
@@ -156,12 +156,12 @@ class Round(NamedTuple):
 
     @property
     def asked(self) -> NDArray[np.bool_]:
-        """[N] who is asked in this exchange."""
+        """[N] clients to whom this exchange's question is sent."""
         return self.present if self.leaving is None else self._beyond(2 * self.number - 1)
 
     @property
     def staying(self) -> NDArray[np.bool_]:
-        """[N] who is there until the sum of this exchange is opened, and hears it."""
+        """[N] clients who stay until the sum of this exchange is opened, and receive it."""
         return self.present if self.leaving is None else self._beyond(2 * self.number + 1)
 
     def _beyond(self, half: int) -> NDArray[np.bool_]:
@@ -175,26 +175,26 @@ class Round(NamedTuple):
 
     @property
     def fewest(self) -> int:
-        """How many clients' answers are at least in a sum that is opened."""
+        """The least number of clients' answers in a sum that is opened."""
         return int(self.present.sum()) if self.leaving is None else self.leaving.least
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
-        """NumPy's generator of (seed, purpose, this round, client); client -1 is everybody's.
+        """NumPy's generator of (seed, purpose, this round, client); client -1 stands for all.
 
         The same arguments give the same numbers again.
         """
         return Generator(_Stream(self.seed, purpose).at(self._counter(client)))
 
     def _counter(self, client: int = -1, turn: int = 0) -> tuple[int, int, int, int]:
-        """The first word counts the numbers of the stream."""
+        """The counter's words; the first counts the numbers of the stream."""
         return 0, client & _WORD, self.index & _WORD, turn
 
     def words(self, purpose: str, client: int) -> Callable[[int], NDArray[np.uint64]]:
-        """Secret random words of a client, or of all where no two runs draw the same: so many with each call."""
+        """A function (count) -> secret random words of a client; in secure rounds from this process's key stream."""
         if self.secure:
             return _own_words()
-        found: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
-        return found
+        raw: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
+        return raw
 
     def normals(
         self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"
@@ -202,11 +202,11 @@ class Round(NamedTuple):
         """[n, *shape] standard normal numbers, secret, for each of `clients` [n]; client -1 is the server."""
         if self.secure:
             return _own().standard_normal((len(clients), *shape), dtype=np.dtype(dtype))  # type: ignore[no-any-return]
-        found, stream = np.empty((len(clients), *shape), dtype=dtype), _stream(self.seed, purpose)
-        for out, client in zip(found, clients.tolist(), strict=True):
+        normals, stream = np.empty((len(clients), *shape), dtype=dtype), _stream(self.seed, purpose)
+        for out, client in zip(normals, clients.tolist(), strict=True):
             stream.at(self._counter(client))
             stream.generator.standard_normal(out=out, dtype=out.dtype)
-        return found
+        return normals
 
     def coins(
         self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], chances: NDArray[np.float64]
@@ -220,17 +220,17 @@ class Round(NamedTuple):
         rows, drawn : [n, m] positions in each client's shard, and which of them count; the others only fill up
         """
         stream = _stream(self.seed, purpose)
-        kept = []
+        selected = []
         for client, size, chance in zip(clients.tolist(), sizes.tolist(), below(chances).tolist(), strict=True):
             if not self.secure:
                 stream.at(self._counter(client))
             numbers = (_own() if self.secure else stream.generator).random(size)
-            kept.append(np.flatnonzero(numbers < chance))
-        width = max([1, *map(len, kept)])
-        rows, drawn = np.zeros((len(kept), width), np.int64), np.zeros((len(kept), width), np.bool_)
-        for i, one in enumerate(kept):
-            rows[i, : len(one)] = one
-            drawn[i, : len(one)] = True
+            selected.append(np.flatnonzero(numbers < chance))
+        width = max([1, *map(len, selected)])
+        rows, drawn = np.zeros((len(selected), width), np.int64), np.zeros((len(selected), width), np.bool_)
+        for i, positions in enumerate(selected):
+            rows[i, : len(positions)] = positions
+            drawn[i, : len(positions)] = True
         return rows, drawn
 
     def draw(
@@ -249,7 +249,7 @@ class Round(NamedTuple):
         Parameters
         ----------
         clients : [n] ascending
-        secret : whether, in a secure round, nobody else may know them
+        secret : whether, in a secure round, they must be unknown to others
 
         Returns
         -------
@@ -280,17 +280,17 @@ class Round(NamedTuple):
     def _by_rejection(
         self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
-        """[n, count] rows drawn with replacement, without those that were drawn before."""
+        """[n, count] rows drawn with replacement, without repetitions."""
         rows = np.empty((len(clients), count), dtype=np.int64)
         width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
         width += -width % 4  # Philox makes numbers by fours
         words = self._numbers(purpose, clients, width)
-        found, turn = first_distinct(words, sizes, rows), 0
-        while (short := np.flatnonzero(found < count)).size:
+        filled, turn = first_distinct(words, sizes, rows), 0
+        while (short := np.flatnonzero(filled < count)).size:
             turn += 1
             for i in short.tolist():  # hardly anybody, ever
-                own = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
-                found[i] = first_distinct(np.hstack(own), sizes[i : i + 1], rows[i : i + 1])[0]
+                numbers = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
+                filled[i] = first_distinct(np.hstack(numbers), sizes[i : i + 1], rows[i : i + 1])[0]
         return rows
 
     def _one_by_one(
@@ -298,12 +298,14 @@ class Round(NamedTuple):
         purpose: str,
         clients: NDArray[np.int64],
         sizes: NDArray[np.int64],
-        which: NDArray[np.int64],
+        positions: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> None:
-        """By NumPy's own sampling: few calls, which count most when the caches are cold."""
+        """Draws by NumPy's own sampling: few calls, which matter most when the caches are cold."""
         stream = _stream(self.seed, purpose)
-        for i, client, size in zip(which.tolist(), clients[which].tolist(), sizes[which].tolist(), strict=True):
+        for i, client, size in zip(
+            positions.tolist(), clients[positions].tolist(), sizes[positions].tolist(), strict=True
+        ):
             stream.at(self._counter(client))
             _choose(stream.generator, size, rows[i])
 
@@ -337,5 +339,5 @@ class Round(NamedTuple):
 def _choose(generator: Generator, size: int, row: NDArray[np.int64]) -> None:
     """Fill `row` with permutations of `size` rows, the last one as far as it goes."""
     for start in range(0, len(row), size):
-        some = min(size, len(row) - start)
-        row[start : start + some] = generator.choice(size, some, replace=False)
+        length = min(size, len(row) - start)
+        row[start : start + length] = generator.choice(size, length, replace=False)

@@ -29,7 +29,7 @@ Specs = dict[str, Spec]  # shape and dtype of each leaf, by its name
 
 
 def check_started(name: str, server: Record | None, clients: Record | None, count: int) -> Specs:
-    """Check what the algorithm `name` begins with, the server's state and that of a block of `count` clients.
+    """Check the initial states of the algorithm `name`: the server's, and that of a block of `count` clients.
 
     Either is None where this rank does not have it. Returns what `check_renewed` compares with.
     """
@@ -42,7 +42,7 @@ def check_started(name: str, server: Record | None, clients: Record | None, coun
 def check_renewed(
     name: str, server: Record | None, before: Specs, clients: Record | None, begun: Record | None, count: int
 ) -> None:
-    """The same after a round; `begun` is the block's state before round 0."""
+    """Check the states after a round; `begun` is the block's state before round 0."""
     place = f'[algorithm] name = "{name}"'
     if clients is not None:
         where = f"{place}: a client's state after a round"
@@ -52,7 +52,7 @@ def check_renewed(
 
 
 def check_state(state: Record, where: str, before: Specs | None = None, clients: int | None = None) -> Specs:
-    """Shape and dtype of each leaf of a state.
+    """Shape and dtype of each leaf of a state, which is checked.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
     UsageError
         when a leaf is no NumPy array or scalar of numbers (on a device: no CuPy array), or is not as it was.
     """
-    wrong, found = [], Specs()
+    wrong, specs = [], Specs()
     for name, leaf in _leaves(state):
         place = f"{where}: {_field(name)}"
         if not (isinstance(leaf, np.ndarray | np.generic) or namespace(leaf) is not np):
@@ -78,13 +78,13 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
         elif clients is not None and (not leaf.ndim or len(leaf) != clients):
             wrong.append(f"{place} has shape {leaf.shape}; its first axis must be the block's clients, {clients} here")
         else:
-            found[name] = Spec(leaf.shape, leaf.dtype.str)
-    if not wrong and before is not None and before != found:
-        changes = _changes(before, found)
+            specs[name] = Spec(leaf.shape, leaf.dtype.str)
+    if not wrong and before is not None and before != specs:
+        changes = _changes(before, specs)
         wrong += [f"{where}: {change}; a state keeps its fields, shapes and dtypes" for change in changes]
     if wrong:
         raise UsageError("\n".join(wrong))
-    return found
+    return specs
 
 
 def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -100,7 +100,7 @@ def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _instead(leaf: Any) -> str:
-    """What to write in the place of a leaf that is no array."""
+    """What to write in place of a leaf that is not an array."""
     for kind, text in _INSTEAD.items():
         if isinstance(leaf, kind):
             return text.format(leaf)

@@ -1,8 +1,8 @@
-"""What the clients of a rank keep from round to round: begun when they are first present, on the disk beyond a limit.
+"""The states of a rank's clients: created when they first participate, on the disk beyond a limit.
 
 The states of a block are a function of the job until it is first present: there is nothing to keep of the others.
-Those that were least recently used leave memory first: into a file without a name, which is gone with the process
-however that ends; or they are just dropped, where a checkpoint has the same bits.
+Those that were least recently used leave memory first: into a file without a name, which vanishes with the process
+however that ends; or they are only discarded, where a checkpoint has the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mpifed.core.record import Array, Layout, Record, bare_leaves, leaves, map_l
 
 
 class Saved(Protocol):
-    """States as a checkpoint has them."""
+    """States in a checkpoint."""
 
     def read(self, i: int, like: Record) -> Record | None:
         """The state of block `i`, in the structure of `like`; None where there is none."""
@@ -68,7 +68,7 @@ class Scratch:
             ) from error
 
     def read(self, i: int) -> Record:
-        """The record of that number."""
+        """The record number `i`."""
         assert self._file is not None
         at, layout = self._slots[i]
         buffer: Array = np.empty(layout.nbytes, dtype=np.uint8)
@@ -81,7 +81,7 @@ class Scratch:
         return layout.unpack(buffer)
 
     def clear(self) -> None:
-        """Forget all records, and give their room back."""
+        """Removes all records and frees their space."""
         self._slots.clear()
         self._end = 0
         if self._file is not None:
@@ -89,7 +89,7 @@ class Scratch:
 
 
 class ClientStates:
-    """The states of this rank's blocks, by their number.
+    """The states of this rank's blocks, by block number.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class ClientStates:
         return record
 
     def peek(self, i: int) -> Record:
-        """The state of a block, which takes no room in memory."""
+        """The state of a block, without loading it into memory for good."""
         record = self._here.get(i)
         return self._fetch(i)[0] if record is None else record
 
@@ -139,32 +139,32 @@ class ClientStates:
         self._keep(i, record)
 
     def begun(self, i: int) -> Record:
-        """The state of a block as it was before round 0."""
+        """The state of a block before round 0."""
         return self._begin(i)
 
     def touch(self, i: int) -> None:
-        """Something else of the block than its state is to be in the next checkpoint."""
+        """Marks a block for the next checkpoint, though its state is unchanged."""
         self.changed.add(i)
 
     def settled(self) -> ClientStates:
-        """These."""
+        """These states themselves; see `Tentative.settled`."""
         return self
 
     def is_saved(self, saved: Saved | None) -> None:
-        """All of this is in a checkpoint now."""
+        """Called when all of this is in a checkpoint."""
         self.saved = saved
         self.changed.clear()
         self.scratch.clear()
 
     def _fetch(self, i: int) -> tuple[Record, bool]:
-        """(the state of a block that is not in memory, whether it has ever been renewed)."""
+        """(the state of a block that is not in memory, whether it was ever updated)."""
         if i in self.scratch:
             return self.scratch.read(i), True
         begun = self._begin(i)
-        found = None
+        saved = None
         if self.saved is not None and any(True for _ in leaves(begun)):
-            found = self.saved.read(i, begun)
-        return (begun, False) if found is None else (found, True)
+            saved = self.saved.read(i, begun)
+        return (begun, False) if saved is None else (saved, True)
 
     def _keep(self, i: int, record: Record) -> None:
         if self._room == np.inf:
@@ -183,7 +183,7 @@ class ClientStates:
 
 
 class Tentative:
-    """States in a round that may turn out void: renewed ones stand aside, until another round is played upon them."""
+    """States in a round that may turn out void: updates are held back until the next round begins."""
 
     def __init__(self, states: ClientStates, turn: object) -> None:
         self._states, self.turn = states, turn
@@ -202,11 +202,10 @@ class Tentative:
         self._renewed[i] = record
 
     def touch(self, i: int) -> None:
-        """As `ClientStates.touch`."""
         self._states.touch(i)
 
     def settled(self) -> ClientStates:
-        """The states with those that were renewed: the round was not void."""
+        """The states with the updates: the round was not void."""
         for i, record in self._renewed.items():
             self._states[i] = record
         self._renewed.clear()

@@ -35,14 +35,14 @@ def wrong_name(text: str) -> str | None:
 
 
 def shown(text: str, most: int = _SHOWN) -> str:
-    """A text in one line of printable characters, cut off where it has more than so many."""
+    """A text in one line of printable characters, truncated to `most` characters."""
     plain = shown_lines(text[: most + 1].replace("\n", "\\n"))
     return plain if len(text) <= most else f"{plain[:most]}..."
 
 
 def shown_lines(text: object) -> str:
     """A text in as many lines as it has, without what a terminal would obey: it may name files of strangers."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in str(text))
+    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in str(text))
 
 
 def command_line(*words: object) -> str:

@@ -1,1 +1,1 @@
-"""What a job will send, show, take and cost, before it runs."""
+"""Forecasts before a job runs: what it sends, who learns what, and the time and memory it takes."""

@@ -1,11 +1,11 @@
-"""What it takes to tell and to add up n bytes over P ranks: the usual cost model of collective calls.
+"""The time to broadcast and to sum n bytes over P ranks: the usual cost model of collective calls.
 
 A message of n bytes between two nodes takes latency + n / bandwidth (R. W. Hockney, *The communication challenge for
-MPP*, 1994). From it follow the times of the algorithms that MPI libraries choose among; a call takes the least of them
-(R. Thakur, R. Rabenseifner, W. Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005): up a tree,
-ceil(log2 N) steps with the whole array, or by halves, 2 ceil(log2 N) steps in which each value travels twice. Before
-and after that, the ranks of a node add up in the memory that they share, as `mpifed.comm.reductions` does: each value
-is written once and read once, and from `SATURATED` ranks on they share what the memory gives.
+MPP*, 1994). From it follow the times of the algorithms among which MPI libraries choose; a call takes the least of them
+(R. Thakur, R. Rabenseifner, W. Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005): a tree of
+ceil(log2 N) steps with the whole array, or recursive halving, 2 ceil(log2 N) steps in which each value is sent twice.
+Before and after that, the ranks of a node sum in shared memory, as `mpifed.comm.reductions` does: each value is written
+once and read once, and from `SATURATED` ranks on the ranks share the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-SATURATED = 8  # ranks whose copies take all that a node's memory gives; an assumption
+SATURATED = 8  # ranks whose copies use the whole memory bandwidth of a node; an assumption
 
 
 class Machine(NamedTuple):
-    """What the times depend on; one way, between two nodes, and within one."""
+    """The parameters of the cost model: between two nodes, one way, and within a node."""
 
     ranks_per_node: int
-    latency_s: float = 2e-6  # of 100 Gbit/s networks of today's machines, and MPI on them
+    latency_s: float = 2e-6  # of MPI on current 100 Gbit/s networks
     bytes_per_s: float = 12.5e9
-    step_s: float = 1e-6  # a rank waits so long for another of its node
+    step_s: float = 1e-6  # time a rank waits for another on its node
     call_s: float = 1e-5  # a collective call from Python
     copied_bytes_per_s: float = 5e9  # by one core
-    added_bytes_per_s: float = 5e9
+    added_bytes_per_s: float = 5e9  # by one core
 
     def nodes(self, ranks: int) -> int:
-        """How many nodes so many ranks fill."""
+        """The number of nodes for `ranks` ranks."""
         return ceil(ranks / self.ranks_per_node)
 
 
 class Parts(NamedTuple):
-    """Seconds of a call."""
+    """Seconds of a collective call."""
 
-    latency: float  # of the network, the waiting within a node, and the calls
-    bandwidth: float  # of the network, the copies in memory, and the additions
+    latency: float  # network latency, waiting within a node, and the call itself
+    bandwidth: float  # network transfer, copies in memory, and additions
 
     @property
-    def together(self) -> float:
-        """In all."""
+    def total(self) -> float:
         return self.latency + self.bandwidth
 
 
@@ -59,51 +58,52 @@ def _add(target: Array, source: Array) -> None:
 
 
 def machine_here(ranks_per_node: int, latency_s: float | None, bytes_per_s: float | None) -> Machine:
-    """With the speed of this machine's memory, as a core finds it now."""
-    source, target = np.ones(2**17, dtype=np.int64), np.empty(2**17, dtype=np.int64)  # as large as a piece of a sum
+    """The cost model with the memory bandwidth of this machine, measured now on one core."""
+    source, target = np.ones(2**17, dtype=np.int64), np.empty(2**17, dtype=np.int64)  # the size of a chunk of a sum
     copied, added = (
         source.nbytes / min(timeit(lambda act=act: act(target, source), number=1) for _ in range(20))  # type: ignore[misc]
         for act in (_copy, _add)
     )
-    given = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
-    own = {name: value for name, value in given.items() if value is not None}
-    return Machine(ranks_per_node, copied_bytes_per_s=copied, added_bytes_per_s=added, **own)  # type: ignore[arg-type]
+    options = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
+    options_given = {name: value for name, value in options.items() if value is not None}
+    return Machine(ranks_per_node, copied_bytes_per_s=copied, added_bytes_per_s=added, **options_given)  # type: ignore[arg-type]
 
 
-def tell(machine: Machine, ranks: int, nbytes: int) -> Parts:
-    """To send a broadcast to every rank."""
+def broadcast_time(machine: Machine, ranks: int, nbytes: int) -> Parts:
+    """The time of a broadcast of `nbytes` to every rank."""
     if ranks == 1:
         return Parts(0.0, 0.0)
-    near, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)
-    copies = nbytes / machine.copied_bytes_per_s * _shared(near) * 2 * (near > 1)  # into what is shared, and out of it
-    latency, bandwidth = _steps(near) * machine.step_s + machine.call_s, copies
+    node_ranks, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)
+    # into shared memory and out of it
+    copy_s = nbytes / machine.copied_bytes_per_s * _shared(node_ranks) * 2 * (node_ranks > 1)
+    latency, bandwidth = _steps(node_ranks) * machine.step_s + machine.call_s, copy_s
     if nodes > 1:
         tree = Parts(_steps(nodes) * machine.latency_s, _steps(nodes) * nbytes / machine.bytes_per_s)
-        parts = Parts(
+        scatter = Parts(
             (_steps(nodes) + nodes - 1) * machine.latency_s, 2 * (nodes - 1) / nodes * nbytes / machine.bytes_per_s
         )
-        best = min(tree, parts, key=lambda one: one.together)
+        best = min(tree, scatter, key=lambda parts: parts.total)
         latency, bandwidth = latency + best.latency, bandwidth + best.bandwidth
     return Parts(latency, bandwidth)
 
 
-def add_up(machine: Machine, ranks: int, nbytes: int, everywhere: bool) -> Parts:
-    """To add up a message over all ranks, for rank 0 or for all."""
+def sum_time(machine: Machine, ranks: int, nbytes: int, everywhere: bool) -> Parts:
+    """The time of a sum of `nbytes` over all ranks, whose result goes to rank 0 or `everywhere`."""
     if ranks == 1:
         return Parts(0.0, 0.0)
-    near, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)
-    meetings = 2 + (nodes > 1 and everywhere)
-    latency = (meetings * _steps(near) * machine.step_s if near > 1 else 0.0) + machine.call_s
+    node_ranks, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)
+    barriers = 2 + (nodes > 1 and everywhere)
+    latency = (barriers * _steps(node_ranks) * machine.step_s if node_ranks > 1 else 0.0) + machine.call_s
     copy, add = nbytes / machine.copied_bytes_per_s, nbytes / machine.added_bytes_per_s
-    bandwidth = (copy + (near - 1) / near * add) * _shared(near) * (near > 1)
-    bandwidth += copy * (_shared(near) if everywhere else 1.0)  # the sum, to where it is used
+    bandwidth = (copy + (node_ranks - 1) / node_ranks * add) * _shared(node_ranks) * (node_ranks > 1)
+    bandwidth += copy * (_shared(node_ranks) if everywhere else 1.0)  # the sum, to the ranks that use it
     if nodes > 1:
         travel, steps = nbytes / machine.bytes_per_s, _steps(nodes)
-        twice = 2 if everywhere else 1
-        tree = Parts(twice * steps * machine.latency_s, steps * (twice * travel + add))
+        directions = 2 if everywhere else 1
+        tree = Parts(directions * steps * machine.latency_s, steps * (directions * travel + add))
         share = (nodes - 1) / nodes
-        halves = Parts(2 * steps * machine.latency_s, share * (2 * travel + add))
-        best = min(tree, halves, key=lambda one: one.together)
+        halving = Parts(2 * steps * machine.latency_s, share * (2 * travel + add))
+        best = min(tree, halving, key=lambda parts: parts.total)
         latency, bandwidth = latency + best.latency, bandwidth + best.bandwidth
     return Parts(latency, bandwidth)
 
@@ -113,5 +113,5 @@ def _steps(count: int) -> int:
 
 
 def _shared(ranks: int) -> float:
-    """How much slower a copy is than that of one core, while so many copy."""
+    """The factor by which a copy is slower while `ranks` ranks copy at once."""
     return max(1.0, ranks / SATURATED)

@@ -1,4 +1,4 @@
-"""What was seen of a rehearsal."""
+"""The costs measured in a rehearsal."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from mpifed.core.record import Record
 
 
 class Cost(NamedTuple):
-    """What was seen of a rehearsal."""
+    """The costs measured in a rehearsal."""
 
-    hosting: float  # seconds, the longer the more clients the rank hosts
-    opening: float  # seconds to open sums, however many clients it hosts
-    memory: float  # bytes, from an empty federation on
-    exchanges: dict[str, dict[str, float]]  # what each costs once, and "keys"; see `mpifed.run.costs`
-    accounts: dict[str, dict[str, float]]  # of each when it is played once; see `mpifed.run.network`
-    questions: dict[str, Record]  # by exchange
-    partners: int = 0  # with how many others each client present shares masks
-    extrapolated: tuple[str, ...] = ()  # from what less, where it was not rehearsed whole
+    hosting: float  # seconds that grow with the number of clients the rank hosts
+    opening: float  # seconds to open sums, independent of that number
+    memory: float  # bytes, beyond those of the process before
+    exchanges: dict[str, dict[str, float]]  # cost of each exchange, once, and of "keys"; see `mpifed.run.costs`
+    accounts: dict[str, dict[str, float]]  # counters of each exchange, once; see `mpifed.run.network`
+    broadcasts: dict[str, Record]  # by exchange
+    partners: int = 0  # number of clients with whom each participating client shares masks
+    extrapolated: tuple[str, ...] = ()  # what was rehearsed only in part, and how much of it
 
     @property
     def seconds(self) -> float:
-        """In all."""
+        """Seconds in all."""
         return self.hosting + self.opening
 
 
-NOTHING = Cost(0.0, 0.0, 0.0, {}, {}, {})
+NO_COST = Cost(0.0, 0.0, 0.0, {}, {}, {})

@@ -1,6 +1,6 @@
-"""Rehearsals of what would take too long: of less local work or a narrower network, and the line through two of them.
+"""Extrapolated rehearsals: linear extrapolation from two rehearsals with fewer local steps or a narrower network.
 
-What local steps and hidden cells cost grows with their number, and so do bytes and memory.
+Time, bytes and memory grow linearly with the numbers of local steps and of hidden units.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ import numpy as np
 
 from mpifed.core.record import map_leaves
 from mpifed.forecast.cost import Cost
-from mpifed.forecast.scenery import Stage
+from mpifed.forecast.synthetic_shards import Scenario
 
-_WHOLE_S = 0.5  # what takes no longer is played as it is
-_FEW = 2  # local steps; one alone is computed in another way
-_SOME = 16  # local steps: no more are played as they are, however long they take
-_WIDE = 10**6  # numbers of a network's first layer
+_WHOLE_S = 0.5  # rounds that take no longer are rehearsed with all local steps
+_FEW = 2  # local steps of the shorter rehearsal; a single one is computed in another way
+_ALWAYS_WHOLE = 16  # local steps: so many or fewer are rehearsed as they are, however long they take
+_WIDE = 10**6  # weights in the first layer of a network
 
 
 class Part(NamedTuple):
-    """What can be made smaller."""
+    """A quantity that a rehearsal can reduce."""
 
     what: str
-    whole: int
-    of: Callable[[int], Stage]  # the same with so many
+    whole: int  # its value in the job
+    of: Callable[[int], Scenario]  # the scenario with another value
 
 
-def narrowed(stage: Stage, play: Callable[[Stage], Cost]) -> Cost:
-    """What `play` costs, of a wide network from two that are narrow."""
-    width = _width(stage)
+def narrowed(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
+    """The cost of `play`; for a wide network extrapolated from two narrower ones."""
+    width = _width(scenario)
     if width is None:
-        return play(stage)
-    few, more = (max(part, _WIDE * part // (2 * stage.data.features)) for part in (1, 2))
-    return line(width, few, play(width.of(few)), more, play(width.of(more)))
+        return play(scenario)
+    narrow, wide = (max(part, _WIDE * part // (2 * scenario.data.features)) for part in (1, 2))
+    return extrapolate(width, narrow, play(width.of(narrow)), wide, play(width.of(wide)))
 
 
-def shortened(stage: Stage, play: Callable[[Stage], Cost]) -> Cost:
-    """What `play` costs: with all its local work where that takes a moment, else from less of it, twice."""
-    steps = _steps(stage)
+def shortened(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
+    """The cost of `play`; for many slow local steps extrapolated from two smaller numbers of them."""
+    steps = _steps(scenario)
     if steps is None:
-        return play(stage)
-    one = play(steps.of(_FEW))
-    if one.seconds * steps.whole <= _FEW * _WHOLE_S:
-        return play(stage)
-    more = max(2 * _FEW, int(_FEW * _WHOLE_S / one.seconds))
-    return line(steps, _FEW, one, more, play(steps.of(more)))
+        return play(scenario)
+    short = play(steps.of(_FEW))
+    if short.seconds * steps.whole <= _FEW * _WHOLE_S:
+        return play(scenario)
+    more = max(2 * _FEW, int(_FEW * _WHOLE_S / short.seconds))
+    return extrapolate(steps, _FEW, short, more, play(steps.of(more)))
 
 
-def line(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
-    """What the whole costs, from what `few` and `more` cost."""
+def extrapolate(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
+    """The cost of the whole `part`, extrapolated linearly from the costs of `few` and `more` of it."""
 
     def at(a: float, b: float) -> float:
         return a + max(b - a, 0) * (part.whole - few) / (more - few)
 
     def counts(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-        """Whole numbers stay whole."""
+        """Extrapolate each entry; integers stay integers."""
         return {
             key: counts(a[key], b[key]) if isinstance(b[key], Mapping)
             else type(b[key])(round(at(a[key], b[key])) if isinstance(b[key], int) else at(a[key], b[key]))
@@ -65,7 +65,7 @@ def line(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
         }  # fmt: skip
 
     def shaped(a: Any, b: Any) -> Any:
-        """Zeros that take no memory, in the shape of the whole."""
+        """Zeros of the extrapolated shape, which take no memory."""
         shape = [round(at(i, j)) for i, j in zip(np.shape(a), np.shape(b), strict=True)]
         return np.broadcast_to(np.zeros((), np.asarray(b).dtype), shape)
 
@@ -73,41 +73,43 @@ def line(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
         hosting=at(small.hosting, large.hosting), opening=at(small.opening, large.opening),
         memory=at(small.memory, large.memory), exchanges=counts(small.exchanges, large.exchanges),
         accounts=counts(small.accounts, large.accounts),
-        questions={name: map_leaves(shaped, small.questions[name], large.questions[name]) for name in large.questions},
+        broadcasts={
+            name: map_leaves(shaped, small.broadcasts[name], broadcast) for name, broadcast in large.broadcasts.items()
+        },
         extrapolated=(*large.extrapolated, f"{few} and {more} of {part.whole} {part.what}"),
     )  # fmt: skip
 
 
-def _width(stage: Stage) -> Part | None:
-    """The hidden cells of a wide network."""
-    problem = stage.algorithm.problem
+def _width(scenario: Scenario) -> Part | None:
+    """The hidden units of a wide network; None for other models."""
+    problem = scenario.algorithm.problem
     hidden = problem.objective.hidden
-    if hidden is None or hidden * stage.data.features <= _WIDE or hidden < 4:
+    if hidden is None or hidden * scenario.data.features <= _WIDE or hidden < 4:
         return None
 
-    def of(count: int) -> Stage:
+    def of(count: int) -> Scenario:
         objective = dataclasses.replace(problem.objective, hidden=count)
-        return _with(stage, problem=dataclasses.replace(problem, objective=objective))
+        return _with(scenario, problem=dataclasses.replace(problem, objective=objective))
 
-    return Part("hidden cells", hidden, of)
+    return Part("hidden units", hidden, of)
 
 
-def _steps(stage: Stage) -> Part | None:
-    """What a client does again and again in a round, where that is more than a few times."""
-    has = vars(stage.algorithm)
-    key = next((key for key in ("local_steps", "local_epochs", "inner") if has.get(key)), None)
+def _steps(scenario: Scenario) -> Part | None:
+    """The local steps of a client in a round, if there are many; else None."""
+    settings = vars(scenario.algorithm)
+    key = next((key for key in ("local_steps", "local_epochs", "inner") if settings.get(key)), None)
     if key is None:
         return None
-    count, beside = has[key], {}
-    if key == "local_epochs" and "local_steps" in has:
-        count *= -(-int(stage.data.counts.mean()) // has["batch_size"])
-        key, beside = "local_steps", {key: None}
-    if count <= _SOME:
+    count, others = settings[key], dict[str, None]()
+    if key == "local_epochs" and "local_steps" in settings:
+        count *= -(-int(scenario.data.counts.mean()) // settings["batch_size"])
+        key, others = "local_steps", {key: None}
+    if count <= _ALWAYS_WHOLE:
         return None
-    return Part(key.replace("_", " "), count, lambda number: _with(stage, **{key: number}, **beside))
+    return Part(key.replace("_", " "), count, lambda number: _with(scenario, **{key: number}, **others))
 
 
-def _with(stage: Stage, **changes: Any) -> Stage:
-    """The same with other settings of its algorithm."""
-    algorithm: Any = stage.algorithm
-    return stage._replace(algorithm=dataclasses.replace(algorithm, **changes))
+def _with(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario with other settings of its algorithm."""
+    algorithm: Any = scenario.algorithm
+    return scenario._replace(algorithm=dataclasses.replace(algorithm, **changes))

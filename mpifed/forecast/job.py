@@ -1,8 +1,7 @@
 """`mpifed check JOB.toml`: who will receive what, and the bytes, memory and time that a run will take.
 
-All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory are
-those of a rehearsal: the rank with the most to do plays a round in this process, on random rows in the shapes of its
-shards.
+All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened. Time and memory come
+from a rehearsal: this process runs a round as the busiest rank would, on random rows in the shapes of its shards.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
-from mpifed.forecast.cost import NOTHING, Cost
+from mpifed.forecast.cost import NO_COST, Cost
+from mpifed.forecast.disclosure import View, general_statements, learns
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
     agreement_s,
@@ -32,9 +32,8 @@ from mpifed.forecast.rehearsal import (
     rehearse_round,
     typical_round,
 )
-from mpifed.forecast.scenery import Stage, stock_like
-from mpifed.forecast.visibility import View, in_general, learns
-from mpifed.forecast.wording import forecast_text as forecast_text
+from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
+from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.run import goals
 from mpifed.run.calibration import settle
 from mpifed.run.config import Job, read_table
@@ -55,57 +54,58 @@ from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 
 
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, Any]:
-    """What a job will send, to whom, and what it will take on so many ranks; of a sweep, its first point.
+    """The forecast of a job on `ranks` ranks, of a sweep its first point: who learns what, bytes, memory and time.
 
     Raises
     ------
     UsageError, DataError
-        as `mpifed run` would before its first round.
+        As `mpifed run` would before its first round.
     """
     table = read_table(job_path, changes)
     imports = own_modules(table)
-    found = points(table, str(job_path))
-    job, process_bytes = found[0].job, peak_rss_bytes()
+    all_points = points(table, str(job_path))
+    job, process_bytes = all_points[0].job, peak_rss_bytes()
     check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))
-    stage = Stage(job, data, algorithm_of(job, data), stock_like(data), hosts)
+    scenario = Scenario(job, data, algorithm_of(job, data), random_rows_like(data), hosts)
     host = placement.hosts  # [N] each client's rank
-    now, busiest = typical_round(job, data, stage.algorithm.exchanges, host)
+    now, busiest = typical_round(job, data, scenario.algorithm.exchanges, host)
     keep_freed_memory()
     load_libraries(job.privacy)
     with threadpool_limits(1):
         if job.privacy is not None:
-            rehearse_round(stage, placement, now, busiest)  # the first makes what all others only use
-        a_round = rehearse_round(stage, placement, now, busiest)
-        most = int(np.bincount(host, data.counts).max())
-        measuring, certifying = (
-            rehearse_measuring(stage, most, certify) if goals.measured(job) else NOTHING for certify in (False, True)
+            rehearse_round(scenario, placement, now, busiest)  # the first one fills caches
+        round_cost = rehearse_round(scenario, placement, now, busiest)
+        most_rows = int(np.bincount(host, data.counts).max())
+        evaluating, certifying = (
+            rehearse_measuring(scenario, most_rows, certify) if goals.measured(job) else NO_COST
+            for certify in (False, True)
         )
-    view = _view(job, data, now, ranks, host, a_round.partners)
-    asked = _Asked(job, stage.algorithm, view, a_round, certifying)
-    everybody = asked._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
-    measures = measures_of(job, stage.algorithm) if goals.measured(job) else ()
-    measurements = _measurements(job)
-    certificates = _certificates(job, measurements) if any(one.certificate for one in measures) else 0
-    training_s = min(job.rounds * a_round.seconds, job.stop.seconds or np.inf)
-    keys = _keys(job, data, now, a_round)
-    turns = Counter(one.name for one in stage.algorithm.setup)
-    once = {one.name: one for one in stage.algorithm.setup}
-    setup = [{**everybody.exchange(one), "times": turns[name]} for name, one in once.items()]
-    exchanges = [asked.exchange(one) for one in stage.algorithm.exchanges]
-    per_round = {key: sum(one[key] for one in exchanges) for key in KEYS}
-    before = {key: keys[key] + sum(one["times"] * one[key] for one in setup) for key in KEYS}
+    view = _view(job, data, now, ranks, host, round_cost.partners)
+    describer = _ExchangeDescriber(job, scenario.algorithm, view, round_cost, certifying)
+    everybody = describer._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
+    measures = measures_of(job, scenario.algorithm) if goals.measured(job) else ()
+    evaluations = _measurements(job)
+    certificates = _certificates(job, evaluations) if any(measure.certificate for measure in measures) else 0
+    training_s = min(job.rounds * round_cost.seconds, job.stop.seconds or np.inf)
+    keys = _keys(job, data, now, round_cost)
+    times = Counter(exchange.name for exchange in scenario.algorithm.setup)
+    setup_exchanges = {exchange.name: exchange for exchange in scenario.algorithm.setup}
+    setup = [{**everybody.exchange(exchange), "times": times[name]} for name, exchange in setup_exchanges.items()]
+    exchanges = [describer.exchange(exchange) for exchange in scenario.algorithm.exchanges]
+    per_round = {key: sum(exchange[key] for exchange in exchanges) for key in KEYS}
+    before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in KEYS}
     whole = {key: before[key] + job.rounds * per_round[key] for key in KEYS}
     memory = {
         "process": process_bytes,
-        "data": _data_bytes(job, data, host) + _states_bytes(stage, host, now),
-        "work": max(a_round.memory, certifying.memory),
+        "data": _data_bytes(job, data, host) + _states_bytes(scenario, host, now),
+        "work": max(round_cost.memory, certifying.memory),
     }
     return {
         "job": job.name,
-        "points": len(found),
+        "points": len(all_points),
         "imports": [module._asdict() for module in imports],
         "rounds": job.rounds,
         "clients": data.clients,
@@ -115,18 +115,18 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
         "keys": keys,
         "setup": setup,
         "exchanges": exchanges,
-        "measures": [everybody.exchange(one) for measure in measures for one in measure.exchanges],
-        "privacy": outlook(job, stage.algorithm),
+        "measures": [everybody.exchange(exchange) for measure in measures for exchange in measure.exchanges],
+        "privacy": outlook(job, scenario.algorithm),
         "warnings": [
-            *stage.algorithm.warnings(),
+            *scenario.algorithm.warnings(),
             *data_warnings(job, data),
-            *warnings_of(job, stage.algorithm.problem.privacy, without_epsilon(stage.algorithm)),
+            *warnings_of(job, scenario.algorithm.problem.privacy, without_epsilon(scenario.algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
         **whole,
         "dropout_rate": job.participation.dropout_rate,
         "void_chance": _void_chance(job, int(now.present.sum())),
-        "who_learns": in_general(stage.algorithm, view, bool(measures)),
+        "who_learns": general_statements(scenario.algorithm, view, bool(measures)),
         "ranks": ranks,
         "placement": [
             {"rank": rank, "clients": clients, "rows": int(rows)}
@@ -135,55 +135,55 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
             )
         ],
         "memory_bytes": {**memory, "largest_rank": sum(memory.values())},
-        "extrapolated": list(dict.fromkeys((*a_round.extrapolated, *measuring.extrapolated))),
-        "simulated": _simulated(stage, a_round, keys),
+        "extrapolated": list(dict.fromkeys((*round_cost.extrapolated, *evaluating.extrapolated))),
+        "simulated": _simulated(scenario, round_cost, keys),
         "seconds": {
-            "round": a_round.seconds,
-            "evaluation": measuring.seconds,
-            "evaluations": measurements,
-            "certificate": max(certifying.seconds - measuring.seconds, 0.0),
+            "round": round_cost.seconds,
+            "evaluation": evaluating.seconds,
+            "evaluations": evaluations,
+            "certificate": max(certifying.seconds - evaluating.seconds, 0.0),
             "certificates": certificates,
             "elapsed": training_s,
             "run": training_s
-            + measurements * measuring.seconds
-            + certificates * max(certifying.seconds - measuring.seconds, 0.0),
+            + evaluations * evaluating.seconds
+            + certificates * max(certifying.seconds - evaluating.seconds, 0.0),
         },
     }
 
 
 def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
-    """The job's algorithm, with as much noise as it needs."""
+    """The job's algorithm, with calibrated noise if the job is private."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
-def _simulated(stage: Stage, a_round: Cost, keys: dict[str, float]) -> dict[str, Any] | None:
-    """What a round, and all that comes before it, would take over the job's network, if it has one."""
-    network = stage.job.simulated_network
+def _simulated(scenario: Scenario, round_cost: Cost, keys: dict[str, float]) -> dict[str, Any] | None:
+    """The simulated times of the setup and of a round; None if the job has no [simulated_network]."""
+    network = scenario.job.simulated_network
     if network is None:
         return None
-    accounts = {"keys": keys, **a_round.accounts}
-    return described(network, simulate(network, accounts, played_once(stage.algorithm), stage.data.clients))
+    accounts = {"keys": keys, **round_cost.accounts}
+    return described(network, simulate(network, accounts, played_once(scenario.algorithm), scenario.data.clients))
 
 
 def _measurements(job: Job) -> int:
-    """How many rounds are measured, the first and the last among them."""
+    """The number of evaluated rounds, including the first and the last."""
     if not goals.measured(job):
         return 0
     return len(range(0, job.rounds, job.record.evaluate_every or job.rounds)) + 1
 
 
-def _certificates(job: Job, measurements: int) -> int:
-    """How many of the measured rounds are certified."""
+def _certificates(job: Job, evaluations: int) -> int:
+    """The number of evaluated rounds with a certificate."""
     every, record = job.record.certify_every, job.record
     if job.stop.certificates:
-        return measurements
+        return evaluations
     return len(range(0, job.rounds, math.lcm(every, record.evaluate_every) or job.rounds)) + 1
 
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
-    """Bytes on the rank that holds most, if all its clients are ever present: values in memory, labels; test data."""
-    beside = SHARD_NBYTES + 8 * data.counts  # also of clients whose values stay in their files
+    """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
+    beside = SHARD_NBYTES + 8 * data.counts  # also for clients whose values stay in their files
     whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
     room = job.data.memory_gib * 2**30
     values = np.where(whole <= room, whole, room + np.minimum(labels, STREAMED_NBYTES))
@@ -192,13 +192,13 @@ def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> in
     return int(values.max())
 
 
-def _states_bytes(stage: Stage, host: NDArray[np.int64], now: Round) -> int:
-    """Bytes that the clients of a rank keep who are not in the rehearsed round, as far as they stay in memory."""
-    largest = stage.block([int((stage.data.counts * stage.data.widths).argmax())])
-    everybody = Round(SETUP, stage.job.seed, np.ones(stage.data.clients, dtype=bool))
+def _states_bytes(scenario: Scenario, host: NDArray[np.int64], now: Round) -> int:
+    """Bytes in memory of the states of a rank's clients that do not participate in the rehearsed round."""
+    largest = scenario.block([int((scenario.data.counts * scenario.data.widths).argmax())])
+    everybody = Round(SETUP, scenario.job.seed, np.ones(scenario.data.clients, dtype=bool))
     absent = int(np.bincount(host, ~now.present).max())
-    each = nbytes(stage.algorithm.start_clients(largest, everybody)) if absent else 0
-    return int(min(absent * each, stage.job.data.state_gib * 2**30))
+    each = nbytes(scenario.algorithm.start_clients(largest, everybody)) if absent else 0
+    return int(min(absent * each, scenario.job.data.state_gib * 2**30))
 
 
 def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
@@ -208,42 +208,43 @@ def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArra
     return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
 
 
-def _keys(job: Job, data: store.Federation, now: Round, a_round: Cost) -> dict[str, float]:
-    """What keys cost, those included that pairs of clients agree on when they first meet."""
-    keys = a_round.exchanges["keys"]
+def _keys(job: Job, data: store.Federation, now: Round, round_cost: Cost) -> dict[str, float]:
+    """The cost of keys, including those that pairs of clients agree on when they first participate together."""
+    keys = round_cost.exchanges["keys"]
     if job.channel == "plain":
         return dict.fromkeys(keys, 0)
-    if a_round.partners:
-        met = min(data.clients - 1, a_round.partners * max(1.0, job.rounds * now.present.mean()))
+    if round_cost.partners:
+        met = min(data.clients - 1, round_cost.partners * max(1.0, job.rounds * now.present.mean()))
         keys = keys | {"crypto_s": keys["crypto_s"] + data.clients * met * agreement_s()}
     return keys
 
 
 def _void_chance(job: Job, present: int) -> float:
-    """That more leave within a round than may."""
+    """The probability that more clients drop out within a round than allowed."""
     rate, most = job.participation.dropout_rate, job.participation.max_dropouts
     if not rate:
         return 0.0
-    leave, stay, lgamma = math.log(rate), math.log1p(-rate), math.lgamma  # of so many clients binomials overflow
+    leave, stay, lgamma = math.log(rate), math.log1p(-rate), math.lgamma  # binomials of many clients overflow
     few = range(min(most, present) + 1)
     logs = (k * leave + (present - k) * stay - lgamma(k + 1) - lgamma(present - k + 1) for k in few)
     return max(0.0, 1 - math.fsum(math.exp(lgamma(present + 1) + log) for log in logs))
 
 
-class _Asked(NamedTuple):
-    """What is known of the exchanges."""
+class _ExchangeDescriber(NamedTuple):
+    """Describes exchanges for the forecast."""
 
     job: Job
     algorithm: Algorithm
     view: View
-    a_round: Cost
+    round_cost: Cost
     certifying: Cost
 
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
-        """One exchange: what is broadcast, what is uploaded, who receives the sum, how it is summed, what it costs."""
-        question = (self.a_round.questions | self.certifying.questions)[exchange.name]
-        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **self.job.sum_settings())
-        cost = {} if exchange.off_clock else self.a_round.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
+        """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""
+        broadcast = (self.round_cost.broadcasts | self.certifying.broadcasts)[exchange.name]
+        settings = self.job.sum_settings(self.algorithm.problem)
+        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **settings)
+        cost = {} if exchange.off_clock else self.round_cost.exchanges.get(exchange.name, dict.fromkeys(KEYS, 0))
         return {
             "name": exchange.name,
             "receives": _receiver(exchange),
@@ -257,7 +258,7 @@ class _Asked(NamedTuple):
                     "bytes": nbytes(leaf),
                     **({"of": "own columns"} if name in exchange.told_by_columns else {}),
                 }
-                for name, leaf in leaves(question)
+                for name, leaf in leaves(broadcast)
             ],
             "upload": [
                 {
@@ -270,7 +271,7 @@ class _Asked(NamedTuple):
                 }
                 for place in adder.places
             ],
-            "broadcast_bytes": nbytes(question),
+            "broadcast_bytes": nbytes(broadcast),
             "upload_bytes": adder.nbytes,
             "learns": learns(exchange, adder.places, self.view),
             **cost,
@@ -278,7 +279,7 @@ class _Asked(NamedTuple):
 
 
 def _numbers(job: Job, exchange: Exchange) -> str:
-    """What is added: of blocks, only where the exchange can give their sums."""
+    """The arithmetic of an exchange: "exact-blocks" only if the exchange can compute sums over blocks."""
     by_blocks = job.aggregation.arithmetic == "exact-blocks" and exchange.fused is None
     return "exact" if by_blocks else job.aggregation.arithmetic
 
@@ -290,7 +291,7 @@ def _receiver(exchange: Exchange) -> str:
 
 
 def _of_whom(field: Field) -> dict[str, str]:
-    """Where clients fill a field in parts, which."""
+    """The part of a field that a client fills, if not all of it."""
     if field.axis is not None:
         return {"of": "own columns" if field.columns is not None else "own rows"}
     return {} if field.sender is None else {"of": f"client {field.sender}"}

@@ -1,4 +1,4 @@
-"""What a private job will have cost at its end, as `mpifed check JOB.toml` tells it."""
+"""The privacy cost of a job after all its rounds, for `mpifed check JOB.toml`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mpifed.run.protection import collusion, from_whom, not_private, what_is_pro
 
 
 def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
-    """Privacy after all rounds of a job, None where it has none; the algorithm has its noise multiplier."""
+    """The privacy cost after all rounds of a job, None if it is not private; `algorithm` has its noise multiplier."""
     private: Any = algorithm
     privacy, budget = algorithm.problem.privacy, budget_of(job)
     if privacy is None:
         return None
-    whole, first = spending_of(job, algorithm, job.rounds), private.released(0)
+    spending, released = spending_of(job, algorithm, job.rounds), private.released(0)
     ends = None
-    if budget is not None and budget.cost(whole) > budget.epsilon:
+    if budget is not None and budget.cost(spending) > budget.epsilon:
         ends = most_within(
             lambda rounds: budget.cost(spending_of(job, algorithm, rounds)) <= budget.epsilon, job.rounds
         )
@@ -40,67 +40,68 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
         "distribution": privacy.distribution,
         "noise_on": privacy.noised,
         "sampling": privacy.sampling,
-        "mechanisms_per_round": first.mechanisms,
-        "rates": [float(first.rate.min()), float(first.rate.max())],
-        "rounds_counted": [int(whole.rounds.min()), int(whole.rounds.max())],
-        **finite(whole.costs()),
-        **collusion(job, whole),
+        "mechanisms_per_round": released.mechanisms,
+        "rates": [float(released.rate.min()), float(released.rate.max())],
+        "rounds_counted": [int(spending.rounds.min()), int(spending.rounds.max())],
+        **finite(spending.costs()),
+        **collusion(job, spending),
         "budget": budget.epsilon if budget else None,
         "budget_of": budget.key if budget else None,
         "budget_ends_after": ends,
     }
 
 
-def outlook_lines(found: dict[str, Any], rounds: int) -> Iterator[str]:
-    """The same for a person: (label, text) in the columns of the forecast."""
-    yield f"\n{'Privacy':12}protects {found['protects']} (level {found['level']}, {found['adjacency']})"
+def outlook_lines(summary: dict[str, Any], rounds: int) -> Iterator[str]:
+    """The privacy cost as text, in the columns of the forecast."""
+    yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']}, {summary['adjacency']})"
     indent = " " * 12
-    yield f"{indent}from {found['from']} (model {found['model']})"
-    if found["not_private"]:
-        yield f"{indent}NOT PRIVATE: {found['not_private']}"
-    yield f"{indent}{_noise(found)}"
-    yield f"{indent}{_sampled(found)}"
-    yield f"{indent}after {rounds} rounds, at delta = {found['delta']:g} ({found['accountant']}):"
-    shown = {name: _shown(found[name]) for name in found if name.startswith("epsilon")}
-    if found["epsilon_if_secret"] is not None:
-        yield f"{indent}  epsilon: none; were the noise secret, and integers, {shown['epsilon_if_secret']}"
+    yield f"{indent}from {summary['from']} (model {summary['model']})"
+    if summary["not_private"]:
+        yield f"{indent}NOT PRIVATE: {summary['not_private']}"
+    yield f"{indent}{_noise(summary)}"
+    yield f"{indent}{_sampled(summary)}"
+    yield f"{indent}after {rounds} rounds, at delta = {summary['delta']:g} ({summary['accountant']}):"
+    epsilons = {name: _shown(summary[name]) for name in summary if name.startswith("epsilon")}
+    if summary["epsilon_if_secret"] is not None:
+        secret = epsilons["epsilon_if_secret"]
+        yield f"{indent}  epsilon: none; it would be {secret} if the noise were secret and made of integers"
     else:
         yield (
-            f"{indent}  epsilon {shown['epsilon']} for the client who spends most, {shown['epsilon_median']} for the "
-            f"median, {shown['epsilon_least']} for the least"
+            f"{indent}  epsilon {epsilons['epsilon']} for the client who spends most, {epsilons['epsilon_median']} for "
+            f"the median, {epsilons['epsilon_least']} for the least"
         )
-        yield f"{indent}  without amplification by sampling {shown['epsilon_unamplified']}"
-    if "colluding" in found:
-        tell, fewest = found["colluding"]
+        yield f"{indent}  without amplification by sampling {epsilons['epsilon_unamplified']}"
+    if "colluding" in summary:
+        colluding, fewest = summary["colluding"]
         yield (
-            f"{indent}  if {tell} of a round's {fewest} clients tell the server their noise, "
-            f"{shown['epsilon_colluding']}, which the budget does not cover"
+            f"{indent}  if {colluding} of a round's {fewest} clients reveal their noise to the server, "
+            f"{epsilons['epsilon_colluding']}, which the budget does not cover"
         )
-    paper = _shown(found["epsilon_paper"], "nothing is stated")
+    paper = _shown(summary["epsilon_paper"], "nothing is stated")
     yield f"{indent}  by the formula of the FedPDM-DP paper, which is no bound: {paper}"
-    if found["budget"] is not None:
-        ends = found["budget_ends_after"]
+    if summary["budget"] is not None:
+        ends = summary["budget_ends_after"]
         text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 6)"
-        yield f"{indent}{found['budget_of']} = {found['budget']:g} {text}"
+        yield f"{indent}{summary['budget_of']} = {summary['budget']:g} {text}"
 
 
-def _noise(found: dict[str, Any]) -> str:
-    text = f"clip {found['clip']:g}, {found['distribution']} noise on the {found['noise_on']}, noise multiplier "
-    text += f"{found['noise_multiplier']:.4g}"
-    if found["calibrated_for"] is None:
+def _noise(summary: dict[str, Any]) -> str:
+    text = f"clip {summary['clip']:g}, {summary['distribution']} noise on the {summary['noise_on']}, noise multiplier "
+    text += f"{summary['noise_multiplier']:.4g}"
+    if summary["calibrated_for"] is None:
         return text
-    whose = " in the paper's accounting" if found["accounting"] == "paper" else ""
-    return f"{text}, computed for epsilon = {found['calibrated_for']:g}{whose}"
+    whose = " in the paper's accounting" if summary["accounting"] == "paper" else ""
+    return f"{text}, computed for epsilon = {summary['calibrated_for']:g}{whose}"
 
 
-def _sampled(found: dict[str, Any]) -> str:
-    least, most = found["rates"]
+def _sampled(summary: dict[str, Any]) -> str:
+    least, most = summary["rates"]
     rates = f"rate {most:.4g}" if least == most else f"rates from {least:.4g} to {most:.4g}"
-    count, (few, many) = found["mechanisms_per_round"], found["rounds_counted"]
+    count, (few, many) = summary["mechanisms_per_round"], summary["rounds_counted"]
     times = f"{many}" if few == many else f"{few} to {many}"
     return (
-        f"{count} mechanism{'s' * (count > 1)} a round, {rates} ({found['sampling']} sampling); a client counts in "
-        f"{times} rounds"
+        f"{count} mechanism{'s' * (count > 1)} per round, {rates} ({summary['sampling']} sampling); a client is "
+        f"charged for {times} rounds"
     )
 
 

@@ -1,6 +1,6 @@
-"""A rehearsal: the rank with the most to do plays in this process, on random rows in the shapes of its shards.
+"""Rehearsals: this process runs a round as the busiest rank would, on random rows in the shapes of its shards.
 
-It tells what a round and a measurement cost before any shard is opened. Messages between ranks are left out.
+They measure the cost of a round and of an evaluation before any shard is opened, without messages between ranks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
 from mpifed.forecast.cost import Cost
-from mpifed.forecast.extrapolated import Part, line, narrowed, shortened
-from mpifed.forecast.scenery import Stage
-from mpifed.forecast.understudy import Understudy
+from mpifed.forecast.extrapolated import Part, extrapolate, narrowed, shortened
+from mpifed.forecast.sampled_encryption import SampledEncryption
+from mpifed.forecast.synthetic_shards import Scenario
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
@@ -40,112 +40,120 @@ from mpifed.run.participation import first_rounds, most_summed, next_round
 from mpifed.run.setup import all_exchanges, measures_of
 from mpifed.shards import store
 
-BUDGET_S = 0.02  # for playing the same thing again and again
-PATIENCE_S = 0.1  # for playing it at all: what takes longer is played once, and in part
-_TOGETHER = 1000  # clients of a block
-SEALED_PATIENCE_S = 10.0  # the same with cryptography, which tracing slows tenfold
+BUDGET_S = 0.02  # for repetitions of a round
+PATIENCE_S = 0.1  # a round that takes longer is run only once, and in part
+_TOGETHER = 1000  # clients of a block; larger blocks are extrapolated
+SEALED_PATIENCE_S = 10.0  # PATIENCE_S with cryptography, which tracing slows down tenfold
 
 
 class _Rehearsal(Aggregator):
-    """An aggregator of a single rank that keeps the broadcasts and reports the sizes its clients would have."""
+    """An aggregator of a single rank that keeps the broadcasts, and scales cryptography to all clients of a round."""
 
-    def __init__(self, stage: Stage, blocks: Sequence[Block]) -> None:
-        data = stage.data
+    def __init__(self, scenario: Scenario, blocks: Sequence[Block]) -> None:
+        data = scenario.data
         super().__init__(
-            Alone(), blocks, data.clients, **stage.job.sum_settings(), cells=stage.cells,
-            protection=stage.job.protection(), rehearsed=True, by_blocks=stage.job.by_blocks,
-            summed={one.name: most_summed(stage.job, stage.algorithm, one) for one in all_exchanges(stage.algorithm)},
+            Alone(), blocks, data.clients, **scenario.job.sum_settings(scenario.algorithm.problem),
+            cells=scenario.cells, protection=scenario.job.protection(), rehearsed=True,
+            by_blocks=scenario.job.by_blocks,
+            summed={
+                exchange.name: most_summed(scenario.job, scenario.algorithm, exchange)
+                for exchange in all_exchanges(scenario.algorithm)
+            },
         )  # fmt: skip
-        self.questions: dict[str, Record] = {}
+        self.broadcasts: dict[str, Record] = {}
         self.specs: Specs | None = None  # of the server's state, until a round has shown that it keeps them
-        self._before: dict[str, dict[str, float]] = {}  # what does not count, by exchange
-        self._crypto_s: dict[str, list[float]] = defaultdict(list)  # of all ranks, by exchange, each time
-        self._hosts, self._lapped_s, self._answered_s, self.opening_s = stage.hosts, 0.0, 0.0, 0.0
+        self._before: dict[str, dict[str, float]] = {}  # counters to subtract, by exchange
+        self._crypto_s: dict[str, list[float]] = defaultdict(list)  # summed over ranks, by exchange, each time
+        self._hosts, self._counted_s, self._answered_s, self.opening_s = scenario.hosts, 0.0, 0.0, 0.0
         channel: Any = self.channel
-        self._understudy: Understudy | None = None
+        self._sampled: SampledEncryption | None = None
         if channel.name == "encrypted" and not hasattr(channel.scheme, "fuse"):
-            channel.scheme = self._understudy = Understudy(channel.scheme)
-        self.make_ready(all_exchanges(stage.algorithm))
-        self.check_rounds(stage.algorithm.exchanges, first_rounds(stage.job, data.clients, stage.algorithm.exchanges))
+            channel.scheme = self._sampled = SampledEncryption(channel.scheme)
+        self.make_ready(all_exchanges(scenario.algorithm))
+        self.check_rounds(
+            scenario.algorithm.exchanges, first_rounds(scenario.job, data.clients, scenario.algorithm.exchanges)
+        )
         self.agree_on_keys()
-        self._keys_owed_s = self.owed_s
+        self._keys_skipped_s = self.skipped_s
 
     @property
-    def owed_s(self) -> float:
-        """Seconds of work that was not done."""
-        return self._understudy.owed_s if self._understudy else 0.0
+    def skipped_s(self) -> float:
+        """Seconds that skipped cryptography would have taken."""
+        return self._sampled.skipped_s if self._sampled else 0.0
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
-        """The broadcast."""
-        self.questions[exchange.name] = question
+        """Keep the broadcast."""
+        self.broadcasts[exchange.name] = question
         return super().tell(exchange, question)
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        """The sum; and how long it takes to open it, on every rank that may."""
+        """The sum; counts the time to open it on all ranks that do."""
         self._crypto_s[exchange.name].append(0.0)
-        found = super().tally(exchange, clients, question, now)
-        self.opening_s += time.perf_counter() + self.owed_s - self._answered_s
+        result = super().tally(exchange, clients, question, now)
+        self.opening_s += time.perf_counter() + self.skipped_s - self._answered_s
         everywhere = isinstance(exchange, ToClients) and exchange.hearer is None
-        self._crypto_s[exchange.name][-1] += self._lap(self._line(exchange)) * (self._hosts if everywhere else 1)
-        return found
+        self._crypto_s[exchange.name][-1] += self._new_crypto_s(self._line(exchange)) * (
+            self._hosts if everywhere else 1
+        )
+        return result
 
     def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        """The uploads; and how long it takes to seal those of all clients present."""
-        self._lap(line)
-        found = super()._answer(line, clients, question, now)
+        """The uploads; counts the time to seal those of all participating clients."""
+        self._new_crypto_s(line)
+        result = super()._answer(line, clients, question, now)
         here = now.present[self.channel.setting.hosted].sum()
-        self._crypto_s[line.exchange.name][-1] += self._lap(line) * float(now.present.sum() / max(here, 1))
-        return found
+        self._crypto_s[line.exchange.name][-1] += self._new_crypto_s(line) * float(now.present.sum() / max(here, 1))
+        return result
 
     def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        """The bytes; when all have uploaded, and before the sum is opened."""
+        """Count the bytes, and note the time: all have uploaded, and the sum is not yet opened."""
         super()._count(exchange, line, question, now)
-        self._answered_s = time.perf_counter() + self.owed_s
+        self._answered_s = time.perf_counter() + self.skipped_s
 
-    def _lap(self, line: Line) -> float:
-        """Seconds of cryptography since it was last asked; of one exchange."""
-        before, self._lapped_s = self._lapped_s, line.account.crypto_s + self.owed_s
-        return self._lapped_s - before
+    def _new_crypto_s(self, line: Line) -> float:
+        """Seconds of cryptography in one exchange since the last call."""
+        before, self._counted_s = self._counted_s, line.account.crypto_s + self.skipped_s
+        return self._counted_s - before
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """What the agreement on keys, and each exchange when it is played, cost on all ranks together."""
+        """The cost of the key agreement and of each exchange, once, over all ranks."""
         keys = self.channel.keys
-        found = {"keys": _cost(keys, 1, [keys.crypto_s + self._keys_owed_s])}
-        for name, one in self._lines.items():
-            if one.account.played and not one.exchange.off_clock:
-                found[name] = _cost(one.account, one.account.played, self._crypto_s[name])
-        return found
+        costs = {"keys": _cost(keys, 1, [keys.crypto_s + self._keys_skipped_s])}
+        for name, entry in self._lines.items():
+            if entry.account.played and not entry.exchange.off_clock:
+                costs[name] = _cost(entry.account, entry.account.played, self._crypto_s[name])
+        return costs
 
     def count_anew(self) -> None:
-        """Leave out what has been played so far, where it is played again."""
+        """Leave out what was counted so far, for exchanges that are repeated."""
         self._before = {name: line.account.numbers() for name, line in self._lines.items()}
 
     def accounts_of_one(self) -> dict[str, dict[str, float]]:
-        """Of each exchange, the mean of a time; `crypto_s` as in `costs`."""
-        found = {}
+        """The mean counters of each exchange; `crypto_s` as in `costs`."""
+        accounts = {}
         for name, cost in self.costs().items():
             if name in self._lines:
                 now, before = self._lines[name].account.numbers(), self._before.get(name, {})
                 before = before if before.get("played", 0) < now["played"] else {}
                 played = now["played"] - before.get("played", 0)
-                found[name] = {key: (value - before.get(key, 0)) / played for key, value in now.items()}
-                found[name]["crypto_s"] = cost["crypto_s"]
-        return found
+                accounts[name] = {key: (value - before.get(key, 0)) / played for key, value in now.items()}
+                accounts[name]["crypto_s"] = cost["crypto_s"]
+        return accounts
 
     def partners(self, present: int) -> int:
-        """With how many others each of so many clients shares masks; 0 where nobody does."""
+        """The number of clients with whom each of `present` clients shares masks; 0 without masks."""
         channel: Any = self.channel
         return min(present - 1, channel.neighbours(present)) if channel.name == "masked" else 0
 
 
 def _cost(account: Account, played: int, seconds: Sequence[float]) -> dict[str, float]:
-    """Of one time; the first is slow."""
-    crypto_s = median(seconds[1:] or seconds)
+    """The cost of an exchange, once."""
+    crypto_s = median(seconds[1:] or seconds)  # the first one is slow
     return {"up_bytes": account.up_bytes // played, "down_bytes": account.down_bytes // played, "crypto_s": crypto_s}
 
 
 def agreement_s() -> float:
-    """Seconds that it takes one of two clients to agree on a secret."""
+    """Seconds that a key agreement takes one of its two clients."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from mpifed.comm.keys import agree, derive
@@ -160,124 +168,128 @@ def agreement_s() -> float:
 
 
 def load_libraries(privacy: Privacy | None) -> None:
-    """Those that a private round loads when it needs them: that takes longer than the round."""
+    """Load the libraries of a private round, which would take longer than the round itself."""
     if privacy is not None and privacy.noise == "secure":
         secret_rng(0)
 
 
 def _rehearse(
-    stage: Stage, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object],
+    scenario: Scenario, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object],
     budget_s: float = BUDGET_S,
 ) -> Cost:  # fmt: skip
-    """What `act` in `now` costs on a rank that serves and hosts `blocks`, from the states before round 0."""
+    """The cost of `act` in round `now` on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
-        aggregator, everybody = _Rehearsal(stage, blocks), _everybody(stage)
-        server = stage.algorithm.start_server(everybody)
-        clients = [stage.algorithm.start_clients(block, everybody) for block in blocks]
+        aggregator, everybody = _Rehearsal(scenario, blocks), _everybody(scenario)
+        server = scenario.algorithm.start_server(everybody)
+        clients = [scenario.algorithm.start_clients(block, everybody) for block in blocks]
         count = len(blocks[0].clients) if blocks else 0
-        aggregator.specs = check_started(stage.job.algorithm["name"], server, clients[0] if blocks else None, count)
-        with suppress(DataError):  # made-up labels may be all of one class, and the one who counts them on another rank
-            server, clients = play(stage.algorithm.setup, server, clients, everybody, aggregator)
+        aggregator.specs = check_started(scenario.job.algorithm["name"], server, clients[0] if blocks else None, count)
+        with suppress(DataError):  # random labels may all be of one class, or the client that counts them elsewhere
+            server, clients = play(scenario.algorithm.setup, server, clients, everybody, aggregator)
         loaded = len(sys.modules)
         times = [_seconds_of(lambda: act(server, clients, aggregator), aggregator)]
-        imported = len(sys.modules) > loaded  # libraries that are first needed here: no later time takes as long
+        imported = len(sys.modules) > loaded  # libraries that are first needed here: no later run takes as long
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     if imported or sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
-        times.clear()  # the first is slow, and tracing slows it further
+        times.clear()  # the first run is slow, and tracing slows it down further
         aggregator.count_anew()
     while not times or sum(map(sum, times)) < budget_s:
         times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
     partners = aggregator.partners(int(now.present.sum()))
     return Cost(
-        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.questions, partners
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners
     )
 
 
 def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
-    """What takes longer where there are more clients, and the opening of sums."""
-    start, opened_s = time.perf_counter() + aggregator.owed_s, aggregator.opening_s
-    with np.errstate(all="ignore"):  # a mean over clients who are all on other ranks
+    """(hosting, opening): seconds of all but the opening of sums, and of the opening."""
+    start, opened_s = time.perf_counter() + aggregator.skipped_s, aggregator.opening_s
+    with np.errstate(all="ignore"):  # means over no clients: all may be on other ranks
         act()
     opening = aggregator.opening_s - opened_s
-    return time.perf_counter() + aggregator.owed_s - start - opening, opening
+    return time.perf_counter() + aggregator.skipped_s - start - opening, opening
 
 
-def _everybody(stage: Stage) -> Round:
-    return Round(SETUP, stage.job.seed, np.ones(stage.data.clients, dtype=bool))
+def _everybody(scenario: Scenario) -> Round:
+    return Round(SETUP, scenario.job.seed, np.ones(scenario.data.clients, dtype=bool))
 
 
 def typical_round(
     job: Job, data: store.Federation, exchanges: Sequence[Exchange], host: NDArray[np.int64]
 ) -> tuple[Round, int]:
-    """Of the first rounds the one whose busiest rank has the median to do, and that rank; nobody leaves it."""
+    """The first round whose busiest rank has the median load among the first 16, and that rank; without drop-outs."""
     indices = range(min(job.rounds, 16))
     rounds = [next_round(job, data.clients, exchanges, index)._replace(leaving=None) for index in indices]
-    rounds = rounds[1:] or rounds  # nobody returns in the first
-    work = 1 + data.counts / data.counts.mean()  # [N] clients cost something whether they are small or large
-    loads = [np.bincount(host, now.present * work) for now in rounds]
-    middle = np.argsort([load.max() for load in loads])[len(loads) // 2]
+    rounds = rounds[1:] or rounds  # in the first round no client returns
+    load = 1 + data.counts / data.counts.mean()  # [N] even a client without rows costs something
+    loads = [np.bincount(host, now.present * load) for now in rounds]
+    middle = np.argsort([by_rank.max() for by_rank in loads])[len(loads) // 2]
     return rounds[middle], int(loads[middle].argmax())
 
 
 def rehearse_round(
-    stage: Stage, placement: Placement, now: Round, rank: int, budget_s: float = BUDGET_S
+    scenario: Scenario, placement: Placement, now: Round, rank: int, budget_s: float = BUDGET_S
 ) -> Cost:  # fmt: skip
-    """What round `now` costs on `rank`; where that takes long, from the costs of less."""
-    places = [block for block in placement.of(rank) if now.present[block.start : block.stop].any()]
-    return narrowed(stage, lambda narrow: shortened(narrow, lambda part: _some_blocks(part, places, now, budget_s)))
+    """The cost of round `now` on `rank`, extrapolated if it takes long."""
+    blocks = [block for block in placement.of(rank) if now.present[block.start : block.stop].any()]
+    return narrowed(
+        scenario, lambda narrow: shortened(narrow, lambda part: _blocks_extrapolated(part, blocks, now, budget_s))
+    )
 
 
-def _some_blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
-    """What a round costs, from the costs of a few of its blocks."""
-    few = _blocks(stage, places[:2], now, budget_s)  # from the third block on, each adds the same memory
-    if len(places) <= 2:
-        return few
-    count = min(len(places), max(3, int(2 * PATIENCE_S / few.seconds)))
-    some = _blocks(stage, places[:count], now, budget_s)
-    each = max(some.memory - few.memory, 0.0) / (count - 2)
-    return some._replace(hosting=some.hosting * len(places) / count, memory=some.memory + (len(places) - count) * each)
+def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round, budget_s: float) -> Cost:
+    """The cost of a round, extrapolated from a few of its blocks."""
+    two_blocks = _blocks(scenario, blocks[:2], now, budget_s)  # each further block adds the same memory
+    if len(blocks) <= 2:
+        return two_blocks
+    count = min(len(blocks), max(3, int(2 * PATIENCE_S / two_blocks.seconds)))
+    several = _blocks(scenario, blocks[:count], now, budget_s)
+    each = max(several.memory - two_blocks.memory, 0.0) / (count - 2)
+    return several._replace(
+        hosting=several.hosting * len(blocks) / count, memory=several.memory + (len(blocks) - count) * each
+    )
 
 
-def _blocks(stage: Stage, places: Sequence[range], now: Round, budget_s: float) -> Cost:
-    """What a round costs on a rank with these blocks; of large ones, from some of their clients."""
+def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> Cost:
+    """The cost of a round on a rank with blocks of these clients; large blocks are extrapolated from fewer clients."""
 
-    def played(server: Record, clients: States, aggregator: _Rehearsal) -> None:
-        after, renewed = play(stage.algorithm.exchanges, server, clients, now, aggregator)
+    def play_round(server: Record, clients: States, aggregator: _Rehearsal) -> None:
+        after, renewed = play(scenario.algorithm.exchanges, server, clients, now, aggregator)
         if aggregator.specs is not None:
-            some = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
-            check_renewed(stage.job.algorithm["name"], after, aggregator.specs, *some)
+            first_block = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
+            check_renewed(scenario.job.algorithm["name"], after, aggregator.specs, *first_block)
             aggregator.specs = None
 
-    def of(most: int) -> Cost:
-        blocks = [stage.block(place[:most]) for place in places]
-        return _rehearse(stage, blocks, now, played, budget_s)
+    def of(most_clients: int) -> Cost:
+        blocks = [scenario.block(clients[:most_clients]) for clients in ranges]
+        return _rehearse(scenario, blocks, now, play_round, budget_s)
 
-    largest = max(map(len, places), default=0)
+    largest = max(map(len, ranges), default=0)
     if largest <= _TOGETHER:
         return of(largest)
-    part = Part("clients of a block", largest, lambda most: stage)
-    return line(part, _TOGETHER // 2, of(_TOGETHER // 2), _TOGETHER, of(_TOGETHER))
+    part = Part("clients of a block", largest, lambda most_clients: scenario)
+    return extrapolate(part, _TOGETHER // 2, of(_TOGETHER // 2), _TOGETHER, of(_TOGETHER))
 
 
-def rehearse_measuring(stage: Stage, rows: int, certify: bool) -> Cost:
-    """What a measurement costs on a rank with so many rows that scores the test data as well."""
-    return narrowed(stage, lambda part: _measuring(part, rows, certify))
+def rehearse_measuring(scenario: Scenario, rows: int, certify: bool) -> Cost:
+    """The cost of an evaluation on a rank with `rows` rows that also scores the test data."""
+    return narrowed(scenario, lambda part: _measuring(part, rows, certify))
 
 
-def _measuring(stage: Stage, rows: int, certify: bool) -> Cost:
-    whole = stage.data.split == "columns"  # then all rows are gone through together
-    block = stage.block([int(stage.data.widths.argmax())], None if whole else CHUNK)
-    test = stage.test_block() if stage.data.test_samples else None
-    measures = measures_of(stage.job, stage.algorithm)
+def _measuring(scenario: Scenario, rows: int, certify: bool) -> Cost:
+    all_rows = scenario.data.split == "columns"  # then rows are not evaluated in chunks
+    block = scenario.block([int(scenario.data.widths.argmax())], None if all_rows else CHUNK)
+    test = scenario.test_block() if scenario.data.test_samples else None
+    measures = measures_of(scenario.job, scenario.algorithm)
     cost = _rehearse(
-        stage, [block], _everybody(stage),
+        scenario, [block], _everybody(scenario),
         lambda server, clients, aggregator: measure(
-            measures, stage.algorithm, server, [block], clients, _everybody(stage), aggregator, test, certify,
+            measures, scenario.algorithm, server, [block], clients, _everybody(scenario), aggregator, test, certify,
         ),
     )  # fmt: skip
     played = int(block.counts[0]) + (int(test.counts[0]) if test else 0)
-    return cost._replace(hosting=cost.hosting * (rows + stage.data.test_samples) / played)
+    return cost._replace(hosting=cost.hosting * (rows + scenario.data.test_samples) / played)

@@ -1,8 +1,8 @@
-"""`mpifed scale JOB.toml --predict`: what a round will take on so many ranks, where that stops to pay, and why.
+"""`mpifed scale JOB.toml --predict`: the time of a round on several numbers of ranks, and what limits the scaling.
 
-Arithmetic is that of a rehearsal, of one block and of all; what the ranks say to each other is computed
-(`mpifed.forecast.collectives`), for blocks that are placed as a run would place them. Strong: the job as it is. Weak:
-as many clients more as there are ranks, so that every rank has what one has at first.
+Computation is measured in rehearsals, of one block and of all; communication follows from the cost model of
+`mpifed.forecast.collectives`, for blocks placed as a run would place them. Strong: the job as it is. Weak: the number
+of clients grows with the number of ranks, so that every rank has as many as one rank has in the job.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import nbytes
 from mpifed.core.round import Round
-from mpifed.forecast.collectives import Machine, Parts, add_up, machine_here, tell
+from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
 from mpifed.forecast.cost import Cost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
-from mpifed.forecast.scenery import Stage, stock_like
+from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
 from mpifed.run.config import read_table
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.participation import most_summed
 from mpifed.run.sweep import points
 from mpifed.shards import store
 
-_TRIES = 3  # of a rehearsal: other processes only ever make it slower
-_BUDGET_S = 0.2  # of each: the first rounds are slower than all that follow
-_ENOUGH = 0.5  # efficiency from which on more ranks do not pay
+_TRIES = 3  # rehearsals, of which the fastest counts: other processes only slow them down
+_BUDGET_S = 0.2  # of each rehearsal: the first rounds are slower than later ones
+_ENOUGH = 0.5  # efficiency below which more ranks are not worthwhile
 WHY = {
-    "imbalance": "some rank has more to do than the mean one: more participating clients, or larger ones",
+    "imbalance": "the busiest rank has more participating clients than the mean, or larger ones",
     "idle ranks": "there are more ranks than blocks of participating clients",
-    "server": "the server's own step, which no rank shares",
-    "overhead": "what every rank does in every exchange, whatever it hosts",
+    "server": "the server's own computation, which is not distributed",
+    "overhead": "the work of every rank in every exchange, whatever it hosts",
     "broadcast": "sending the broadcast to all ranks",
     "latency": "the number of steps of a sum over the ranks",
-    "bandwidth": "the length of the sum",
+    "bandwidth": "the size of the sum",
 }
 
 
 class Work(NamedTuple):
-    """Seconds of a rank in a round, whose arithmetic is `overhead + each * load`."""
+    """Seconds of computation in a round: `overhead + each * load` on each rank, and that of the server."""
 
     overhead: float
-    each: float  # for a load of 1: that of a mean client
-    server: float  # asking, absorbing, and opening sums
-    messages: tuple[tuple[Exchange, int], ...]  # exchanges, and the bytes of their broadcasts
+    each: float  # for a load of 1, which is that of a mean client
+    server: float  # computing broadcasts, opening sums, and updating the model
+    messages: tuple[tuple[Exchange, int], ...]  # exchanges and the bytes of their broadcasts
 
 
 def scale(
@@ -65,23 +65,32 @@ def scale(
     bytes_per_s: float | None = None,
     ranks_per_node: int | None = None,
 ) -> dict[str, Any]:
-    """The predicted rounds of a job on so many ranks each.
+    """The predicted time of a round of a job on each number of ranks.
+
+    Parameters
+    ----------
+    weak
+        Whether the number of clients grows with the number of ranks.
+    latency_s, bytes_per_s
+        Latency and bandwidth between two nodes; by default those of `Machine`.
+    ranks_per_node
+        By default the number of cores here.
 
     Raises
     ------
     UsageError, DataError
-        as `mpifed run` would before its first round.
+        As `mpifed run` would before its first round.
     """
     job = points(read_table(job_path, changes), str(job_path))[0].job
     data = store.open_federation(job.data.path)
-    stage = Stage(job, data, algorithm_of(job, data), stock_like(data), 1)
+    scenario = Scenario(job, data, algorithm_of(job, data), random_rows_like(data), 1)
     machine = machine_here(ranks_per_node or os.cpu_count() or 1, latency_s, bytes_per_s)
     keep_freed_memory()
     load_libraries(job.privacy)
     with threadpool_limits(1):
-        work = _work(stage)
+        work = _work(scenario)
     counts = sorted(set(ranks) | {1})
-    rows = [_row(stage, work, machine, count, weak) for count in counts]
+    rows = [_row(scenario, work, machine, count, weak) for count in counts]
     for row in rows:
         ideal = rows[0]["round_s"] if weak else rows[0]["round_s"] / row["ranks"]
         row["speed_up"] = rows[0]["round_s"] / row["round_s"] * (row["ranks"] if weak else 1)
@@ -103,59 +112,59 @@ def scale(
 
 
 class Typical(NamedTuple):
-    """A typical round on so many ranks."""
+    """A typical round on a number of ranks."""
 
     placement: Placement
     now: Round
     busiest: int  # rank
-    loads: NDArray[Any]  # [ranks] of each; 1 is that of a mean client
+    loads: NDArray[Any]  # [ranks]; 1 is the load of a mean client
 
     @property
     def hosts(self) -> int:
-        """Ranks that host anybody who is present."""
+        """The number of ranks that host a participating client."""
         return int((self.loads > 0).sum())
 
 
-def _typical(stage: Stage, ranks: int) -> Typical:
-    job, data = stage.job, stage.data
+def _typical(scenario: Scenario, ranks: int) -> Typical:
+    job, data = scenario.job, scenario.data
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
-    now, busiest = typical_round(job, data, stage.algorithm.exchanges, placement.hosts)
-    # as in `typical_round`: clients cost something whether they are small or large
+    now, busiest = typical_round(job, data, scenario.algorithm.exchanges, placement.hosts)
+    # as in `typical_round`: even a client without rows costs something
     loads = np.bincount(placement.hosts, now.present * (1 + data.counts / data.counts.mean()) / 2, ranks)
     return Typical(placement, now, busiest, loads)
 
 
-def _work(stage: Stage) -> Work:
-    """From a round on one rank, and one on as many ranks as there are blocks."""
-    job, data = stage.job, stage.data
+def _work(scenario: Scenario) -> Work:
+    """The computation of a round, from rehearsals on one rank and on as many ranks as there are blocks."""
+    job, data = scenario.job, scenario.data
     costs: list[tuple[float, Cost]] = []
     blocks = -(-data.clients // job.data.block)
     for ranks in sorted({1, blocks + job.dedicated}):
-        found = _typical(stage, ranks)
-        given = found.placement, found.now, found.busiest
-        tries = [rehearse_round(stage, *given, _BUDGET_S) for _ in range(_TRIES)]
-        costs.append((float(found.loads.max()), min(tries, key=lambda cost: cost.seconds)))
+        typical = _typical(scenario, ranks)
+        round_args = typical.placement, typical.now, typical.busiest
+        tries = [rehearse_round(scenario, *round_args, _BUDGET_S) for _ in range(_TRIES)]
+        costs.append((float(typical.loads.max()), min(tries, key=lambda cost: cost.seconds)))
     (most, whole), (least, single) = costs[0], costs[-1]
     server = sum(cost["server_s"] for cost in whole.accounts.values())
     each = max(whole.hosting - single.hosting, 0.0) / (most - least) if most > least else 0.0
     each = each or max(whole.hosting - server, 0.0) / most
     overhead = max(single.hosting - server - each * least, 0.0)
-    messages = tuple((one, nbytes(whole.questions[one.name])) for one in stage.algorithm.exchanges)
+    messages = tuple((exchange, nbytes(whole.broadcasts[exchange.name])) for exchange in scenario.algorithm.exchanges)
     return Work(overhead, each, server + whole.opening, messages)
 
 
-def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> dict[str, Any]:
-    """What a round takes on so many ranks."""
-    job, data = stage.job, stage.data
-    found = _typical(stage, 1 if weak else ranks)
-    most, mean = float(found.loads.max()), float(found.loads.mean())
-    hosts, clients = (ranks, ranks * data.clients) if weak else (found.hosts, data.clients)
+def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: bool) -> dict[str, Any]:
+    """The predicted round on `ranks` ranks."""
+    job, data = scenario.job, scenario.data
+    typical = _typical(scenario, 1 if weak else ranks)
+    most, mean = float(typical.loads.max()), float(typical.loads.mean())
+    hosts, clients = (ranks, ranks * data.clients) if weak else (typical.hosts, data.clients)
     broadcast, sums = Parts(0.0, 0.0), Parts(0.0, 0.0)
-    for exchange, told in work.messages:
-        most_answers = most_summed(job, stage.algorithm, exchange) * clients // data.clients
-        adder = make_sum(exchange, most_answers, **job.sum_settings())
-        broadcast = _plus(broadcast, tell(machine, ranks, told))
-        sums = _plus(sums, add_up(machine, ranks, adder.message.nbytes, isinstance(exchange, ToClients)))
+    for exchange, broadcast_bytes in work.messages:
+        summed = most_summed(job, scenario.algorithm, exchange) * clients // data.clients
+        adder = make_sum(exchange, summed, **job.sum_settings(scenario.algorithm.problem))
+        broadcast = _plus(broadcast, broadcast_time(machine, ranks, broadcast_bytes))
+        sums = _plus(sums, sum_time(machine, ranks, adder.message.nbytes, isinstance(exchange, ToClients)))
     arithmetic = work.overhead + work.each * most
     idle = work.each * most * (1 - hosts / ranks) if hosts < ranks else 0.0
     lost = {
@@ -163,7 +172,7 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
         "idle ranks": idle,
         "server": work.server * (1 - 1 / ranks) if not weak else 0.0,
         "overhead": work.overhead * (1 - 1 / ranks) if not weak else 0.0,
-        "broadcast": broadcast.together,
+        "broadcast": broadcast.total,
         "latency": sums.latency,
         "bandwidth": sums.bandwidth,
     }
@@ -174,20 +183,20 @@ def _row(stage: Stage, work: Work, machine: Machine, ranks: int, weak: bool) -> 
         "ranks_with_clients": hosts,
         "imbalance": most / mean if mean else 1.0,
         "arithmetic_s": arithmetic,
-        "broadcast_s": broadcast.together,
-        "sum_s": sums.together,
+        "broadcast_s": broadcast.total,
+        "sum_s": sums.total,
         "server_s": work.server,
-        "round_s": arithmetic + broadcast.together + sums.together + work.server,
+        "round_s": arithmetic + broadcast.total + sums.total + work.server,
         "lost_s": lost,
     }
 
 
-def _plus(one: Parts, other: Parts) -> Parts:
-    return Parts(one.latency + other.latency, one.bandwidth + other.bandwidth)
+def _plus(first: Parts, second: Parts) -> Parts:
+    return Parts(first.latency + second.latency, first.bandwidth + second.bandwidth)
 
 
 def _ends(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest of these numbers of ranks, and the largest that is still half as fast as it could be, and why."""
+    """The fastest number of ranks, the largest with an efficiency of at least one half, and what limits it."""
     fastest = min(rows, key=lambda row: row["round_s"])
     paying = [row for row in rows if row["efficiency"] >= _ENOUGH]
     beyond = next((row for row in rows if row["efficiency"] < _ENOUGH), None)

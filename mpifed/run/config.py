@@ -171,13 +171,14 @@ class Job(Table):
         """The job as TOML, with all defaults."""
         return tomli_w.dumps(self.table())
 
-    def sum_settings(self) -> dict[str, Any]:
+    def sum_settings(self, problem: Problem) -> dict[str, Any]:
         """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
         return {
             "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
             "bounds": self.aggregation.bounds,
             "scales": self.aggregation.scales,
+            "target_scale": problem.target_scale,
         }
 
     @property

@@ -36,6 +36,7 @@ from mpifed.run.together import Result as Result
 from mpifed.run.together import together as together
 from mpifed.shards import store
 from mpifed.shards.hosted import hosted_blocks
+from mpifed.shards.statistics import target_scale
 
 _KIND = {True: "classes", False: "real-valued targets"}
 
@@ -71,6 +72,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=job.make_regularizer(),
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
+        target_scale=1.0 if job.privacy else target_scale(data.provenance.get("statistics", {})),
     )  # fmt: skip
 
 
@@ -150,7 +152,7 @@ def device_of(job: Job, transport: Transport) -> Device:
 def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Aggregator:
     problem = algorithm.problem
     return Aggregator(
-        transport, blocks, problem.clients, **job.sum_settings(), by_blocks=job.by_blocks, cells=problem.cells,
+        transport, blocks, problem.clients, **job.sum_settings(problem), by_blocks=job.by_blocks, cells=problem.cells,
         protection=job.protection(), device=device,
         summed={exchange.name: most_summed(job, algorithm, exchange) for exchange in all_exchanges(algorithm)},
         drawn=problem.clients_per_round if is_secret(job, algorithm) else None,

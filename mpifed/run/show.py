@@ -77,7 +77,7 @@ def _status(summary: dict[str, Any]) -> str:
 
 def meaning(code: int | None) -> str:
     """The meaning of a run's exit code."""
-    return "killed or still running" if code is None else end_of(code).said
+    return "killed or still running" if code is None else end_of(code).summary
 
 
 def line_of(label: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of a scaling study: strong, weak, and what a round is spent on."""
+"""Figures of a scaling study: strong scaling, weak scaling, and the parts of a round."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf")
 
 
-def draw(series: Sequence[Series], predicted: dict[str, dict[str, Any]], out: Path, room: int) -> list[str]:
-    """Write the figures; their names without a suffix.
+def draw(series: Sequence[Series], predicted: dict[str, dict[str, Any]], out: Path, core_count: int) -> list[str]:
+    """Write the figures; their names without suffix.
 
     Parameters
     ----------
-    predicted : what `mpifed scale --predict` gives, by kind
-    room : ranks that had a core of their own
+    predicted
+        Results of `mpifed scale --predict`, by kind.
+    core_count
+        Number of cores: more ranks than that share them.
     """
     import matplotlib
 
     written = []
     with matplotlib.rc_context(STYLE):
         for kind, figure in ((STRONG, _strong), (WEAK, _weak)):
-            chosen = [one for one in series if one.kind == kind]
+            chosen = [line for line in series if line.kind == kind]
             if chosen:
-                _save(figure(chosen, predicted.get(kind), room), out / kind)
+                _save(figure(chosen, predicted.get(kind), core_count), out / kind)
                 written.append(kind)
         _save(_breakdown(series), out / "breakdown")
     return [*written, "breakdown"]
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.draw_without_rendering()  # places everything; once is enough for all formats
+    figure.draw_without_rendering()  # computes the layout once for all formats
     figure.set_layout_engine("none")
     for suffix in FORMATS:
         with aside(path.with_suffix(f".{suffix}")) as temporary:
@@ -54,101 +56,104 @@ def _figure(panels: int, width: float = 4.2) -> tuple[Figure, Any]:
     return figure, figure.subplots(1, panels, squeeze=False)[0]
 
 
-def _strong(series: Sequence[Series], predicted: dict[str, Any] | None, room: int) -> Figure:
-    """Time of a round, and speed-up, against ranks."""
+def _strong(series: Sequence[Series], predicted: dict[str, Any] | None, core_count: int) -> Figure:
+    """Time of a round and speed-up against the number of ranks."""
     figure, (times, speeds) = _figure(2)
     for colour, line in zip(COLOURS * 9, series, strict=False):
-        ranks = [one.point.ranks for one in line.points]
+        ranks = [measured.point.ranks for measured in line.points]
         _with_range(times, line, colour)
         first = line.first.point.ranks
         ideal = [1e3 * line.first.median_s * first / p for p in ranks]
         times.plot(ranks, ideal, color=colour, linestyle=":", linewidth=1)
-        speeds.plot(ranks, [line.speed_up(one) for one in line.points], "o-", color=colour, label=line.label)
+        speeds.plot(ranks, [line.speed_up(measured) for measured in line.points], "o-", color=colour, label=line.label)
     if predicted is not None:
-        shown, how = predicted["scaling"], {"color": "#777777", "linestyle": "--", "label": "predicted", "zorder": 1}
-        x = [row["ranks"] for row in shown]
-        times.plot(x, [1e3 * row["round_s"] for row in shown], **how)
-        speeds.plot(x, [row["speed_up"] for row in shown], **how)
-    most = max(one.point.ranks for line in series for one in line.points)
+        predicted_rows, dashed = (
+            predicted["scaling"],
+            {"color": "#777777", "linestyle": "--", "label": "predicted", "zorder": 1},
+        )
+        x = [row["ranks"] for row in predicted_rows]
+        times.plot(x, [1e3 * row["round_s"] for row in predicted_rows], **dashed)
+        speeds.plot(x, [row["speed_up"] for row in predicted_rows], **dashed)
+    most = max(measured.point.ranks for line in series for measured in line.points)
     least = min(line.first.point.ranks for line in series)
     speeds.plot([least, most], [1, most / least], color="black", linestyle=":", linewidth=1, label="ideal")
     times.plot([], [], color="black", linestyle=":", linewidth=1, label="ideal")
-    times.set_ylabel("a round, ms (median, range of the runs)")
+    times.set_ylabel("time per round, ms (median, range of the runs)")
     speeds.set_ylabel("speed-up")
     for axes in (times, speeds):
         axes.set_yscale("log")
         _ranks(axes, series, predicted)
-        _beyond(axes, room)
+        _beyond(axes, core_count)
         axes.legend(fontsize="small")
     _plain(times.yaxis)
     _plain(speeds.yaxis)
     return figure
 
 
-def _weak(series: Sequence[Series], predicted: dict[str, Any] | None, room: int) -> Figure:
-    """Efficiency, and time of a round, with as many times the clients as ranks."""
+def _weak(series: Sequence[Series], predicted: dict[str, Any] | None, core_count: int) -> Figure:
+    """Efficiency and time of a round, with clients in proportion to ranks."""
     from matplotlib.ticker import PercentFormatter
 
     figure, (rates, times) = _figure(2)
     for colour, line in zip(COLOURS * 9, series, strict=False):
-        ranks = [one.point.ranks for one in line.points]
-        rates.plot(ranks, [line.efficiency(one) for one in line.points], "o-", color=colour, label=line.label)
+        ranks = [measured.point.ranks for measured in line.points]
+        rates.plot(ranks, [line.efficiency(measured) for measured in line.points], "o-", color=colour, label=line.label)
         _with_range(times, line, colour)
     if predicted is not None:
-        shown = predicted["scaling"]
+        predicted_rows = predicted["scaling"]
         rates.plot(
-            [row["ranks"] for row in shown], [row["efficiency"] for row in shown],
+            [row["ranks"] for row in predicted_rows], [row["efficiency"] for row in predicted_rows],
             color="#777777", linestyle="--", label="predicted", zorder=1,
         )  # fmt: skip
     rates.axhline(1, color="black", linestyle=":", linewidth=1, label="ideal")
     rates.set_ylabel("weak efficiency")
     rates.set_ylim(0, max(1.1, rates.get_ylim()[1]))
     rates.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    times.set_ylabel("a round, ms (median, range of the runs)")
+    times.set_ylabel("time per round, ms (median, range of the runs)")
     times.set_ylim(0, None)
     for axes in (rates, times):
         _ranks(axes, series, predicted if axes is rates else None)
-        _beyond(axes, room)
+        _beyond(axes, core_count)
     rates.legend(fontsize="small")
     return figure
 
 
 def _breakdown(series: Sequence[Series]) -> Figure:
-    """What the mean round is spent on, one panel for each series."""
+    """The parts of the mean round, one panel for each series."""
     figure, panels = _figure(len(series), 3.0)
     for axes, line in zip(panels, series, strict=True):
         at = range(len(line.points))
         floor = [0.0] * len(line.points)
         for colour, (name, label) in zip(COLOURS, PARTS.items(), strict=False):
-            heights = [1e3 * one.parts[name] for one in line.points]
+            heights = [1e3 * measured.parts[name] for measured in line.points]
             axes.bar(at, heights, bottom=floor, color=colour, label=label, width=0.7)
             floor = [low + height for low, height in zip(floor, heights, strict=True)]
-        axes.set_xticks(list(at), [str(one.point.ranks) for one in line.points])
+        axes.set_xticks(list(at), [str(measured.point.ranks) for measured in line.points])
         axes.set_xlabel("ranks")
         axes.set_title(f"{line.kind}: {line.label}", fontsize="medium")
         axes.grid(visible=False, axis="x")
-    panels[0].set_ylabel("the mean round, ms")
+    panels[0].set_ylabel("mean time per round, ms")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2 if len(series) == 1 else 3, fontsize="small")
     return figure
 
 
 def _with_range(axes: Axes, line: Series, colour: str) -> None:
-    middle = [1e3 * one.median_s for one in line.points]
-    down = [1e3 * (one.median_s - min(one.seconds)) for one in line.points]
-    up = [1e3 * (max(one.seconds) - one.median_s) for one in line.points]
+    middle = [1e3 * measured.median_s for measured in line.points]
+    down = [1e3 * (measured.median_s - min(measured.seconds)) for measured in line.points]
+    up = [1e3 * (max(measured.seconds) - measured.median_s) for measured in line.points]
     axes.errorbar(
-        [one.point.ranks for one in line.points], middle, yerr=[down, up],
+        [measured.point.ranks for measured in line.points], middle, yerr=[down, up],
         color=colour, marker="o", capsize=3, label=line.label,
     )  # fmt: skip
 
 
 def _ranks(axes: Axes, series: Sequence[Series], predicted: dict[str, Any] | None) -> None:
-    shown = {one.point.ranks for line in series for one in line.points}
-    shown |= {row["ranks"] for row in predicted["scaling"]} if predicted else set()
+    counts = {measured.point.ranks for line in series for measured in line.points}
+    counts |= {row["ranks"] for row in predicted["scaling"]} if predicted else set()
     axes.set_xscale("log", base=2)
     axes.set_xlabel("ranks")
-    ticks = sorted(shown)
+    ticks = sorted(counts)
     while len(ticks) > 7:
         ticks = [*ticks[:-1][::2], ticks[-1]]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -163,11 +168,16 @@ def _plain(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _beyond(axes: Axes, room: int) -> None:
-    """Shade what had more ranks than cores."""
+def _beyond(axes: Axes, core_count: int) -> None:
+    """Shade the points with more ranks than cores."""
     low, high = axes.get_xlim()
-    if high > 1.5 * room:
+    if high > 1.5 * core_count:
         axes.axvspan(
-            room * 2**0.5, high, facecolor="#F0F0F0", edgecolor="#BBBBBB", zorder=0, label="more ranks than cores here"
+            core_count * 2**0.5,
+            high,
+            facecolor="#F0F0F0",
+            edgecolor="#BBBBBB",
+            zorder=0,
+            label="more ranks than cores here",
         )
         axes.set_xlim(low, high)

@@ -1,4 +1,4 @@
-"""Starting runs on so many ranks: by mpiexec, or by srun within an allocation."""
+"""Launching runs: by mpiexec, or by srun within an allocation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mpifed.core.errors import UsageError
 
 
 def launcher(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The command line that starts `{ranks}` ranks of what follows.
+    """The start of a command line that launches the rest on `{ranks}` ranks.
 
     Raises
     ------
     UsageError
-        where there is none.
+        If there is no launcher.
     """
     if given:
         return given if "{ranks}" in given else f"{given} -n {{ranks}}"
@@ -31,16 +31,16 @@ def launcher(given: str | None, environment: Mapping[str, str] = os.environ) -> 
     if environment.get("MPIEXEC"):
         return f"{environment['MPIEXEC']} -n {{ranks}}"
     beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec", path=environment.get("PATH"))
-    if found is None:
-        raise UsageError("no mpiexec on PATH; name what starts ranks: --launcher 'mpiexec -n {ranks}'")
-    return f"{shlex.quote(found)} -n {{ranks}}"
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environment.get("PATH"))
+    if mpiexec is None:
+        raise UsageError("no mpiexec on PATH; give the command that starts ranks: --launcher 'mpiexec -n {ranks}'")
+    return f"{shlex.quote(mpiexec)} -n {{ranks}}"
 
 
 def cores(environment: Mapping[str, str] = os.environ) -> int:
-    """How many ranks have a core of their own: in an allocation those that it has asked for, else this machine's.
+    """The number of cores for ranks: in an allocation its number of tasks, else the usable cores of this machine.
 
-    The tasks of an allocation count, since srun starts no more of them.
+    Tasks are counted since srun starts no more ranks than that.
     """
     if environment.get("SLURM_JOB_ID"):
         tasks = environment.get("SLURM_NTASKS") or environment.get("SLURM_NPROCS")
@@ -49,19 +49,19 @@ def cores(environment: Mapping[str, str] = os.environ) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def refuse_oversubscription(ranks: Sequence[int], room: int, allowed: bool) -> None:
-    """UsageError where some point has more ranks than there are cores, unless that is allowed."""
-    if max(ranks) > room and not allowed:
-        fitting = ",".join(str(count) for count in ranks if count <= room) or "1"
+def refuse_oversubscription(ranks: Sequence[int], core_count: int, allowed: bool) -> None:
+    """Raise UsageError if a point has more ranks than there are cores, unless that is allowed."""
+    if max(ranks) > core_count and not allowed:
+        fitting = ",".join(str(count) for count in ranks if count <= core_count) or "1"
         raise UsageError(
-            f"--ranks {','.join(map(str, ranks))}: there are {room} cores for them, and ranks that share one measure "
-            f"the waiting for it; ask for --ranks {fitting}, for a larger allocation, or add --oversubscribe, and the "
-            "report says so"
+            f"--ranks {','.join(map(str, ranks))}: there are {core_count} cores, and ranks that share a core measure "
+            f"the waiting for it; give --ranks {fitting}, use a larger allocation, or add --oversubscribe, which the "
+            "report mentions"
         )
 
 
 def start(launch: str, ranks: int, command: Sequence[str], log: Path) -> int:
-    """Run a command of mpifed on so many ranks; its exit code. What it says goes to `log`."""
+    """Run a command of mpifed on `ranks` ranks with its output in `log`; its exit code."""
     here = str(Path(__file__).resolve().parents[2])
     environment = os.environ | {
         "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",

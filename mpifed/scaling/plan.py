@@ -1,4 +1,4 @@
-"""The points of a scaling study: which runs it takes."""
+"""The points of a scaling study."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ STRONG, WEAK = "strong", "weak"
 
 @dataclass(frozen=True)
 class Point:
-    """One number of ranks of one series."""
+    """One point of a series: a number of ranks and a problem."""
 
     kind: str  # strong or weak
     ranks: int
     clients: int | None = None  # of synthetic data; None: the job's own data
-    size: int | None = None  # of the model: None: the job's own
+    size: int | None = None  # of the model; None: the job's own
 
     @property
     def series(self) -> Point:
-        """What this point shares with the others of its line."""
+        """The settings that this point shares with the others of its series."""
         clients = self.clients
         if self.kind == WEAK and clients is not None:
             clients //= self.ranks
@@ -28,7 +28,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         parts = [self.kind, f"r{self.ranks:04d}"]
         parts += [f"c{self.clients}"] if self.clients is not None else []
         parts += [f"m{self.size}"] if self.size is not None else []
@@ -36,33 +36,35 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Of its line."""
-        one = self.series
-        parts = [] if one.clients is None else [f"{one.clients} clients" + " a rank" * (one.kind == WEAK)]
-        parts += [] if one.size is None else [f"model size {one.size}"]
+        """The label of its series."""
+        series = self.series
+        parts = [] if series.clients is None else [f"{series.clients} clients" + " a rank" * (series.kind == WEAK)]
+        parts += [] if series.size is None else [f"model size {series.size}"]
         return ", ".join(parts) or "the job"
 
     def table(self) -> dict[str, Any]:
-        """For a file."""
         return asdict(self)
 
 
 def plan(
-    kinds: Sequence[str], ranks: Sequence[int], clients: Sequence[int], sizes: Sequence[int], own: int
+    kinds: Sequence[str], ranks: Sequence[int], clients: Sequence[int], sizes: Sequence[int], own_clients: int
 ) -> list[Point]:
-    """All points.
+    """All points of a study.
 
     Parameters
     ----------
-    clients : of the whole federation in a strong study, of each rank in a weak one; none: the job's own
-    sizes : of the model; none: the job's own
-    own : clients of the job's own data
+    clients
+        Numbers of clients, in all (strong) or per rank (weak); empty: the job's own.
+    sizes
+        Sizes of the model; empty: the job's own.
+    own_clients
+        Number of clients in the job's own data.
     """
-    found = []
+    points = []
     for size in sizes or [None]:  # type: ignore[list-item]
         if STRONG in kinds:
-            found += [Point(STRONG, p, n, size) for n in clients or [None] for p in ranks]  # type: ignore[list-item]
+            points += [Point(STRONG, p, n, size) for n in clients or [None] for p in ranks]  # type: ignore[list-item]
         if WEAK in kinds:
-            each = clients or [max(1, own // max(ranks))]
-            found += [Point(WEAK, p, n * p, size) for n in each for p in ranks]
-    return found
+            each = clients or [max(1, own_clients // max(ranks))]
+            points += [Point(WEAK, p, n * p, size) for n in each for p in ranks]
+    return points

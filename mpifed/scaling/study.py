@@ -1,4 +1,4 @@
-"""Playing the points of a study, again and again in turn, without those that are done."""
+"""The runs of a study: all points, several times, interleaved; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from mpifed.scaling.plan import STRONG, WEAK, Point
 from mpifed.shards import store
 
 PLAN = "study.json"
-ROUNDS = 100  # of a run, unless its job has fewer
+ROUNDS = 100  # rounds of a run, unless its job has fewer
 _DONE = (0, 5, 6)
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be run, and where."""
+    """The runs of a scaling study and their folder."""
 
-    table: dict[str, Any]  # of the job
+    table: dict[str, Any]  # the job's tables
     points: tuple[Point, ...]
     rounds: int
     repeat: int
     launcher: str
     out: Path
-    check: bool = True  # own classes, before each run
+    check: bool = True  # user-defined classes, before each run
 
-    def play(self, say: Callable[[str], None]) -> None:
-        """Run what is not done yet.
+    def run_all(self, say: Callable[[str], None]) -> None:
+        """Run all runs that have not finished yet.
 
         Raises
         ------
         UsageError
-            when the folder holds another study.
+            If the folder holds another study.
         MpifedError
-            when a run fails.
+            If a run fails.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         self._same_as_before()
@@ -58,19 +58,19 @@ class Study:
             self._run(point, turn)
 
     def folder(self, point: Point, turn: int) -> Path:
-        """Of one run."""
+        """The folder of one run."""
         return self.out / "runs" / point.name / f"{turn:02d}"
 
     def done(self, point: Point, turn: int) -> bool:
-        """Whether a run has ended in order."""
+        """Whether a run has finished."""
         try:
-            found = read_json(self.folder(point, turn) / "run.json")
+            run = read_json(self.folder(point, turn) / "run.json")
         except MpifedError:
             return False
-        return found.get("exit") in _DONE and found.get("rounds") == self.rounds
+        return run.get("exit") in _DONE and run.get("rounds") == self.rounds
 
     def job_of(self, point: Point) -> dict[str, Any]:
-        """The tables of a point's job."""
+        """The tables of the job of a point."""
         table: dict[str, Any] = json.loads(json.dumps(self.table, default=str))
         table.pop("sweep", None)
         put_key(table, "rounds", self.rounds)
@@ -82,46 +82,50 @@ class Study:
             put_key(table, "data.path", str(self._data_of(point)))
         if point.size is not None:
             put_key(table, "model.hidden", point.size)
-        present = table.get("participation", {}).get("clients_per_round")
-        if point.clients is not None and present is not None:
-            own = store.open_federation(self.table["data"]["path"]).clients
-            put_key(table, "participation.clients_per_round", max(1, round(present * point.clients / own)))
+        participating = table.get("participation", {}).get("clients_per_round")
+        if point.clients is not None and participating is not None:
+            own_clients = store.open_federation(self.table["data"]["path"]).clients
+            put_key(
+                table, "participation.clients_per_round", max(1, round(participating * point.clients / own_clients))
+            )
         return table
 
     def _same_as_before(self) -> None:
-        mine = {
+        identity = {
             "job": hashlib.sha256(json.dumps(self.table, sort_keys=True, default=str).encode()).hexdigest(),
             "rounds": self.rounds,
         }
         path = self.out / PLAN
         if path.exists():
             before = read_json(path)
-            if {key: before.get(key) for key in mine} != mine:
+            if {key: before.get(key) for key in identity} != identity:
                 raise UsageError(
-                    f"{self.out}: holds a study of another job, or of other rounds ({before.get('rounds')}, now "
-                    f"{self.rounds}); choose another --out, or remove it"
+                    f"{self.out}: holds a study of another job, or with other rounds ({before.get('rounds')}, now "
+                    f"{self.rounds}); choose another --out, or remove the folder"
                 )
         elif any(self.out.iterdir()):
-            raise UsageError(f"{self.out}: is not empty, and holds no study; choose another --out")
-        write_json(path, mine | {"points": [point.table() for point in self.points], "launcher": self.launcher})
+            raise UsageError(f"{self.out}: is not empty, but holds no study; choose another --out")
+        write_json(path, identity | {"points": [point.table() for point in self.points], "launcher": self.launcher})
 
     def _data_of(self, point: Point) -> Path:
         return self.out / "data" / f"clients-{point.clients}"
 
     def _prepare(self, point: Point, say: Callable[[str], None]) -> None:
-        """Synthetic data in the shape of the job's own, where a point has other clients than those."""
+        """Write the synthetic data of a point whose clients are not the job's own."""
         if point.clients is None or (self._data_of(point) / "federation.h5").exists():
             return
-        say(f"synthetic data of {point.clients} clients")
+        say(f"writing synthetic data of {point.clients} clients")
         made = self._data_of(point).with_name(f"{self._data_of(point).name}.new")
         shutil.rmtree(made, ignore_errors=True)
         made.parent.mkdir(exist_ok=True)
         command = ["data", *synthetic_like(store.open_federation(self.table["data"]["path"]), point.clients)]
-        found = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "mpifed", *command, "--out", str(made)], capture_output=True, text=True, check=False
         )
-        if found.returncode:
-            raise MpifedError(f"mpifed {' '.join(command)} ended with {found.returncode}: {found.stderr.strip()}")
+        if completed.returncode:
+            raise MpifedError(
+                f"mpifed {' '.join(command)} ended with {completed.returncode}: {completed.stderr.strip()}"
+            )
         made.rename(self._data_of(point))
 
     def _run(self, point: Point, turn: int) -> None:
@@ -137,19 +141,19 @@ class Study:
             hint = ""
             if code == NumericalError.exit_code and point.clients is not None:
                 hint = (
-                    f"\nThe data of {point.name} are synthetic, which the job's step sizes need not suit: change them "
-                    "for the study by --set, or leave such points out by --strong"
+                    f"\nThe data of {point.name} are synthetic, and the job's learning rates may be too large for "
+                    "them: change these for the study by --set, or leave such points out by --strong"
                 )
             raise MpifedError(f"{point.name} ended with {code}; the end of {log}:\n{said}{hint}")
 
 
 def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[dict[str, Any], int]:
-    """The tables of a job with a data path that holds from anywhere, and the rounds of a run.
+    """The tables of a job, with an absolute data path, and the number of rounds of a run.
 
     Raises
     ------
     UsageError
-        where the job is wrong.
+        If the job is wrong.
     """
     table = read_table(path, changes)
     job = Job.check({key: value for key, value in table.items() if key != "sweep"}, str(path))
@@ -158,17 +162,17 @@ def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[di
 
 
 def synthetic_like(data: store.Federation, clients: int) -> list[str]:
-    """Arguments of `mpifed data` for synthetic data whose clients have as many rows and columns, stored alike.
+    """Arguments of `mpifed data` for synthetic data with as many rows and columns per client, stored alike.
 
     Raises
     ------
     UsageError
-        where clients have other columns of the same rows.
+        If the clients hold columns of the same rows.
     """
     if data.split != "rows":
         raise UsageError(
-            f"{data.path}: is split by {data.split}; synthetic data for more clients are split by rows alone: leave "
-            f"out --clients and the {WEAK} study, and ask for --{STRONG}"
+            f"{data.path}: is split by {data.split}; synthetic data for more clients are always split by rows: leave "
+            f"out --clients and the {WEAK} study with --{STRONG}"
         )
     stored = float(data.nbytes.sum() / (data.counts @ data.widths))
     task = ["classification", "--classes", str(data.classes)] if data.classes else ["regression"]

@@ -86,3 +86,9 @@ def intercept_warnings(measured: Mapping[str, Any], bias: bool, names: Sequence[
             "intercepts, or subtract the mean, or add a column of ones"
         ]
     return []
+
+
+def target_scale(told: Mapping[str, Any]) -> float:
+    """The power of two between half of the root mean square of the targets and all of it; at least 1."""
+    size = float(np.hypot(told.get("target_mean", 0.0), told.get("target_deviation", 0.0)))
+    return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0

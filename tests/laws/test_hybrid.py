@@ -200,7 +200,7 @@ def test_with_senders_none_the_best_is_the_same(shared_path: Path) -> None:
 def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
     """The mean is taken then, and the best where all take part."""
     folder, some = few_digits(shared_path, "2x3"), {"participation": {"clients_per_round": 2}}
-    with pytest.raises(UsageError, match='returns = "best": with clients absent nobody knows'):
+    with pytest.raises(UsageError, match='returns = "best": with absent clients the loss at a w is unknown'):
         course(folder, {"rule": "damped", "returns": "best"}, **some)
     table = {
         "name": "law", "rounds": 1, "data": {"path": str(folder)}, "algorithm": {"name": "hyfdca", "rule": "damped"},

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
 from mpifed.run.loop import Result, run
 from mpifed.shards.store import open_federation
@@ -147,6 +147,46 @@ def test_unstandardized_targets_are_fitted_by_default(tmp_path: Path) -> None:
 def about(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "run.json").read_text())
     return found
+
+
+@pytest.mark.parametrize("size", [1.0, 150.0, 2e5, 1e9])
+@pytest.mark.parametrize("name", FULL)
+def test_targets_of_any_size(tmp_path: Path, size: float, name: str) -> None:
+    """House prices too: exact sums take their grids from the size of the targets, and the fit is relative to it."""
+    y, X = far_targets()
+    columns = name in ("vertical-sgd", "ssca, columns")
+    folder, _ = made(tmp_path, size * y, X, "--split", "columns" if columns else "rows",
+                     "--clients", "2" if columns else "6", "--task", "regression")  # fmt: skip
+    data = read(folder)
+    Z = np.column_stack([data.X, np.ones(len(data.y))])
+    best = np.linalg.lstsq(Z, data.y, rcond=None)[0]
+    result = trained(folder, tmp_path / "run", FULL[name], 300, model={"name": "least-squares"})
+    np.testing.assert_allclose(flat(result.model) / size, best / size, atol=2e-6 if name == "fedavg" else 1e-9)
+    loss = np.mean((Z @ best - data.y) ** 2) / 2
+    assert result.columns["train_loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_the_dual_method_with_large_targets(tmp_path: Path) -> None:
+    """Ridge regression by HyFDCA on cells, with a column of ones as the intercept, in exact sums."""
+    y, X = far_targets()
+    X = np.column_stack([X, np.ones(len(X))])
+    folder, _ = made(tmp_path, 1e5 * y, X, "--split", "grid", "--grid", "2x2", "--scale", "unit-rows",
+                     "--task", "regression")  # fmt: skip
+    data, l2 = read(folder), 0.01
+    best = np.linalg.solve(data.X.T @ data.X / len(data.y) + 2 * l2 * np.eye(5), data.X.T @ data.y / len(data.y))
+    aggregation = {"security": "plain"}
+    result = trained(folder, tmp_path / "run", {"name": "hyfdca", "rule": "line-search"}, 400,
+                     model=RIDGE | {"l2": l2}, aggregation=aggregation)  # fmt: skip
+    np.testing.assert_allclose(flat(result.model), best, atol=1e-3 * abs(best).max())
+
+
+def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
+    """It is computed from all rows; a target far beyond the grid then ends the run, and the message says what to do."""
+    y, X = far_targets(60)
+    folder, _ = made(tmp_path, 1e6 * y, X, "--split", "rows", "--clients", "3", "--task", "regression")
+    rule, privacy = FULL["fedavg"] | {"batch_size": 5}, {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0}
+    with pytest.raises(NumericalError, match="outside the bound"):
+        trained(folder, tmp_path / "run", rule, privacy=privacy)
 
 
 def warned(out: Path) -> list[str]:

@@ -16,7 +16,7 @@ import threadpoolctl
 
 from mpifed import doctor
 from mpifed.core import loops
-from mpifed.doctor import Finding, Place
+from mpifed.doctor import Finding, RankLocation
 
 MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
 
@@ -71,7 +71,7 @@ def test_a_library() -> None:
 
 
 def test_ranks_that_joined() -> None:
-    place = Place("a", frozenset({0}))
+    place = RankLocation("a", frozenset({0}))
     assert levels(doctor.joined([place], {}, None)) == ["ok"]
     (found,) = doctor.joined([place, place._replace(host="b")], {"PMI_SIZE": "2"}, None)
     assert found == Finding("ok", "2 ranks joined, on a, b")
@@ -82,13 +82,16 @@ def test_ranks_that_joined() -> None:
 @pytest.mark.parametrize(
     ("places", "expected"),
     [
-        ([Place("a", frozenset({0, 1}))] * 2, ["ok"]),
-        ([Place("a", frozenset({0, 1}))] * 3, ["warning"]),
-        ([Place("a", frozenset({0}))] * 2, ["warning"]),  # both bound to one core
-        ([Place("a", frozenset({0})), Place("a", frozenset({1})), Place("b", frozenset({0}))], ["ok", "ok"]),
+        ([RankLocation("a", frozenset({0, 1}))] * 2, ["ok"]),
+        ([RankLocation("a", frozenset({0, 1}))] * 3, ["warning"]),
+        ([RankLocation("a", frozenset({0}))] * 2, ["warning"]),  # both bound to one core
+        (
+            [RankLocation("a", frozenset({0})), RankLocation("a", frozenset({1})), RankLocation("b", frozenset({0}))],
+            ["ok", "ok"],
+        ),
     ],
 )
-def test_cores(places: list[Place], expected: list[str]) -> None:
+def test_cores(places: list[RankLocation], expected: list[str]) -> None:
     assert levels(doctor.cores(places)) == expected
 
 
@@ -188,7 +191,7 @@ def test_slurm_and_the_library(tmp_path: Path) -> None:
     environment |= command(folder, "sinfo", sinfo)
     found = list(doctor.slurm(MPICH, environment))
     assert [one.what for one in found] == [
-        "this library needs `srun --mpi=pmi2`, which this Slurm has, by `srun --mpi=list`; no rank was started",
+        "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` lists; no rank was started",
         f"Slurm: {folder / 'sbatch'}",
         "partition debug is up: 1 of 2 nodes in service, each 8 CPUs and 4000 MiB or less; time limit 1-0:00:00",
     ]
@@ -197,13 +200,13 @@ def test_slurm_and_the_library(tmp_path: Path) -> None:
     (folder / "sinfo").unlink()
     (folder / "srun").unlink()
     said = next(doctor.slurm(MPICH, environment)).what
-    assert said == "this library needs `srun --mpi=pmi2`, which srun did not list"
+    assert said == "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` did not list"
     command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
     assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok", "warning"]
     inside = list(doctor.slurm(MPICH, environment | {"SLURM_JOB_ID": "7"}))
     assert "`srun --mpi=pmi2 mpifed doctor`" in inside[1].what
     command(folder, "mpiexec", "HYDRA build details:\n    Version: 5.0.2")
-    assert f"batch jobs take {folder / 'mpiexec'}" in list(doctor.slurm(MPICH, environment))[1].what
+    assert f"batch jobs use {folder / 'mpiexec'}" in list(doctor.slurm(MPICH, environment))[1].what
 
 
 def test_any_error_is_the_exit_code(

@@ -1,1 +1,1 @@
-"""Attacks on what parties of a federation see, as functions of arrays; each says what the attacker is given."""
+"""Attacks on messages and models of federated optimization, as functions of arrays; each states what is known."""

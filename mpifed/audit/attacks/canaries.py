@@ -1,11 +1,11 @@
-"""How much privacy was lost at least, from what runs released with a canary and without it.
+"""Lower bounds on the privacy loss, from releases of runs with and without a canary.
 
-A canary is a record, or a client, whose contribution is known and spread over many directions; a release is looked at
-along it, as in G. Andrew, P. Kairouz, S. Oh, A. Oprea, H. B. McMahan, V. Suriyakumar: "One-shot Empirical Privacy
-Estimation for Federated Learning" (ICLR 2024, arXiv:2302.03098). What they fit, is bounded here: a test has error rates
-a and b of a false alarm and of a miss only if the mechanism's mu, as Gaussian differential privacy, is at least
-Phi^-1(1 - a) - Phi^-1(b) (J. Dong, A. Roth, W. Su, JRSS B 2022; M. Nasr, J. Hayes, T. Steinke, B. Balle, F. Tramer,
-M. Jagielski, N. Carlini, A. Terzis, USENIX Security 2023), and a and b have bounds by the runs that are counted.
+A canary is a record, or a client, whose contribution is known and spread over many directions; releases are projected
+onto it, as in G. Andrew, P. Kairouz, S. Oh, A. Oprea, H. B. McMahan, V. Suriyakumar: "One-shot Empirical Privacy
+Estimation for Federated Learning" (ICLR 2024, arXiv:2302.03098). Instead of their fit, this is a bound: a test has
+false positive rate a and false negative rate b only if the mechanism's mu, as Gaussian differential privacy, is at
+least Phi^-1(1 - a) - Phi^-1(b) (J. Dong, A. Roth, W. Su, JRSS B 2022; M. Nasr, J. Hayes, T. Steinke, B. Balle,
+F. Tramer, M. Jagielski, N. Carlini, A. Terzis, USENIX Security 2023), and a and b are bounded by the counts of runs.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from mpifed.audit.attacks.membership import clopper_pearson
 
 Floats = NDArray[np.float64]
-SETTLE = 0.2  # of the runs settle how the others are told apart
-_RIDGE = 1e-9  # of the largest variance: noise that cancels leaves none
+SETTLE = 0.2  # fraction of the runs that the discriminant is fitted to
+_RIDGE = 1e-9  # relative to the trace: noise that cancels leaves no variance
 
 
 def discriminant(present: Floats, absent: Floats) -> Floats:
-    """[f] the linear combination of features [runs, f] that tells best: R. A. Fisher's (1936)."""
+    """[f] Fisher's linear discriminant (R. A. Fisher 1936) of features [runs, f]."""
     spread = np.cov(present, rowvar=False) + np.cov(absent, rowvar=False)
     spread = np.atleast_2d(spread)
     spread = spread + np.eye(len(spread)) * _RIDGE * np.trace(spread)
-    found: Floats = np.linalg.solve(spread, present.mean(axis=0) - absent.mean(axis=0))
-    return found
+    combination: Floats = np.linalg.solve(spread, present.mean(axis=0) - absent.mean(axis=0))
+    return combination
 
 
 def least_mu(present: Floats, absent: Floats, confidence: float = 0.99) -> float:
-    """A lower bound on mu.
+    """Lower bound on mu of Gaussian differential privacy.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def least_mu(present: Floats, absent: Floats, confidence: float = 0.99) -> float
     direction = discriminant(*first)
     middle = sum(float((half @ direction).mean()) for half in first) / 2
     rest = [half[int(SETTLE * len(half)) :] @ direction > middle for half in (present, absent)]
-    # one end of each of two intervals, which both hold with the confidence of one
+    # one end each of two intervals: both bounds hold together with this confidence
     miss = clopper_pearson(int((~rest[0]).sum()), len(rest[0]), confidence)[1]
     alarm = clopper_pearson(int(rest[1].sum()), len(rest[1]), confidence)[1]
     return max(0.0, float(norm.ppf(1 - alarm) - norm.ppf(miss)))

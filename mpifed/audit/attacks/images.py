@@ -1,4 +1,4 @@
-"""Pictures of what was recovered beside what was there."""
+"""Images of recovered rows beside the true rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 
-ACROSS = 10  # pairs side by side
+ACROSS = 10  # pairs per line
 
 
 def side(features: int) -> int | None:
-    """The side of a square image of so many pixels, at least 2; None for other numbers."""
-    found = isqrt(features)
-    return found if found > 1 and found * found == features else None
+    """Side length of a square image of so many pixels, at least 2; None if there is none."""
+    width = isqrt(features)
+    return width if width > 1 and width * width == features else None
 
 
-def save_pairs(path: Path, originals: Array, found: Array) -> Path | None:
-    """A PNG with each original above what was found of it; no picture where rows are no square images.
+def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
+    """Write a PNG with each original above the recovered row; none if rows are no square images.
 
     Parameters
     ----------
-    originals, found : [m, p], in the same order
+    originals, recovered : [m, p], in the same order
 
     Returns
     -------
@@ -35,7 +35,7 @@ def save_pairs(path: Path, originals: Array, found: Array) -> Path | None:
     ------
     UsageError : matplotlib is not installed
     """
-    originals, found = np.asarray(originals, np.float64), np.asarray(found, np.float64)
+    originals, recovered = np.asarray(originals, np.float64), np.asarray(recovered, np.float64)
     width = side(originals.shape[1])
     if width is None or not len(originals):
         return None
@@ -43,14 +43,14 @@ def save_pairs(path: Path, originals: Array, found: Array) -> Path | None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError(f"{path}: pictures need matplotlib; install it by `pip install 'mpifed[plot]'`") from None
+        raise UsageError(f"{path}: images need matplotlib; install it with `pip install 'mpifed[plot]'`") from None
     across, rows = min(ACROSS, len(originals)), -(-len(originals) // ACROSS)
     figure = Figure(figsize=(across * 1.1, rows * 2.4), dpi=120, layout="constrained")
     axes: Any = figure.subplots(2 * rows, across, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
     look: dict[str, Any] = {"cmap": "gray", "vmin": float(originals.min()), "vmax": float(originals.max())}
-    for i, pair in enumerate(zip(originals, found, strict=True)):
+    for i, pair in enumerate(zip(originals, recovered, strict=True)):
         for j, pixels in enumerate(pair):
             axes[2 * (i // across) + j, i % across].imshow(pixels.reshape(width, width), **look)
     for k in range(2 * rows):

@@ -2,21 +2,21 @@
 
 The gradient by the feature weights is G = X' D, D [B, h] being the derivatives of the mean loss by the scores. While B
 samples have B independent rows of D, the samples lie in the span of G's columns, X' = U M, and only the B x B numbers
-of M are unknown, whatever the number of features. They are found in two ways, one after the other:
+of M are unknown, whatever the number of features. They are computed in two stages:
 
 - rays: features are not negative, so the rows of U lie in the cone of the rows of M^-1. Where each sample has a feature
-  that the others lack, as images of few bright pixels have, these are its edges, found by successive projection
-  (N. Gillis, S. A. Vavasis, IEEE TPAMI 2014); with many dark pixels, the narrowest cone will do, found by linear
+  that the others lack, as images of few bright pixels have, these are its edges, computed by successive projection
+  (N. Gillis, S. A. Vavasis, IEEE TPAMI 2014); with many dark pixels, the narrowest cone is used, computed by linear
   programs (K. Huang, X. Fu, N. D. Sidiropoulos, "Anchor-Free Correlated Topic Modeling", NIPS 2016). Lengths and labels
   follow sample by sample, as in `reconstruction`.
-- matching: M is changed until the samples' gradients are the ones seen (after L. Zhu, Z. Liu, S. Han, "Deep Leakage
+- matching: M is optimized until the samples' gradient is the observed one (after L. Zhu, Z. Liu, S. Han, "Deep Leakage
   from Gradients", NeurIPS 2019, but over B^2 numbers instead of B p).
 
-While the feature weights are zero, as all linear models begin, D depends on labels alone, and G gives the sums of the
-samples of each class, of however many clients.
+While the feature weights are zero, as at the start of all linear models, D depends on labels alone, and G gives the
+sums of the samples of each class, for any number of clients.
 
 The attacker is given the model, the mean gradient of a minibatch and its size; labels are guessed. Shapes: p features,
-h scores, B samples; samples whose loss has next to no slope do not show, and only the r others are looked for.
+h scores, B samples; samples with almost no slope do not contribute, and only the r others are recovered.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, r
 from mpifed.core.record import Array, Record, flat
 from mpifed.maths.objectives import Parameters
 
-NOISE = 1e-5  # relative size of singular values that rounding to float32 may have made
+NOISE = 1e-5  # relative size of singular values that may come from rounding to float32
 FITS = 1e-5  # relative mismatch below which samples explain a gradient
-WEIGHT = 0.3  # of negative features, against relative mismatch
-CYCLES = 20  # of linear programs
-PIXELS = 200  # at which features are held above zero
+WEIGHT = 0.3  # of negative features, relative to the gradient mismatch
+CYCLES = 20  # most cycles of linear programs
+PIXELS = 200  # features that are constrained to be nonnegative
 
 
 class Inversion(NamedTuple):
-    """What was found, and what the attacker can say of it without the truth."""
+    """Recovered samples, and the attacker's assessment without the truth."""
 
     rows: Array  # [f, p] float64, f <= batch
     labels: Array  # [f] int64
     rank: int  # of the gradient by the feature weights
-    residual: float  # relative mismatch between the gradient seen and that of what was found; NaN when none was
+    residual: float  # relative mismatch between the observed gradient and that of the samples; NaN without samples
     method: str  # "one sample", "class sums", "rays", "matching" or "none"
-    claimed: bool  # whether the attacker is sure to have found all samples
+    claimed: bool  # whether the attacker is sure to have recovered all samples
 
 
 class _Guess(NamedTuple):
@@ -64,31 +64,33 @@ def invert(
     starts: int = 12,
     seed: int = 0,
 ) -> Inversion:
-    """The samples of a minibatch.
+    """Recover the samples of a minibatch from its gradient.
 
     Parameters
     ----------
-    objective : the job's
-    model : where the gradient was taken
-    gradient : the mean over `batch` samples, no penalty in it: of one client's upload, or of the sum of several
-    nonnegative : whether the attacker knows that features are not negative; without it there are no rays
-    starts : how many random mixings are tried at most when the first does not fit
+    objective : the job's model class
+    model : parameters at which the gradient was taken
+    gradient : mean over `batch` samples, without penalties: of a client's upload, or of a sum over clients
+    nonnegative : whether the attacker knows that features are not negative; otherwise there are no rays
+    starts : most random mixings that are tried if the first does not fit
     """
-    own, seen = wide(model), wide(gradient)
+    parameters, seen = wide(model), wide(gradient)
     values = np.linalg.svd(dense_first(seen.first), compute_uv=False)
     rank = int(np.sum(values > NOISE * values[0])) if values[0] > 0 else 0
     nothing = Inversion(np.zeros((0, len(seen.first))), np.zeros(0, np.int64), rank, np.nan, "none", False)
     if batch == 1:
-        one = reconstruct(objective, model, gradient, nonnegative=nonnegative)
-        label = np.array([one.label])
-        return Inversion(one.row[None], label, rank, one.residual, "one sample", one.claimed) if rank else nothing
+        sample = reconstruct(objective, model, gradient, nonnegative=nonnegative)
+        label = np.array([sample.label])
+        return (
+            Inversion(sample.row[None], label, rank, sample.residual, "one sample", sample.claimed) if rank else nothing
+        )
     if not objective.classifies or not rank:
         return nothing
-    if not own.first.any():
-        return _class_sums(objective, own, seen, batch, nonnegative, nothing)
+    if not parameters.first.any():
+        return _class_sums(objective, parameters, seen, batch, nonnegative, nothing)
     if rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):  # too few scores: the span lacks the samples
         return nothing
-    problem = _Mixing(objective, own, seen, min(rank, batch), 1 / batch, nonnegative)
+    problem = _Mixing(objective, parameters, seen, min(rank, batch), 1 / batch, nonnegative)
     return problem.solve(starts, np.random.default_rng(seed), nothing)
 
 
@@ -104,10 +106,10 @@ def _class_sums(
     if np.linalg.matrix_rank(each) < outputs - 1:
         return nothing
     sums = np.linalg.lstsq(each.T, seen.first.T, rcond=None)[0] * batch  # [L, p]
-    if np.linalg.matrix_rank(each) < outputs:  # up to one row that is common to all (softmax)
+    if np.linalg.matrix_rank(each) < outputs:  # up to a row common to all classes (softmax)
         if not nonnegative:
             return nothing
-        sums -= sums.min(axis=0)  # some class is dark at every pixel
+        sums -= sums.min(axis=0)  # at every pixel, a class is assumed to be dark
     sizes = np.linalg.norm(sums, axis=1)
     there = np.flatnonzero(sizes > 1e-4 * sizes.max())
     residual = _relative(each.T @ sums / batch, seen.first.T)
@@ -116,7 +118,7 @@ def _class_sums(
 
 
 class _Mixing:
-    """The search for M, and what it needs: of `count` samples, r, that weigh `weight` each in the mean."""
+    """The search for M, for `count` samples, r, with weight `weight` each in the mean."""
 
     def __init__(
         self, objective: Any, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
@@ -133,7 +135,7 @@ class _Mixing:
         self.whole = float(np.sqrt((seen.first**2).sum() + self.head @ self.head))
 
     def solve(self, starts: int, rng: np.random.Generator, nothing: Inversion) -> Inversion:
-        """Rays first; then matching from there, and from random mixings, until something fits."""
+        """Rays first; then matching from there, and from random mixings, until the gradient fits."""
         best, method = None, "rays"
         edges = self._edges() if self.nonnegative else None
         edges = edges if edges is None else self._narrowed(edges)
@@ -171,15 +173,15 @@ class _Mixing:
         if plane.status != 0 or not plane.x[r] > 0:
             return None
         points = unit / (unit @ plane.x[:r])[:, None]
-        left, found = points.copy(), []
+        left, chosen = points.copy(), []
         for _ in range(r):
             at = int(np.argmax((left**2).sum(axis=1)))
             if not (left[at] ** 2).sum() > 0:
                 return None
             away = left[at] / np.linalg.norm(left[at])
-            found.append(points[at])
+            chosen.append(points[at])
             left = left - np.outer(left @ away, away)
-        return np.stack(found)
+        return np.stack(chosen)
 
     def _narrowed(self, edges: Array) -> Array:
         """[r, r] the rows of M^-1 that span the narrowest cone around U's rows, from rows near them.
@@ -200,26 +202,26 @@ class _Mixing:
                 if not np.linalg.cond(mixing) < 1e12:
                     return edges
                 cofactors = np.linalg.det(mixing) * np.linalg.inv(mixing)[j]  # the determinant, linear in column j
-                found = []
+                candidates = []
                 for sign in (1, -1):
                     end = linprog(-sign * cofactors, -self.basis, floor, total[None], [1.0], bounds=(None, None))
                     if end.status == 0 and abs(cofactors @ end.x) > 0:
-                        found.append((abs(float(cofactors @ end.x)), end.x))
-                if not found:
+                        candidates.append((abs(float(cofactors @ end.x)), end.x))
+                if not candidates:
                     return edges
-                mixing[:, j] = max(found, key=lambda one: one[0])[1]
+                mixing[:, j] = max(candidates, key=lambda candidate: candidate[0])[1]
             before, volume = volume, abs(float(np.linalg.det(mixing)))
             if volume <= before * (1 + 1e-9):
                 break
         return np.linalg.inv(mixing)
 
     def _random(self, rng: np.random.Generator, edges: Array | None) -> Array:
-        """[r, r] rows of M^-1 to begin with: those of random bright features, or others near `edges`."""
+        """[r, r] initial rows of M^-1: those of random bright features, or perturbed `edges`."""
         if edges is not None:
             return edges + 0.3 * rng.standard_normal(edges.shape) * np.linalg.norm(edges, axis=1, keepdims=True)
         sizes = (self.basis**2).sum(axis=1)
-        some = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
-        return self.basis[some] + 1e-3 * rng.standard_normal((self.count, self.count))
+        chosen = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
+        return self.basis[chosen] + 1e-3 * rng.standard_normal((self.count, self.count))
 
     def _scaled(self, edges: Array) -> _Guess | None:
         """Lengths and labels, sample by sample: `edges` are the rows of M^-1 up to their lengths."""
@@ -238,12 +240,12 @@ class _Mixing:
 
     def _mismatch(self, mixing: Array, labels: Array) -> Array:
         scores, weights = mixing.T @ self.unit, np.full(self.count, self.weight)
-        found = _slope(self.objective, self.model.head, scores, labels, weights)
-        head = flat(found.head) - self.head if len(self.head) else self.head
-        return np.concatenate([(mixing @ found.scores - self.inside).reshape(-1), head]) / self.whole
+        slope = _slope(self.objective, self.model.head, scores, labels, weights)
+        head = flat(slope.head) - self.head if len(self.head) else self.head
+        return np.concatenate([(mixing @ slope.scores - self.inside).reshape(-1), head]) / self.whole
 
     def _below(self, mixing: Array) -> Array:
-        """[q r] how far features lie below zero, relative to the size of them all."""
+        """[q r] negative parts of features, relative to the norm of each sample."""
         if not self.nonnegative:
             return np.zeros(0)
         size = np.linalg.norm(mixing, axis=0)  # of the samples: U is orthonormal
@@ -253,7 +255,7 @@ class _Mixing:
         return float(np.linalg.norm(self._mismatch(mixing, labels)))
 
     def _matched(self, guess: _Guess) -> _Guess:
-        """M changed until the gradients match, the labels guessed anew in between."""
+        """Least squares for M to match the gradient, with labels updated in between."""
         from scipy.optimize import least_squares
 
         best, labels, mixing = guess, guess.labels, guess.mixing
@@ -265,8 +267,8 @@ class _Mixing:
 
             end = least_squares(wrong, mixing.reshape(-1), method="trf", max_nfev=60, ftol=1e-12, xtol=1e-12)
             mixing = end.x.reshape(self.count, -1)
-            found = _Guess(mixing, labels, self._residual(mixing, labels))
-            best = min(best, found, key=lambda one: one.residual)
+            candidate = _Guess(mixing, labels, self._residual(mixing, labels))
+            best = min(best, candidate, key=lambda guess: guess.residual)
             again = self._labels(mixing)
             if best.residual < FITS or again is None or (again == labels).all():
                 break
@@ -274,15 +276,15 @@ class _Mixing:
         return best
 
     def _labels(self, mixing: Array) -> Array | None:
-        """[r] for each sample, the class whose slope is nearest to what M asks for."""
+        """[r] for each sample, the class whose slope is nearest to that implied by M."""
         if np.linalg.cond(mixing) > 1e10:
             return None
-        asked, scores = np.linalg.inv(mixing) @ self.inside / self.weight, mixing.T @ self.unit
+        wanted, scores = np.linalg.inv(mixing) @ self.inside / self.weight, mixing.T @ self.unit
         away = []
         for label in range(classes(self.model)):
             y = np.full(self.count, label)
             slope = _slope(self.objective, self.model.head, scores, y, np.ones(self.count)).scores
-            away.append(((slope - asked) ** 2).sum(axis=1))
+            away.append(((slope - wanted) ** 2).sum(axis=1))
         return np.argmin(away, axis=0)
 
 
@@ -290,5 +292,5 @@ def _slope(objective: Any, head: Record, scores: Array, y: Array, weights: Array
     return objective.slope(head, scores, y, weights)
 
 
-def _relative(found: Array, seen: Array) -> float:
-    return float(np.linalg.norm(found - seen) / np.linalg.norm(seen))
+def _relative(values: Array, seen: Array) -> float:
+    return float(np.linalg.norm(values - seen) / np.linalg.norm(seen))

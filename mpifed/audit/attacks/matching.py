@@ -1,4 +1,4 @@
-"""How well an attack did: the auditor, who has the data, compares what was found with the rows that were there."""
+"""Comparison of recovered rows with the true rows, which the auditor has."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from mpifed.core.record import Array
 
 EXACT = 1e-2  # relative error below which a row counts as recovered
-ALIKE = 0.999  # and the cosine above which it must lie
+ALIKE = 0.999  # least cosine of a recovered row
 
 
 class Match(NamedTuple):
-    """One row that was found, beside the true one that is nearest to it."""
+    """A recovered row, compared with the nearest true row."""
 
-    at: int  # which of the true rows
+    at: int  # index of the true row
     cosine: float
-    relative_error: float  # ||found - row|| / ||row||, as found
+    relative_error: float  # ||estimate - row|| / ||row||
     scaled_error: float  # the same after the best scaling, of either sign
     psnr: float  # in dB, after the best scaling; the peak is the range of values in the true rows
-    verdict: str  # "row" as found; "direction": up to its length; "close": to be recognized; "none"
+    verdict: str  # "row": recovered; "direction": up to its length; "close": recognizable; "none"
 
 
 def dense(X: Any) -> Array:
@@ -29,48 +29,48 @@ def dense(X: Any) -> Array:
     return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
 
 
-def match(found: Array, rows: Any) -> Match:
-    """`found` [p] beside the nearest of `rows` [m, p]: a minibatch, or all that a client has.
+def match(estimate: Array, rows: Any) -> Match:
+    """Compare `estimate` [p] with the nearest of `rows` [m, p]: a minibatch, or all rows of a client.
 
-    Among many rows of few features some are near by chance: compare with the rows of the minibatch where it is known,
-    or see how near `found` comes to as many rows that were never there.
+    Among many rows with few features, any estimate is near a row by chance: compare with the rows of the minibatch if
+    it is known, or also with as many rows that did not take part.
     """
     rows = dense(rows)
-    cosine, relative, scaled = _errors(dense(found), rows)
+    cosine, relative, scaled = _errors(dense(estimate), rows)
     at = int(np.lexsort((relative, scaled.round(9)))[0])
-    return _match(dense(found), rows, at, cosine[at], relative[at], scaled[at])
+    return _match(rows, at, cosine[at], relative[at], scaled[at])
 
 
-def match_all(found: Array, rows: Any) -> list[Match]:
-    """Each of `found` [f, p] beside one of `rows` [b, p], no row twice: the assignment of the smallest errors."""
+def match_all(estimates: Array, rows: Any) -> list[Match]:
+    """Compare `estimates` [f, p] with distinct `rows` [b, p]: the assignment with the smallest errors."""
     from scipy.optimize import linear_sum_assignment
 
-    found, rows = dense(found), dense(rows)
-    errors = [_errors(one, rows) for one in found]
+    estimates, rows = dense(estimates), dense(rows)
+    errors = [_errors(estimate, rows) for estimate in estimates]
     cost = np.array([scaled + 1e-6 * np.minimum(relative, 1e3) for _, relative, scaled in errors])
     matches = []
-    for i, at in zip(*linear_sum_assignment(cost.reshape(len(found), len(rows))), strict=True):
+    for i, at in zip(*linear_sum_assignment(cost.reshape(len(estimates), len(rows))), strict=True):
         cosine, relative, scaled = errors[i]
-        matches.append(_match(found[i], rows, int(at), cosine[at], relative[at], scaled[at]))
+        matches.append(_match(rows, int(at), cosine[at], relative[at], scaled[at]))
     return matches
 
 
 def recovered(matches: Sequence[Match]) -> int:
-    """How many rows were recovered, at least up to their length."""
-    return sum(one.verdict in ("row", "direction") for one in matches)
+    """Number of rows that were recovered, at least up to their length."""
+    return sum(matched.verdict in ("row", "direction") for matched in matches)
 
 
-def _errors(found: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """[m] cosines, relative errors, and those after the best scaling; nothing is near a row of zeros."""
-    norms, own = np.linalg.norm(rows, axis=1), np.linalg.norm(found)
+def _errors(estimate: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """([m] cosines, relative errors, relative errors after the best scaling); rows of zeros match nothing."""
+    norms, length = np.linalg.norm(rows, axis=1), np.linalg.norm(estimate)
     there = np.where(norms > 0, norms, 1.0)
-    cosine = np.where((norms > 0) & (own > 0), rows @ found / (there * (own or 1.0)), 0.0)
-    relative = np.where(norms > 0, np.linalg.norm(rows - found, axis=1) / there, 1.0)
-    away = rows - np.outer(cosine * there / (own or 1.0), found)  # 1 - cosine^2 loses half of the digits
-    return cosine, relative, np.where((norms > 0) & (own > 0), np.linalg.norm(away, axis=1) / there, 1.0)
+    cosine = np.where((norms > 0) & (length > 0), rows @ estimate / (there * (length or 1.0)), 0.0)
+    relative = np.where(norms > 0, np.linalg.norm(rows - estimate, axis=1) / there, 1.0)
+    away = rows - np.outer(cosine * there / (length or 1.0), estimate)  # 1 - cosine^2 loses half of the digits
+    return cosine, relative, np.where((norms > 0) & (length > 0), np.linalg.norm(away, axis=1) / there, 1.0)
 
 
-def _match(found: Array, rows: Array, at: int, cosine: float, relative: float, scaled: float) -> Match:
+def _match(rows: Array, at: int, cosine: float, relative: float, scaled: float) -> Match:
     row, span = rows[at], float(np.ptp(rows)) or 1.0
     error = scaled * (np.linalg.norm(row) or 1.0) / np.sqrt(row.size)
     psnr = float(20 * np.log10(span / error)) if error > 0 else float("inf")

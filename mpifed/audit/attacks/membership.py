@@ -1,13 +1,13 @@
-"""Whether a model tells which rows it was trained on, from the losses of rows that were and of rows that were not.
+"""Membership inference on a model, from the losses of rows that it was trained on and of other rows.
 
 Two attacks, on the final model alone: the loss itself (S. Yeom, I. Giacomelli, M. Fredrikson, S. Jha, IEEE CSF 2018),
-and the logit of exp(-loss), standardized by what it is on strangers of the same class: the offline likelihood ratio of
-N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer (IEEE S&P 2022), with one normal distribution a class
-instead of one a row, since here no other models are trained. They are weaker than attacks with such shadow models: that
-they fail is no proof of anything, that they succeed is one of a leak, as far as members and strangers are alike.
+and the logit of exp(-loss), standardized by its distribution on strangers of the same class: the offline likelihood
+ratio of N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer (IEEE S&P 2022), with a normal distribution per
+class instead of per row, since no shadow models are trained here. They are weaker than attacks with shadow models:
+their failure proves nothing, their success proves a leak, as far as members and strangers have the same distribution.
 
-The attacker is given the model, and for each row in question its features, label and nothing else; strangers are rows
-like those, of which half are known to it as strangers. Scores: the higher, the more a row looks like a member.
+The attacker is given the model, and the features and label of each row in question; it knows half of the strangers to
+be strangers. A higher score makes membership more likely.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 
-RATES = (0.01, 0.001)  # false positive rates at which true ones are reported
-FEWEST = 20  # rows of each kind
-OF_A_CLASS = 10  # strangers by which a class gets a distribution of its own
+RATES = (0.01, 0.001)  # false positive rates at which true positive rates are reported
+FEWEST = 20  # least members, and least strangers
+OF_A_CLASS = 10  # least strangers of a class with a distribution of its own
 MARGIN = 0.05
 CAVEAT = (
-    "members are training rows, strangers are test rows: where the two are not drawn alike, the losses differ without "
-    "any memory of rows, and a leak is found where there is none, or hidden"
+    "members are training rows, strangers are test rows: where their distributions differ, so do the losses without "
+    "memorization, and a leak may be reported where there is none, or missed"
 )
 
 
 class Attack(NamedTuple):
-    """How well one score tells members from strangers."""
+    """How well a score distinguishes members from strangers."""
 
     name: str  # "loss" or "likelihood"
     auc: float
     auc_low: float  # DeLong
     auc_high: float
-    balanced_accuracy: float  # with a threshold chosen on one half of the rows, counted on the other
+    balanced_accuracy: float  # with a threshold chosen on half of the rows, evaluated on the other half
     tpr: dict[float, tuple[float, float, float]]  # by false positive rate: value, Clopper-Pearson bounds
     epsilon_rates: float  # lower bound from both error rates, as if rows were independent runs: an indication
-    epsilon_one_run: float  # lower bound of one run; valid where members were chosen by coins of their own
+    epsilon_one_run: float  # lower bound from a single run; valid if membership was decided by independent fair coins
     leak: bool  # auc_low > 0.5 + margin
 
 
 class Membership(NamedTuple):
-    """What was found by all attacks."""
+    """Results of all attacks."""
 
     attacks: tuple[Attack, ...]
-    leak: bool  # by any of them
+    leak: bool  # by any attack
     members: int
     strangers: int
     confidence: float
@@ -66,16 +66,16 @@ def membership(
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Membership:
-    """Both attacks.
+    """Run both attacks.
 
     Parameters
     ----------
     members, strangers : [m], [k] losses of the final model
-    member_classes, stranger_classes : [m], [k] labels; None: all rows are of one class
+    member_classes, stranger_classes : [m], [k] labels; None: all rows are of the same class
     delta : at which epsilon is bounded from below
     confidence : of each interval and bound
-    margin : how far the area's lower bound must lie above 1/2 for a leak. Training and test rows that no model has seen
-        differ already: on MNIST, whose test rows are easier, by 0.010 to 0.014 for a softmax regression and a network
+    margin : least excess of the lower bound of the AUC over 1/2 for a leak. Training and test rows that no model has
+        seen differ already: by 0.010 to 0.014 on MNIST, whose test rows are easier, for a softmax regression and an MLP
 
     Raises
     ------
@@ -94,25 +94,25 @@ def membership(
         "likelihood": (standard(_logit(members), mine), standard(_logit(strangers[rest]), other[rest])),
     }
     attacks = tuple(_attack(name, *both, delta, confidence, margin, rng) for name, both in scores.items())
-    leak = any(one.leak for one in attacks)
+    leak = any(attack.leak for attack in attacks)
     return Membership(attacks, leak, len(members), len(strangers), confidence, delta, CAVEAT)
 
 
 def area(members: Array, strangers: Array, confidence: float = 0.95) -> tuple[float, float, float]:
-    """The area under the curve and its interval: E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson (Biometrics 1988)."""
+    """(AUC, confidence interval): E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson (Biometrics 1988)."""
     from scipy.stats import norm, rankdata
 
     m, k = len(members), len(strangers)
     ranks = rankdata(np.concatenate([members, strangers]))
-    above = (ranks[:m] - rankdata(members)) / k  # the part of strangers below each member
+    above = (ranks[:m] - rankdata(members)) / k  # fraction of strangers below each member
     below = 1 - (ranks[m:] - rankdata(strangers)) / m
-    found, spread = float(above.mean()), np.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / k)
+    auc, spread = float(above.mean()), np.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / k)
     reach = float(norm.ppf((1 + confidence) / 2) * spread)
-    return found, max(0.0, found - reach), min(1.0, found + reach)
+    return auc, max(0.0, auc - reach), min(1.0, auc + reach)
 
 
 def clopper_pearson(hits: int, of: int, confidence: float) -> tuple[float, float]:
-    """The exact interval of a probability."""
+    """Exact confidence interval of a probability."""
     from scipy.stats import beta
 
     tail = (1 - confidence) / 2
@@ -133,10 +133,10 @@ def epsilon_of_rates(false_positive: float, false_negative: float, delta: float)
 
 
 def epsilon_of_one_run(rows: int, guesses: int, right: int, delta: float, confidence: float = 0.95) -> float:
-    """The least epsilon that so many right guesses of one run allow.
+    """The least epsilon that is compatible with `right` correct guesses in a single run.
 
     T. Steinke, M. Nasr, M. Jagielski: "Privacy Auditing with One (1) Training Run" (NeurIPS 2023, arXiv:2305.08846).
-    `rows` is how many were included or left out by fair coins; guesses may abstain.
+    `rows` is the number of rows that were included or left out by fair coins; guesses may abstain.
     """
     from scipy.stats import binom
 
@@ -144,7 +144,7 @@ def epsilon_of_one_run(rows: int, guesses: int, right: int, delta: float, confid
         return 0.0
 
     def chance(epsilon: float) -> float:
-        """That any mechanism of this epsilon is guessed as often."""
+        """Largest probability of as many correct guesses for a mechanism with this epsilon."""
         fair = 1 / (1 + np.exp(-epsilon))
         sums = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, fair))
         extra = float((sums / np.arange(1, right + 1)).max())
@@ -160,18 +160,18 @@ def epsilon_of_one_run(rows: int, guesses: int, right: int, delta: float, confid
 
 
 class _Standard:
-    """Scores less the mean of strangers of the same class, over their standard deviation."""
+    """Standardizes scores by the mean and standard deviation of strangers of the same class."""
 
     def __init__(self, scores: Array, classes: Array) -> None:
         self.all = _moments(scores)
         self.own = {
-            int(one): _moments(scores[classes == one])
-            for one in np.unique(classes)
-            if np.sum(classes == one) >= OF_A_CLASS
+            int(label): _moments(scores[classes == label])
+            for label in np.unique(classes)
+            if np.sum(classes == label) >= OF_A_CLASS
         }
 
     def __call__(self, scores: Array, classes: Array) -> Any:
-        moments = np.array([self.own.get(int(one), self.all) for one in classes]).reshape(-1, 2)
+        moments = np.array([self.own.get(int(label), self.all) for label in classes]).reshape(-1, 2)
         return (scores - moments[:, 0]) / moments[:, 1]
 
 
@@ -180,7 +180,7 @@ def _moments(scores: Array) -> tuple[float, float]:
 
 
 def _logit(losses: Array) -> Array:
-    """log(q / (1 - q)) of q = exp(-loss), the probability of the true class; falls with the loss whatever it is."""
+    """log(q / (1 - q)) of q = exp(-loss), the probability of the true class; decreasing for any loss."""
     safe = np.clip(losses, 1e-30, None)
     return np.where(safe < 30, -np.log(np.expm1(np.minimum(safe, 30))), -safe)
 
@@ -201,7 +201,7 @@ _Half = tuple[Array, Array]  # scores of members, of strangers
 
 
 def _halves(members: Array, strangers: Array, rng: np.random.Generator) -> tuple[_Half, _Half]:
-    """One to choose on, one to count on."""
+    """(half on which a threshold is chosen, half on which it is evaluated)."""
     mine, other = rng.permutation(members), rng.permutation(strangers)
     m, k = len(mine) // 2, len(other) // 2
     return (mine[:m], other[:k]), (mine[m:], other[k:])
@@ -222,7 +222,7 @@ def _balanced(first: _Half, second: _Half) -> float:
 
 
 def _true_positives(members: Array, strangers: Array, rate: float, confidence: float) -> tuple[float, float, float]:
-    """Of members above the threshold that `rate` of the strangers pass; NaN with fewer strangers than 1 / rate."""
+    """True positive rate at false positive rate `rate` and its interval; NaN with fewer strangers than 1 / rate."""
     allowed = int(rate * len(strangers) + 1e-9)
     if not allowed:
         return np.nan, np.nan, np.nan
@@ -232,7 +232,7 @@ def _true_positives(members: Array, strangers: Array, rate: float, confidence: f
 
 
 def _from_rates(first: _Half, second: _Half, delta: float, confidence: float) -> float:
-    """The bound of the threshold that is best on the first half, from the errors on the second."""
+    """Bound for the best threshold on the first half, from its error rates on the second."""
 
     def bound(alarms: int, strangers: int, misses: int, members: int) -> float:
         each = 1 - (1 - confidence) / 2  # both bounds hold together
@@ -240,15 +240,15 @@ def _from_rates(first: _Half, second: _Half, delta: float, confidence: float) ->
         return epsilon_of_rates(alarm, miss, delta)
 
     at, alarms, misses = _thresholds(first)
-    some = np.unique(np.linspace(0, len(at) - 1, 200).astype(int))
+    candidates = np.unique(np.linspace(0, len(at) - 1, 200).astype(int))
     k, m = len(first[1]), len(first[0])
-    best = max(some, key=lambda i: bound(round(alarms[i] * k), k, round(misses[i] * m), m))
+    best = max(candidates, key=lambda i: bound(round(alarms[i] * k), k, round(misses[i] * m), m))
     wrong = int(np.sum(second[1] > at[best])), int(np.sum(second[0] <= at[best]))
     return bound(wrong[0], len(second[1]), wrong[1], len(second[0]))
 
 
 def _from_guesses(first: _Half, second: _Half, delta: float, confidence: float) -> float:
-    """As many members as strangers; the highest scores are guessed members, the lowest strangers, others nothing."""
+    """Bound with as many members as strangers: the highest scores are guessed as members, the lowest as strangers."""
 
     def bound(half: _Half, part: float) -> float:
         size = min(map(len, half))
@@ -265,8 +265,8 @@ def _check(members: Array, strangers: Array) -> None:
     for name, losses in (("members", members), ("strangers", strangers)):
         if losses.ndim != 1 or len(losses) < FEWEST:
             raise UsageError(
-                f"membership: {name} have shape {losses.shape}; one loss each for at least {FEWEST} rows is needed: "
-                "make data with more test rows (mpifed data --test-fraction)"
+                f"membership: {name} have shape {losses.shape}; a loss each of at least {FEWEST} rows is needed: "
+                "prepare data with more test rows (mpifed data --test-fraction)"
             )
         if not np.isfinite(losses).all():
-            raise UsageError(f"membership: {np.sum(~np.isfinite(losses))} losses of {name} are not finite numbers")
+            raise UsageError(f"membership: {np.sum(~np.isfinite(losses))} losses of {name} are not finite")

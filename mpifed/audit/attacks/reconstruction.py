@@ -1,14 +1,14 @@
-"""The sample behind the gradient of a minibatch of one.
+"""Reconstruction of a sample from the gradient of a minibatch of one sample.
 
 Scores are linear in the features, so a sample x gives the feature weights the gradient x delta', delta being the
 derivative of its loss by its scores: a matrix of rank one, with x for its columns. Its length follows from
-delta = delta(x, y), which whoever knows the model can solve for the length and the label. For networks without the
-head's biases this was seen by L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Moriai, "Privacy-Preserving Deep Learning
-via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's gradient by
-B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
+delta = delta(x, y), which a party that knows the model can solve for the length and the label. For networks without
+biases of the head this was observed by L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Moriai, "Privacy-Preserving Deep
+Learning via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's
+gradient by B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
 
 The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.algorithms.revealed`), and
-sees no data. Shapes: p features, h scores.
+does not see the data. Shapes: p features, h scores.
 """
 
 from __future__ import annotations
@@ -22,38 +22,40 @@ from mpifed.algorithms.revealed import wide
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves
 from mpifed.maths.objectives import Parameters
 
-ONE = 1e-3  # a second singular value below this times the first counts as none
+ONE = 1e-3  # largest ratio of the second to the first singular value of a matrix of rank one
 FITS = 1e-2  # relative mismatch below which a sample explains a gradient
-EQUAL = 1e-3  # relative difference below which two lengths are one
-SHARP = 0.1  # below it two lengths may lie between two that are tried
+EQUAL = 1e-3  # relative difference below which two lengths are equal
+SHARP = 0.1  # least sharpness of a length that the tried lengths resolve
 _LENGTHS = np.logspace(-3, 8, 264)  # tried, in units of the gradient's own length
 
 
 class Reconstruction(NamedTuple):
-    """What was found, and what the attacker can say of it without the truth."""
+    """A reconstructed sample, and the attacker's assessment without the truth."""
 
-    row: Array  # [p] float64; of norm 1 where its length was not found
-    label: int  # -1: not found
-    scaled: bool  # whether the length was found
-    signed: bool  # whether the sign was: two-class models cannot tell (x, 0) from (-x, 1)
-    rank_one: float  # second over first singular value: 0 for one sample; NaN with one score, which always has rank one
-    residual: float  # relative mismatch between the gradient seen and that of what was found; NaN without a length
-    claimed: bool  # whether the gradient is of a kind that one sample has, and sums of different ones have not
+    row: Array  # [p] float64; of norm 1 if its length is not known
+    label: int  # -1 if not known
+    scaled: bool  # whether the length is known
+    signed: bool  # whether the sign is: two-class models cannot distinguish (x, 0) from (-x, 1)
+    rank_one: (
+        float  # second over first singular value: 0 for one sample; NaN with one score, where the rank is always one
+    )
+    residual: float  # relative mismatch between the observed gradient and that of the sample; NaN without a length
+    claimed: bool  # whether the gradient has rank one, as for one sample, unlike sums over different samples
 
 
 class Length(NamedTuple):
-    """One way to explain a gradient by one sample along a known direction."""
+    """A length and label of a sample along a known direction that explain a gradient."""
 
     length: float  # negative: against the direction
     label: int
     residual: float
-    sharpness: float  # by how much the residual changes per relative change of the length: near 0 it does not tell it
+    sharpness: float  # change of the residual per relative change of the length: near 0, the length is undetermined
 
 
 def direction(first: Array) -> tuple[Array, float]:
     """([p] of norm 1, second over first singular value) of a gradient by feature weights [p, h].
 
-    It needs no model: it serves for a client's own columns too, and for differences of gradients at one sample.
+    It needs no model, and applies to a client's own columns and to differences of gradients of a sample as well.
     """
     left, values, _ = np.linalg.svd(dense_first(first), full_matrices=False)
     if not values[0] > 0:
@@ -64,14 +66,14 @@ def direction(first: Array) -> tuple[Array, float]:
 def reconstruct(
     objective: Any, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
 ) -> Reconstruction:
-    """The sample whose gradient this is.
+    """Reconstruct the sample behind a gradient.
 
     Parameters
     ----------
-    objective : the job's
-    model : where the gradient was taken
-    gradient : mean over the minibatch, no penalty in it
-    nonnegative : whether the attacker knows that features are not negative, as those of images
+    objective : the job's model class
+    model : parameters at which the gradient was taken
+    gradient : mean over the minibatch, without penalties
+    nonnegative : whether the attacker knows that features are nonnegative, as those of images
     """
     seen: Parameters = wide(gradient)
     along, rank_one = direction(seen.first)
@@ -80,18 +82,18 @@ def reconstruct(
     if along.sum() < 0:
         along = -along
     single = rank_one < ONE
-    if not objective.classifies:  # any length has its target
+    if not objective.classifies:  # for any length, a target explains the gradient
         return Reconstruction(along, -1, False, nonnegative, rank_one, np.nan, single)
     ways = explain(objective, wide(model), along, along @ seen.first, seen.head, nonnegative)
     best = ways[0]
-    others = [one for one in ways if one.residual < max(10 * best.residual, 1e-6)]
-    signed = nonnegative or all(one.length * best.length > 0 for one in others)
+    others = [way for way in ways if way.residual < max(10 * best.residual, 1e-6)]
+    signed = nonnegative or all(way.length * best.length > 0 for way in others)
     if not best.residual < FITS or any(
-        one.sharpness < SHARP or abs(abs(one.length / best.length) - 1) > EQUAL for one in others
+        way.sharpness < SHARP or abs(abs(way.length / best.length) - 1) > EQUAL for way in others
     ):  # no length fits, or several do
         return Reconstruction(along, _label(others), False, nonnegative, rank_one, np.nan, False)
-    found = along * best.length
-    return Reconstruction(found, _label(others), True, signed, rank_one, best.residual, single)
+    row = along * best.length
+    return Reconstruction(row, _label(others), True, signed, rank_one, best.residual, single)
 
 
 def explain(
@@ -103,7 +105,7 @@ def explain(
     ----------
     model : float64
     slope : [h] the gradient's coefficients along that direction
-    head : the head's gradient by this one sample, or () where it is not known
+    head : gradient by the head's parameters, or () if it is not known
     """
     from scipy.optimize import least_squares
 
@@ -111,12 +113,12 @@ def explain(
     whole = np.sqrt(size**2 + target @ target)
 
     def mismatch(lengths: Array, label: int) -> Array:
-        """[m, h + d] of so many lengths."""
+        """[m, h + d] relative gradient mismatch for m lengths."""
         scores = lengths[:, None, None] * unit
         y = np.full((len(lengths), 1), label)
-        found = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
-        seen = [lengths[:, None] * found.scores[:, 0]]
-        seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(found.head)] if head else []
+        derivative = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
+        seen = [lengths[:, None] * derivative.scores[:, 0]]
+        seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(derivative.head)] if head else []
         return (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
 
     ways = []
@@ -124,7 +126,7 @@ def explain(
         for sign in (1,) if nonnegative else (1, -1):
             sizes = np.linalg.norm(mismatch(sign * size * _LENGTHS, label), axis=1)
             ways += [(sizes[i], sign, label, i) for i in _valleys(sizes)]
-    found = []
+    explanations = []
     for _, sign, label, i in sorted(ways)[:6]:
         start = np.log(size * _LENGTHS[i])
 
@@ -133,33 +135,33 @@ def explain(
 
         end = least_squares(near, [start], xtol=1e-15, ftol=1e-15, gtol=1e-15, bounds=(start - 0.2, start + 0.2))
         residual, sharpness = float(np.linalg.norm(end.fun)), float(np.linalg.norm(end.jac))
-        found.append(Length(float(sign * np.exp(end.x[0])), label, residual, sharpness))
-    return sorted(found, key=lambda one: one.residual)
+        explanations.append(Length(float(sign * np.exp(end.x[0])), label, residual, sharpness))
+    return sorted(explanations, key=lambda way: way.residual)
 
 
 def classes(model: Parameters) -> int:
-    """How many there are, from the shapes of the model."""
+    """Number of classes, from the shapes of the model."""
     last: Array = getattr(model.head, "second", model.first)
     outputs = int(last.shape[-1])
     return 2 if outputs == 1 else outputs
 
 
 def repeated(head: Record, times: int) -> Record:
-    """The head for so many clients, without copies."""
+    """The head with a leading axis of `times`, as a view."""
     return map_leaves(lambda leaf: np.broadcast_to(leaf, (times, *leaf.shape)), head)
 
 
 def dense_first(first: Array) -> Array:
-    """[p, h] float64."""
+    """The gradient by feature weights as [p, h] in float64."""
     return np.asarray(first, dtype=np.float64).reshape(len(first), -1)
 
 
 def _valleys(values: Array) -> Iterator[int]:
-    """Where values are no larger than their neighbours."""
+    """Positions of local minima."""
     padded = np.concatenate([[np.inf], values, [np.inf]])
     yield from np.flatnonzero((padded[1:-1] <= padded[:-2]) & (padded[1:-1] <= padded[2:])).tolist()
 
 
 def _label(ways: list[Length]) -> int:
-    labels = {one.label for one in ways}
+    labels = {way.label for way in ways}
     return labels.pop() if len(labels) == 1 else -1

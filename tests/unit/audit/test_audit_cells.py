@@ -92,12 +92,12 @@ def test_who_sees_duals_and_products_solves_for_the_rows(squares: Path, audit: C
     assert names(found) == ["answers", "inner-products", "linear-system", "moved-row"]
     products, duals = (attack(found, name, "each client's") for name in ("inner-products", "linear-system"))
     assert (products.recovered, products.of) == (48, 48)  # 12 rows of each of four clients, from three weights each
-    assert "3 equations a row, 3 needed for all of them" in products.text
+    assert "3 equations per row, 3 needed for all of them" in products.text
     assert duals.recovered >= 24
     data = held(squares)
     parts = [data[:12, :3], data[:12, 3:], data[12:, :3], data[12:, 3:]]
     for one in (products, duals):
-        assert all(min(np.abs(part - row).max(axis=1).min() for part in parts) < 1e-3 for row in one.found)
+        assert all(min(np.abs(part - row).max(axis=1).min() for part in parts) < 1e-3 for row in one.rows)
 
 
 @pytest.mark.parametrize("algorithm", [ALL, {"name": "hyfdca", "rule": "accelerated"}])
@@ -120,7 +120,7 @@ def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
     found = masked
     assert names(found) == ["in-the-clear", "moved-row"]
     for name in ("inner-products", "linear-system"):
-        one = attack(found, name, "sealed uploads")
+        one = attack(found, name, "masked uploads")
         assert one.applies and not one.success and one.recovered == 0
     assert found.uniform.uniform is True and found.control.uniform is False
     assert found.clear["primal.pulled"] == 12 * 4 * 3
@@ -132,9 +132,9 @@ def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
 def test_neither_do_ciphertexts(squares: Path, audit: Callable[..., Audit]) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
     found = audit(squares, ONE, "encrypted", 1, participation={"clients_per_round": 3}, aggregation={"min_clients": 1})
-    assert found.channel == "encrypted"  # by default
+    assert found.security == "encrypted"  # by default
     assert "in-the-clear" in names(found) and "answers" not in names(found)
-    assert not any(attack(found, name, "sealed").applies for name in ("inner-products", "linear-system"))
+    assert not any(attack(found, name, "encrypted").applies for name in ("inner-products", "linear-system"))
     assert found.uniform.uniform is True
 
 
@@ -145,7 +145,7 @@ def test_a_sample_that_moves_alone_is_seen(squares: Path, masked: Audit) -> None
     """Clients of the same rows have moved the same one, so that their parts of it fit together."""
     one, data = attack(masked, "moved-row", "each client's"), held(squares)
     assert one.recovered >= 6
-    for row in one.found:
+    for row in one.rows:
         assert len(row) == 6
         cosines = np.abs(data @ row) / np.linalg.norm(data, axis=1) / np.linalg.norm(row)
         assert cosines.max() > 1 - 1e-6
@@ -155,8 +155,8 @@ def test_a_sample_that_moves_alone_is_seen(squares: Path, masked: Audit) -> None
 def test_sealing_does_not_hide_what_w_tells(squares: Path, audit: Callable[..., Audit]) -> None:
     found = audit(squares, ONE | {"primal": "sealed"}, "masked", 12)
     assert "in-the-clear" not in names(found) and "moved-row" in names(found)
-    assert not attack(found, "moved-row", "sealed uploads").success
-    assert attack(found, "moved-row", "the opened sum").recovered >= 1
+    assert not attack(found, "moved-row", "masked uploads").success
+    assert attack(found, "moved-row", "the decoded sum").recovered >= 1
     many = audit(squares, ONE | {"primal": "sealed", "inner": 6}, "masked", 4)
     assert "moved-row" not in names(many)
 
@@ -164,15 +164,15 @@ def test_sealing_does_not_hide_what_w_tells(squares: Path, audit: Callable[..., 
 def test_a_plane_that_changes_by_a_row(squares: Path, audit: Callable[..., Audit]) -> None:
     one = attack(audit(squares, {"name": "bundle", "primal": "clear"}, "masked", 12), "moved-row", "each client's")
     assert one.success
-    lengths = np.linalg.norm(one.found, axis=1) / np.linalg.norm(one.truth, axis=1)
+    lengths = np.linalg.norm(one.rows, axis=1) / np.linalg.norm(one.truth, axis=1)
     assert np.isclose(lengths, 1, atol=1e-3).any()  # u is 0 or the sign of a row
 
 
 def test_many_samples_that_move_are_not_told_apart(patches: Path, audit: Callable[..., Audit]) -> None:
     found = audit(patches, ALL, "masked", 2)
     assert names(found) == ["in-the-clear"]
-    assert "0 of 4 changes are one row" in attack(found, "moved-row", "each client's").text
-    assert "22 needed" in attack(found, "inner-products", "sealed uploads").text
+    assert "0 of 4 changes are a single row" in attack(found, "moved-row", "each client's").text
+    assert "22 needed" in attack(found, "inner-products", "masked uploads").text
 
 
 # --- sums by rows, and last answers that go on counting --------------------------------------------------------------
@@ -221,8 +221,8 @@ def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[
     alone = SOME | {"aggregation": {"security": "masked", "min_clients": 1}, "model": SOFTMAX}
     found = audit(patches, hyfem, "masked", 2, **alone)
     assert names(found) == ["single-holder"]
-    assert "models.first: how the last answers changed, " in found.findings[0].text
-    assert "of 64 columns of one client each, to the server" in found.findings[0].text
+    assert "models.first: changes of the last uploads, " in found.findings[0].text
+    assert "of 64 columns of single clients, to the server" in found.findings[0].text
     assert found.uniform.uniform is True and set(found.clear) == {"models.first"}
     assert names(audit(patches, hyfem, "masked", 1, model=SOFTMAX)) == []
 
@@ -249,9 +249,9 @@ def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
     assert one.verdict == UNDERDETERMINED and one.rounds_until == 3
     assert found["products", "server"].numbers == found["duals", "server"].numbers == 0
     own = found["primal", "server"]
-    assert (own.hears, own.unknowns) == ("each client's answer", 36)
+    assert (own.receives, own.unknowns) == ("each client's upload", 36)
     after = found["primal", "client 0"]
-    assert (after.hears, after.numbers) == ("the next question", 3)  # of the columns that it shares
+    assert (after.receives, after.numbers) == ("the next broadcast", 3)  # of the columns that it shares
 
 
 def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
@@ -278,4 +278,4 @@ def test_gradients_in_own_columns(patches: Path, audit: Callable[..., Audit]) ->
     one = attack(found, "reconstruction", "each client's upload")
     assert (one.recovered, one.of) == (6, 6)
     hidden_ = audit(patches, average, "masked", 1, model={"name": "logistic", "bias": False, "l2": 1e-3})
-    assert not attack(hidden_, "reconstruction", "sealed uploads").success
+    assert not attack(hidden_, "reconstruction", "masked uploads").success

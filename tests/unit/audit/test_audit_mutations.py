@@ -130,7 +130,7 @@ def test_one_nonce_for_two_exchanges(
     """Those of a measurement, which are played one after the other."""
     monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn // 2, client))
     found = leaks(six, "--rounds", "2", record={"evaluate_every": 1})
-    one = found["shared-stream"].split("one stream masks ")[1]
+    one = found["shared-stream"].split("the same stream masks ")[1]
     assert len(set(re.findall(r"in ([\w-]+), ", one))) == 2
 
 
@@ -178,7 +178,7 @@ def test_two_pairs_share_a_stream(
     monkeypatch.setattr(Masked, "_between", shared)
     found = leaks(six)
     text = " and ".join(f"client {client} in changes, round 0" for client in (0, 1, 2, 4))
-    assert set(found) == {"shared-stream"} and f"one stream masks {text};" in found["shared-stream"]
+    assert set(found) == {"shared-stream"} and f"the same stream masks {text};" in found["shared-stream"]
 
 
 def test_a_stream_that_is_used_again_from_its_middle_on(
@@ -209,7 +209,7 @@ def test_all_of_a_run_can_be_played_again(six: Path, tmp_path: Path) -> None:
     found = audited(tmp_path / "run", (), None)
     assert found.leaks == []
     assert found.exact.words == found.exact.of_words > 6 * 4 * 13
-    assert found.exact.beside > 6 * 4
+    assert found.exact.outside_rounds > 6 * 4
 
 
 def test_keys_that_come_again_after_a_restart(six: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_streams_beyond_the_most_are_counted(
 ) -> None:
     monkeypatch.setattr("mpifed.audit.streams.MOST", 60)  # two rounds of 6 clients with 5 others each
     found = audited(write_job(tmp_path / "job.toml", table(six)), (), None)
-    assert found.leaks == [] and "60 of 360 streams of the auditor's own play" in found.exact.text
+    assert found.leaks == [] and "60 of 360 streams of the auditor's replay" in found.exact.text
 
 
 def test_the_server_is_given_the_groups_key(
@@ -377,7 +377,7 @@ def test_the_server_is_given_the_groups_key(
     monkeypatch.setattr(keys.Keyring, "prepare", all_ranks)
     found = leaks(six, "--rounds", "1")
     assert "1 keys in the server's own memory" in found["key-with-server"]
-    assert "what the server's rank was sent" in found["key-with-server"]
+    assert "messages to the server's rank" in found["key-with-server"]
 
 
 def test_the_server_hosts_the_key_of_the_encryption(
@@ -429,7 +429,7 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
         job = checked(table(request.getfixturevalue(folder), **({"seed": seed, "rounds": 3} | changes)))
         plain = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
         stage, other = rehearse(job, 3), rehearse(plain, 3)
-        found = exact(stage, beside(stage, tuple(stage.transcript.messages)), other, own=True)
+        found = exact(stage, beside(stage, tuple(stage.transcript.messages)), other, same_run=True)
         assert found.leaks == {}, (seed, found.leaks)
         assert found.words == found.of_words > 0
         assert examine(sealed(stage, tuple(stage.transcript.messages)).samples).uniform is not False, seed
@@ -437,14 +437,14 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
 
 def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     found = audited(write_job(tmp_path / "job.toml", table(twenty)), (), None)
-    text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's own "
-    text += "play: no zero, no repeat, all cancel, no shared stream, no stream missing, all bits even, "
+    text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's replay: "
+    text += "no zero, no repeat, all cancel, no shared stream, no stream missing, all bits uniform, "
     text += "no key in a message as bytes, hex or base64, no key with the server, no copy in the clear, "
     text += "no unknown message"
     assert text in as_text(found)
     assert as_json(found)["exact"]["text"].startswith(text)
     assert (as_json(found)["exact"]["words"], as_json(found)["missed"]["client"]) == (3120, 1 - 16 / 20)
-    assert "one is missed with chance 20%" in as_text(found)
+    assert "a client is skipped with probability 20%" in as_text(found)
 
 
 def test_fewer_rounds_where_more_do_not_fit(
@@ -456,4 +456,4 @@ def test_fewer_rounds_where_more_do_not_fit(
     found = audited(write_job(tmp_path / "job.toml", table(twenty, record={"evaluate_every": 1})), (), None)
     assert found.left_out == 0 and 1 < found.exact.rounds == found.rounds < 12
     assert found.exact.words == found.exact.of_words
-    assert f"{found.rounds} rounds are recorded rather than 12" in as_text(found)
+    assert f"only {found.rounds} of 12 rounds were recorded" in as_text(found)

@@ -105,7 +105,7 @@ def test_a_copy_in_a_note(what: str, six: Path, leaks: Callable[..., dict[str, s
 
     monkeypatch.setattr(Masked, "seal", telling)
     found = leaks(six)
-    assert f"{what} of client 0 in changes, round 0: 3 words of 64 bits" in found["plain-copy"]
+    assert f"{what} of client 0 in changes, round 0: 3 64-bit words" in found["plain-copy"]
     assert ("unknown-message" in found) == (what != "deposit and sealed shares")
 
 
@@ -123,8 +123,8 @@ def test_a_second_part_of_uploads(six: Path, leaks: Callable[..., dict[str, str]
     monkeypatch.setattr(Masked, "seal", sealed)
     monkeypatch.setattr(Transcript, "upload", both)
     found = leaks(six)
-    assert "client 0 in changes, turn 0, sends 2 messages rather than one" in found["unknown-message"]
-    assert "1 of client 0 in changes, round 0: 12 words" in found["plain-copy"]
+    assert "client 0 in changes, turn 0, sends 2 messages, expected a single one" in found["unknown-message"]
+    assert "1 of client 0 in changes, round 0: 12 64-bit words" in found["plain-copy"]
 
 
 def test_single_uploads_are_opened(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
@@ -180,7 +180,7 @@ def test_an_appended_copy_in_a_recorded_run(six: Path, changed: Callable[..., Pa
 
     found = {one.name: one.text for one in audited(changed(append), (), None).leaks}
     assert "sends 208 bytes of type int64, expected 104 of int64" in found["unknown-message"]
-    assert "upload of client 2 in changes, round 0: 12 words" in found["plain-copy"]
+    assert "upload of client 2 in changes, round 0: 12 64-bit words" in found["plain-copy"]
 
 
 # --- not whole, or of another run ------------------------------------------------------------------------------------
@@ -222,13 +222,13 @@ def _huge(file: Any) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "empty": (lambda file: remove(file, list(file)), "no client's upload is in it"),
-    "no uploads": (lambda file: remove(file, names(file, "upload")), "no client's upload is in it"),
-    "no questions": (lambda file: remove(file, names(file, "question")), "the question of changes .* is missing"),
+    "empty": (lambda file: remove(file, list(file)), "no uploads of clients"),
+    "no uploads": (lambda file: remove(file, names(file, "upload")), "no uploads of clients"),
+    "no questions": (lambda file: remove(file, names(file, "question")), "the broadcast of changes .* is missing"),
     "one client less": (
         lambda file: remove(file, names(file, "upload", "client 4")), "uploads of clients 4 to changes are missing"
     ),
-    "channel": (_set("channel", "plain"), 'by channel "plain", and the job by "masked"'),
+    "channel": (_set("channel", "plain"), 'security "plain", those of the job "masked"'),
     "channel number": (_set("channel", 7), "7.* where text is expected"),
     "form array": (_set("form", np.array([2, 2])), "where an integer is expected"),
     "no rounds": (_set("rounds", 0), "0 rounds"),

@@ -96,8 +96,8 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
         )
     )
     one, total = of(plain, "changes", "server"), of(masked, "changes", "server")
-    assert (one.unknowns, one.hears, one.verdict) == (64, "each client's answer", DETERMINED)
-    assert (total.unknowns, total.hears, total.numbers) == (512, "the sum of 8 answers", one.numbers)
+    assert (one.unknowns, one.receives, one.verdict) == (64, "each client's upload", DETERMINED)
+    assert (total.unknowns, total.receives, total.numbers) == (512, "the sum of 8 uploads", one.numbers)
     assert total.verdict == UNDERDETERMINED
     assert total.equations <= 2 * 74
     assert total.rounds_until == -(-1438 * 64 // total.equations)
@@ -110,7 +110,7 @@ def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
         aggregation={"security": "masked"},
     )
     one = of(conditions(found, client=3), "changes", "client 3")
-    assert (one.hears, one.unknowns, one.numbers) == ("the next question", 7 * 64, 640)
+    assert (one.receives, one.unknowns, one.numbers) == ("the next broadcast", 7 * 64, 640)
     assert one.verdict == OPEN  # by counting, seven rows of 64 are no more than a model of 640 numbers
 
 
@@ -134,9 +134,9 @@ def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     allowed = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
     found = conditions(stage(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
     scores = of(found, "scores", "server")
-    assert (scores.hears, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
+    assert (scores.receives, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
     gradients = of(found, "gradients", "server")
-    assert gradients.hears == "each client's own values"
+    assert gradients.receives == "each client's own values"
     assert gradients.numbers == 640
 
 

@@ -41,7 +41,8 @@ def found(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Found:
         }  # fmt: skip
         ended = CliRunner().invoke(main, ["audit", str(write_job(tmp_path / "job.toml", job))])
         assert ended.exit_code in (0, 7), ended.output
-        assert ended.exit_code or "all bits even, no shares of two secrets, no key in a message" in ended.stdout
+        clean = "all bits uniform, no shares of both secrets of a client, no key in a message"
+        assert ended.exit_code or clean in ended.stdout
         lines = [line.split(maxsplit=2) for line in ended.stdout.splitlines() if line.startswith("  LEAK")]
         return {name: text for _, name, text in lines}
 
@@ -110,9 +111,9 @@ def test_shares_of_both_secrets(found: Found, monkeypatch: pytest.MonkeyPatch) -
 def test_fewer_shares_tell_a_secret(least: int, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five neighbours one may leave, so that it takes four."""
     monkeypatch.setattr(dropouts, "threshold", lambda neighbours, most: least)
-    assert "client 0 in changes, round 0: fewer than 4 shares tell its seed" in found()["opened-more"]
+    assert "client 0 in changes, round 0: fewer than 4 shares determine its seed" in found()["opened-more"]
 
 
 def test_all_shares_travel_under_one_key(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(escrow.Escrow, "_between", lambda self, *clients: (bytes(32), bytes(12)))
-    assert "share under the key of clients [0, 1] in changes, round 0, turn 1" in found()["opened-more"]
+    assert "encrypt shares under the key of clients [0, 1] in changes, round 0, turn 1" in found()["opened-more"]

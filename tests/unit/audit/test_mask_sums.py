@@ -173,7 +173,7 @@ def test_the_negative_of_a_mask_under_secret_noise(six: Path, audit: Audit, monk
     monkeypatch.setattr("mpifed.audit.streams.Streams.shared", lambda self: [])
     found, verdict = audit(six, rounds=12, privacy=PRIVATE)
     assert "has about the negative of that of" in found["repeated-mask"]
-    assert "zeros: not looked at" in verdict and "bits: only those of streams" in verdict
+    assert "zeros: not checked" in verdict and "bits: checked in streams only" in verdict
 
 
 def test_streams_that_are_not_seen_are_not_said_to_be_right(
@@ -188,7 +188,7 @@ def test_streams_that_are_not_seen_are_not_said_to_be_right(
 
     monkeypatch.setattr(Masked, "_mask", elsewhere)
     found, verdict = audit(six)
-    assert "streams: none seen" in verdict
+    assert "streams: none recorded" in verdict
     assert "client 0 in changes, round 0: 0 of 5 at 13 numbers" in found["few-streams"]
 
 

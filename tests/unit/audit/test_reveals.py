@@ -142,7 +142,7 @@ def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
 
     own, other = noise("fedavg"), noise(renamed("fedavg"))
     assert own[:8] == other[:8]
-    noise_is_alone = ("there are no values so small", "the generator of float32 noise can give")
+    noise_is_alone = ("no value is small enough", "the generator of float32 noise can produce")
     assert any(one in own.text for one in noise_is_alone)
 
 
@@ -155,13 +155,14 @@ def test_raw_gradients_of_one_row(kind: str, digits: Path, audit: Callable[..., 
     found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}"})
     one = attack(found, "reconstruction")
     assert one.recovered == one.of == {"Raw": 8, "Said": 16}[kind]  # of four clients at most where it is not said
-    np.testing.assert_allclose(one.found, one.truth, atol=1e-3)
+    np.testing.assert_allclose(one.rows, one.truth, atol=1e-3)
     assert as_json(found)["exit"] == 7
     assert [one.name for one in found.leaks][:3] == ["answers", "determined", "reconstruction"]
-    said = [one for one in found.remarks if "does not say" in one]
-    assert bool(said) is (kind == "Raw") and ("taken for a gradient" in one.text) is (kind == "Raw")
+    said = [one for one in found.remarks if "does not declare" in one]
+    assert bool(said) is (kind == "Raw") and ("interpreted as a gradient" in one.text) is (kind == "Raw")
     if said:
-        assert said[0].startswith('Raw does not say what answers to "what-i-saw" reveal: they were tried as a gradient')
+        start = 'Raw does not declare what uploads in "what-i-saw" reveal: they were attacked as a gradient'
+        assert said[0].startswith(start)
         assert "give it a method `reveals`, see docs/how-to/audit.md" in said[0]
 
 
@@ -169,7 +170,7 @@ def test_models_sent_by_a_function_of_no_class(digits: Path, audit: Callable[...
     found = audit(digits, 2, SOFTMAX, {"name": "own_reveals:Models"})
     one = attack(found, "reconstruction")
     assert one.recovered == one.of == 8  # the first model is zero: there a model is its change, too
-    assert "taken for a change of the model (`value.first`), a model (`value.first`)" in one.text
+    assert "interpreted as a change of the model (`value.first`), a model (`value.first`)" in one.text
     assert as_json(found)["exit"] == 7
 
 
@@ -189,9 +190,9 @@ def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[
         {"name": "own_reveals:Inherited", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
     )
     tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
-    assert len(tried) == 2 and "taken for" in tried[1].text
+    assert len(tried) == 2 and "interpreted as" in tried[1].text
     assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
-    assert any("Inherited does not say" in one and "let its `reveals` say it" in one for one in found.remarks)
+    assert any("Inherited does not declare" in one and "let its `reveals` declare it" in one for one in found.remarks)
 
 
 @pytest.mark.parametrize("kind", ["Projections", "SaidProjections"])
@@ -199,7 +200,7 @@ def test_inner_products_with_directions(kind: str, alone: Path, audit: Callable[
     found = audit(alone, 8, LOGISTIC, {"name": f"own_reveals:{kind}", "batch_size": 1})
     one = attack(found, "inner-products")
     assert one.success and one.recovered == 4  # of the first four clients
-    assert ("taken for inner products (`products`) with `along`" in one.text) is (kind == "Projections")
+    assert ("interpreted as inner products (`products`) with `along`" in one.text) is (kind == "Projections")
     assert "inner-products" in {one.name for one in found.leaks}
 
 
@@ -207,7 +208,7 @@ def test_sums_over_dual_variables(alone: Path, audit: Callable[..., Audit]) -> N
     found = audit(alone, 2, HINGE, {"name": "own_reveals:Secretive"})
     assert attack(found, "moved-row").recovered >= 5
     assert "moved-row" in {one.name for one in found.leaks}
-    assert not any("does not say" in one for one in found.remarks)
+    assert not any("does not declare" in one for one in found.remarks)
 
 
 def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[..., Audit]) -> None:
@@ -219,7 +220,7 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
         {"name": "own_reveals:Raw"},
         aggregation={"security": "masked"},
     )
-    assert attack(found, "reconstruction", "sealed uploads").recovered == 0
+    assert attack(found, "reconstruction", "masked uploads").recovered == 0
     assert not any(one.success for one in found.attempts) and found.leaks == []
 
 
@@ -235,7 +236,7 @@ def test_the_example_of_the_tutorial_says_it(
     own = {"name": "own_from_tutorial:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
-    assert not any("does not say" in one for one in found.remarks)
+    assert not any("does not declare" in one for one in found.remarks)
 
 
 # --- what is said, and is not so -------------------------------------------------------------------------------------
@@ -249,10 +250,10 @@ def test_what_an_algorithm_says_silences_nothing(kind: str, digits: Path, audit:
     found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}", "batch_size": batch})
     good = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen and one.success]
     assert [one.recovered for one in good] == [4 if kind == "Beside" else 8]
-    assert "taken for a gradient" in good[0].text
-    assert ("which the algorithm does not say of" in good[0].text) is (kind != "Silent")
+    assert "interpreted as a gradient" in good[0].text
+    assert ("which the algorithm does not declare for" in good[0].text) is (kind != "Silent")
     assert "reconstruction" in {one.name for one in found.leaks}
-    silent = 'does not say what answers to "what-i-saw" reveal'
+    silent = 'does not declare what uploads in "what-i-saw" reveal'
     assert any(silent in one for one in found.remarks) is (kind == "Silent")
 
 
@@ -268,9 +269,9 @@ def test_rows_as_they_are(where: str, digits: Path, audit: Callable[..., Audit])
     own = {"name": "own_reveals:SendsRows", "where": where}
     found = audit(digits, 2, SOFTMAX, own, record={"evaluate_every": 1})
     one = attack(found, "row-sent")
-    assert one.success and one.recovered == 8 and 'in those to "hello"' in one.text
+    assert one.success and one.recovered == 8 and 'in "hello"' in one.text
     assert "row-sent" in {one.name for one in found.leaks}
-    assert not attack(found, "row-sent", "the opened sum").success
+    assert not attack(found, "row-sent", "the decoded sum").success
     masked = audit(digits, 2, SOFTMAX, own, record={"evaluate_every": 1}, aggregation={"security": "masked"})
     assert not any(one.success for one in masked.attempts)
 
@@ -288,7 +289,7 @@ def test_where_there_is_nothing_to_try_it_says_so_by_the_algorithms_word(
 ) -> None:
     found = audit(digits, 1, SOFTMAX, {"name": "own_reveals:OtherKind", "batch_size": 40}, record={"evaluate_every": 1})
     why = [one.text for one in found.attempts if one.attack == "inversion"]
-    assert "clients send sums over their dual variables, and no gradients, as the algorithm says" in why
+    assert "clients send sums over their dual variables, and no gradients, as the algorithm declares" in why
     assert not any(one.success for one in found.attempts if one.attack in ("inversion", "reconstruction"))
 
 
@@ -300,7 +301,7 @@ def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Aud
         {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
         aggregation={"security": "masked"},
     )
-    assert not any("taken for" in one.text or one.success for one in found.attempts)
+    assert not any("interpreted as" in one.text or one.success for one in found.attempts)
 
 
 def test_rows_met_as_often_as_strangers_are_met_by_chance(
@@ -314,7 +315,7 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
     monkeypatch.setattr(gradients, "_strangers", lambda stage, target: target.rows)
     found = attack(audit(digits, 1, WIDE, own), "inversion")
     assert found.recovered and not found.success
-    assert f"and {found.recovered} of as many rows that were not there" in found.text
+    assert f"and {found.recovered} of as many rows outside the minibatch" in found.text
 
 
 # --- what is said wrong ----------------------------------------------------------------------------------------------
@@ -323,15 +324,15 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct it, or leave it out"),
+        ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct the method, or remove it"),
         ("WrongShape", "`gradient` Parameters(first (10, 64)"),
         ("NoParameters", "`model` of type ndarray and shape (64, 10); Parameters(first, head) is expected"),
         ("NoGradient", "`gradient` of type ndarray and shape (3,); that of `model` is expected: Parameters(f"),
         ("WrongProducts", "InnerProducts with products of shape [64, 10]; ["),
         ("WrongSum", "DualSum with values of shape [64, 10]; [64] is expected"),
         ("DividesByZero", "MeanGradient with numbers that are not finite"),
-        ("Overwrites", "ValueError: assignment destination is read-only; correct it"),
-        ("NoKind", "gives a Parameters, of no kind that is known"),
+        ("Overwrites", "ValueError: assignment destination is read-only; correct the method"),
+        ("NoKind", "gives a Parameters, which is no kind of"),
     ],
 )
 def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
@@ -342,5 +343,5 @@ def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[
     job = write_job(tmp_path / "job.toml", table)
     ended = CliRunner().invoke(main, ["audit", str(job), "--rounds", "1"])
     assert ended.exit_code == 2, ended.output
-    assert f"{kind}.reveals of the " in ended.stderr and 'to "what-i-saw": ' in ended.stderr
+    assert f"{kind}.reveals of the " in ended.stderr and 'in "what-i-saw": ' in ended.stderr
     assert text in ended.stderr and "Traceback" not in ended.output

@@ -129,7 +129,7 @@ def test_a_part_of_the_key_of_the_encryption(leaks: Callable[..., dict[str, str]
 
 def test_keys_that_the_channel_does_not_name(leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     monkeypatch.setattr(Masked, "secrets", lambda self: iter(()))
-    assert "the channel names 0 keys of its 6 clients" in leaks()["key-sent"]
+    assert "the channel gives 0 secret keys for 6 clients" in leaks()["key-sent"]
 
 
 def test_keys_that_the_server_is_told_when_a_turn_begins(
@@ -143,4 +143,4 @@ def test_keys_that_the_server_is_told_when_a_turn_begins(
 
     monkeypatch.setattr(Masked, "begin", telling)
     found = leaks()
-    assert set(found) == {"key-with-server"} and "what the server's rank was sent" in found["key-with-server"]
+    assert set(found) == {"key-with-server"} and "messages to the server's rank" in found["key-with-server"]

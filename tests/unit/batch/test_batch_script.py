@@ -74,14 +74,14 @@ def test_options_as_they_are_typed(words: str, found: dict[str, str | None]) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("qos", "qos: no option of sbatch"),
+        ("qos", "qos: not an option of sbatch"),
         ("--nodes=3", "--nodes=3: give it to mpifed submit itself"),
         ("-t 5", "-t: give it to mpifed submit itself"),
         ("-A me", "-A: give it to mpifed submit itself"),
         ("--array=1-3", "--array=1-3: give it to mpifed submit itself"),
         ("-n 4", "-n: not with mpifed submit: use --nodes and --ntasks-per-node"),
         ("--wrap=x", "--wrap=x: not with mpifed submit"),
-        ("-Z", "-Z: no option of sbatch"),
+        ("-Z", "-Z: not an option of sbatch"),
     ],
 )
 def test_options_that_would_break_it(words: str, said: str) -> None:

@@ -48,8 +48,8 @@ def test_nodes_out_of_service(state: str) -> None:
     [
         (None, {}, None),
         (None, {"nodes": 3}, "--nodes 3: partition debug allows jobs of 2 node"),
-        ("long", {"nodes": 4}, r"--nodes 4: partition long has 3 node\(s\)"),
-        (None, {"time_s": 3601}, "--time 1:01:00: partition debug allows 1:00:00; take --time 1:00:00"),
+        ("long", {"nodes": 4}, r"--nodes 4: partition long has 3 nodes"),
+        (None, {"time_s": 3601}, "--time 1:01:00: partition debug allows 1:00:00; give --time 1:00:00"),
         ("long", {"time_s": 86400}, None),
         (None, {"tasks": 5}, "no node has 5 CPUs, the others have 4 CPUs; take fewer --ntasks-per-node"),
         (None, {"cpus": 2}, "no node has 8 CPUs"),
@@ -91,7 +91,7 @@ def test_a_cluster_that_does_not_say_its_memory() -> None:
 
 
 def test_no_such_partition() -> None:
-    with pytest.raises(UsageError, match=r"--partition fast: there is none of that name; .* debug \(default\), long"):
+    with pytest.raises(UsageError, match=r"--partition fast: no partition has that name; .* debug \(default\), long"):
         judge(parse(SINFO), "fast", WANTED)
     with pytest.raises(UsageError, match="no default partition: give --partition; this cluster has long"):
         judge(parse(SINFO.replace("*", ""))[1:2], None, WANTED)

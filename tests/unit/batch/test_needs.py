@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.batch.needs import check_time, mib_of, needs, told
+from mpifed.batch.needs import check_time, mib_of, needs, notes
 from mpifed.core.errors import UsageError
 from mpifed.forecast.job import forecast
 
@@ -22,9 +22,9 @@ def test_the_forecast_of_a_job(digits: Path, job: Callable[..., Path]) -> None:
     assert found.time_s() >= 600 and found.lead_s() == 120
     dedicated = needs(path, ("server.dedicated=true",), 6, 1.0)
     assert dedicated.hosts == 5  # rank 0 serves
-    text = "\n".join(told(found, 3600, 120, 6, "job.toml"))
+    text = "\n".join(notes(found, 3600, 120, 6, "job.toml"))
     assert "6 ranks, of which 2 would have nothing to do" in text
-    assert not any("warning" in line for line in told(found, 3600, 120, 4, "job.toml"))
+    assert not any("warning" in line for line in notes(found, 3600, 120, 4, "job.toml"))
 
 
 def test_times() -> None:

@@ -47,7 +47,7 @@ def test_plain_values_stay_as_they_are() -> None:
 
 
 def test_words_that_sbatch_blanks_wherever_they_stand() -> None:
-    with pytest.raises(UsageError, match="a word of its own"):
+    with pytest.raises(UsageError, match="a reserved word of sbatch"):
         filled(TEXT, {"job-name": "myPackJob"}, [])
 
 

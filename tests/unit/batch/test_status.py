@@ -67,8 +67,8 @@ def made(job: Write) -> Job:
     ("code", "state", "why"),
     [
         (0, "done", "done"),
-        (5, "done", "a limit is not met, or a certificate asked for not reached; the result stands"),
-        (6, "done", "the privacy budget is reached; the result stands"),
+        (5, "done", "a limit is not met, or a certificate asked for not reached; its result is valid"),
+        (6, "done", "the privacy budget is reached; its result is valid"),
         (75, "resumable", "interrupted; checkpoint at round 20"),
         (1, "failed", "exit 1, error"),
         (3, "failed", "exit 3, data: a file is missing or damaged"),
@@ -97,7 +97,7 @@ def test_a_killed_run_and_a_running_one(nowhere: Path, made: Job) -> None:
     dead = here | {"pid": killed()}
     found = run_of(leave(Path("dead"), made, process=dead, rounds=30, saved=20))
     assert (found["state"], found["why"]) == ("resumable", "killed; checkpoint at round 20")
-    assert run_of(leave(Path("early"), made, process=dead))["why"] == "killed; no checkpoint: it starts anew"
+    assert run_of(leave(Path("early"), made, process=dead))["why"] == "killed; no checkpoint: it starts over"
     found = run_of(leave(Path("later"), made, process=here | {"started": 1}))  # another process has the number now
     assert found["state"] == "resumable"
 
@@ -123,7 +123,7 @@ def test_a_folder_that_is_none(nowhere: Path) -> None:
     assert f"runs/none: no such folder ({nowhere}/runs/none, relative to {nowhere}), and nothing was" in ended.output
     Path("empty/below").mkdir(parents=True)
     ended = CliRunner().invoke(main, ["status", "empty"])
-    assert ended.exit_code == 3 and "empty: neither a run nor a sweep, and none in it" in ended.output
+    assert ended.exit_code == 3 and "empty: is neither a run nor a sweep and contains none" in ended.output
 
 
 def test_a_folder_of_runs(slurm: Slurm, job: Write, made: Job) -> None:
@@ -188,7 +188,7 @@ def test_a_queued_run(slurm: Slurm, made: Job) -> None:
     assert status("runs/a")[0]["next"] == "squeue --jobs=7"
     leave(Path("runs/a"), made, 75, rounds=30, saved=20, slurm_job="7")
     slurm.queue("7|7|PENDING|BeginTime|")
-    assert run_of("runs/a")["why"] == "pending, BeginTime; it goes on after round 20"
+    assert run_of("runs/a")["why"] == "pending, BeginTime; it resumes after round 20"
 
 
 def test_a_running_run(slurm: Slurm, made: Job) -> None:

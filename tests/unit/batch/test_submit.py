@@ -101,7 +101,7 @@ def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
 
 def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
     text = ok(job(), "--time", 30, "--nodes", 2, "--dry-run")
-    assert "would be written to runs/tried.sbatch, and given to sbatch" in text and "#SBATCH --nodes=2\n" in text
+    assert "would be written to runs/tried.sbatch and given to sbatch" in text and "#SBATCH --nodes=2\n" in text
     assert text.index("forecast  ") > text.index("#SBATCH")  # what is found comes last, where it is seen
     assert slurm.asked("sbatch") == [] and not Path("runs").exists()
 
@@ -110,7 +110,7 @@ def test_without_slurm(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.executable", str(nowhere / "python"))
     assert "no sbatch on PATH: " in refused(job(), "--time", 30)
     text = ok(job(), "--time", 30, "--partition", "debug", "--dry-run")
-    assert "warning   cluster not checked: there is no sinfo here\n" in text
+    assert "warning   cluster not checked: no sinfo on PATH\n" in text
     has = "partition debug takes jobs, allows 0:30:00, and has 1 node(s) with 1 CPUs, 512 MiB each"
     assert f"assumed, not checked: {has}\n" in text
     assert "warning   mpifed is not on PATH" in text
@@ -130,7 +130,7 @@ def test_a_slurm_that_is_not_configured(slurm: Slurm, job: Write) -> None:
 def test_the_job_has_the_environment_of_the_shell(
     slurm: Slurm, job: Write, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"--export={value} (or SBATCH_EXPORT): the job needs the environment that you submit from" in refused(
+    assert f"--export={value} (or SBATCH_EXPORT): the job needs the environment from which it is submitted" in refused(
         job(), "--time", 30, "--", f"--export={value}"
     )
     monkeypatch.setenv("SBATCH_EXPORT", value)
@@ -201,24 +201,24 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
     [
         (["--time", "2:00:00"], "--time 2:00:00: partition debug allows 1:00:00"),
         (["--time", "soon"], "--time soon: expected minutes"),
-        (["--time", "2"], "the signal to checkpoint comes 120 s before the end, which leaves too little; give --time"),
-        (["--time", "30", "--partition", "fast"], "--partition fast: there is none of that name"),
+        (["--time", "2"], "the signal to checkpoint comes 120 s before the time limit, which leaves too little"),
+        (["--time", "30", "--partition", "fast"], "--partition fast: no partition has that name"),
         (["--time", "30", "--nodes", 9], "--nodes 9: partition debug allows jobs of 2 node"),
         (["--time", "30", "--ntasks-per-node", 5], "no node has 5 CPUs"),
         (["--time", "30", "--gpus-per-node", 2], "no node has 2 GPUs"),
         (["--time", "30", "--sbatch", "--mem=9G"], "no node has 9216 MiB"),
         (["--time", "30", "--sbatch", "--mem=lots"], "--mem=lots: expected a number with K, M, G or T"),
-        (["--time", "30", "--", "-c", "all"], "--cpus-per-task=all: expected a number from 1"),
+        (["--time", "30", "--", "-c", "all"], "--cpus-per-task=all: expected a whole number, 1 or more"),
         (["--time", "30", "--", "--signal=USR2@60"], "--signal=USR2@60: expected --signal=B:USR1@SECONDS"),
         (["--time", "0:20"], "--time 0:20 is 20 seconds (minutes:seconds): the signal to checkpoint comes 120 s"),
         (["--time", "1"], "--time 1 is 1 minute(s): the signal"),
         (["--time", "30", "--", "--nodes=3"], "--nodes=3: give it to mpifed submit itself, as --nodes, before --"),
         (["--time", "30", "--", "-p", "gpu"], "-p: give it to mpifed submit itself, as --partition, before --"),
-        (["--time", "30", "--", "--no-requeue"], "--no-requeue: not with mpifed submit: a job goes on by being queued"),
+        (["--time", "30", "--", "--no-requeue"], "--no-requeue: not with mpifed submit: a job resumes"),
         (["--no-forecast"], "--no-forecast: give --time"),
-        (["--gpus-per-node", 2, "--ntasks-per-node", 4], "--gpus-per-node 2: one rank uses one device"),
+        (["--gpus-per-node", 2, "--ntasks-per-node", 4], "--gpus-per-node 2: each rank uses one GPU"),
         (["--time", "30", "--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
-        (["--time", "30", "--throttle", 2], "--throttle goes with --array"),
+        (["--time", "30", "--throttle", 2], "--throttle needs --array"),
     ],
 )
 def test_what_is_refused(slurm: Slurm, job: Write, arguments: list[object], said: str) -> None:
@@ -242,7 +242,7 @@ def test_time_from_the_forecast(slurm: Slurm, job: Write) -> None:
 def test_a_time_that_is_less_than_the_forecast(slurm: Slurm, job: Write) -> None:
     options, text = dry(job(), "--time", 6)
     assert options["time"] == "0:06:00"
-    assert "--time 0:06:00 is less than the forecast: it will checkpoint, be queued again and go on about 3 " in text
+    assert "--time 0:06:00 is less than the forecast: the job will checkpoint, be requeued and resume about 3 " in text
 
 
 def test_what_is_done_already_needs_no_time(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
@@ -265,12 +265,12 @@ def test_memory(slurm: Slurm, job: Write) -> None:
     assert (options["mem-per-cpu"], options["cpus-per-task"]) == ("256M", "2")
     options, text = dry(job(), "--time", 30, "--ntasks-per-node", 4, "--", "--mem=1G")
     assert "mem-per-cpu" not in options
-    assert "warning   --mem=1G gives 1024 MiB on each node, and the forecast is more: ask for 2048 MiB on each" in text
+    assert "warning   --mem=1G gives 1024 MiB on each node, and the forecast is more: request 2048 MiB on each" in text
     options, text = dry(job(), "--time", 30, "--ntasks-per-node", 4, "--", "--mem-per-cpu=600")
     assert options["mem-per-cpu"] == "600" and "warning" not in text
     slurm.answer("sinfo", "debug*|up|infinite|1-2|n1|idle|4|1|1|(null)\n")  # RealMemory is not set
     options, text = dry(job(), "--time", 30)
-    assert "mem-per-cpu" not in options and "does not say how much memory" in text
+    assert "mem-per-cpu" not in options and "does not report the memory" in text
 
 
 def test_without_a_forecast(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> None:
@@ -311,26 +311,26 @@ def test_not_when_slurm_does_not_answer(slurm: Slurm, job: Write) -> None:
     ok(job(), "--time", 30)
     slurm.answer("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     code, text = call(job(), "--time", 30)
-    assert code == 1 and "squeue does not answer: is job 123 still queued, or running?" in text
+    assert code == 1 and "squeue does not respond, so job 123 may still be queued or running" in text
     assert len(slurm.asked("sbatch")) == 1
 
 
 def test_a_run_of_another_machine(slurm: Slurm, job: Write) -> None:
     leave(Path("runs/tried"), Job.read(job()), None, process=this_process() | {"host": "another"})
     text = ok(job(), "--time", 30)
-    assert "warning   tried: killed or still running; no checkpoint: it starts anew; end it first" in text
+    assert "tried: killed or still running; no checkpoint: it starts over; if it still runs, end it first" in text
 
 
 def test_not_beside_a_process_of_this_machine(slurm: Slurm, job: Write) -> None:
     leave(Path("runs/tried"), Job.read(job()), None, process=this_process())
     said = refused(job(), "--time", 30)
-    assert "runs/tried: it is running already (in a process of this machine); see `mpifed status runs/tried`\n" in said
+    assert "runs/tried: it is running already (in a process on this machine); see `mpifed status runs/tried`\n" in said
 
 
 @pytest.mark.parametrize("code", [0, 5, 6])
 def test_not_what_is_finished(slurm: Slurm, job: Write, code: int) -> None:
     leave(Path("runs/tried"), Job.read(job()), code)
-    assert "for more rounds give --set rounds=" in refused(job(), "--time", 30)
+    assert "give --set rounds=... for more rounds" in refused(job(), "--time", 30)
     ok(job(), "--time", 30, "--set", "rounds=200")
 
 

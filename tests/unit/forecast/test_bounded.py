@@ -60,7 +60,7 @@ def test_a_wide_network_as_if_it_had_been_rehearsed(
     whole = shown("model.hidden=1000", "aggregation.security=masked")
     monkeypatch.setattr(extrapolated, "_WIDE", 20_000)
     found = shown("model.hidden=1000", "aggregation.security=masked")
-    assert found["extrapolated"] == ["156 and 312 of 1000 hidden cells"]
+    assert found["extrapolated"] == ["156 and 312 of 1000 hidden units"]
     for key in ("setup", "exchanges", "measures"):
         assert [_sizes(one) for one in found[key]] == [_sizes(one) for one in whole[key]]
     work = found["memory_bytes"]["work"] / whole["memory_bytes"]["work"]

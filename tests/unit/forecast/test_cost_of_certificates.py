@@ -48,4 +48,4 @@ def test_a_certificate_takes_what_was_expected(digits: Path, write_job: Callable
     before, after, expected, taken = json.loads(ended.stdout.splitlines()[-1])
     assert (before, after) == (False, True), "the rehearsal loads what certificates are computed with"
     assert expected["certificates"] == len(taken) == 3
-    assert expected["certificate"] + expected["measurement"] < 8 * max(taken)
+    assert expected["certificate"] + expected["evaluation"] < 8 * max(taken)

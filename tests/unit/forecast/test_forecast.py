@@ -162,7 +162,7 @@ def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.M
 def test_rounds_that_are_void(job: Path) -> None:
     found = forecast(job, ("participation.max_dropouts=1", "participation.dropout_rate=0.1"), ranks=1)
     assert found["void_chance"] == pytest.approx(1 - 0.9**8 - 8 * 0.1 * 0.9**7)
-    assert "if nobody leaves; with a dropout_rate of 0.1, 18.69% of rounds are void" in forecast_text(found)
+    assert "if no client drops out; with a dropout_rate of 0.1, 18.69% of rounds are void" in forecast_text(found)
     assert "nobody leaves" not in forecast_text(forecast(job, (), ranks=1))
 
 

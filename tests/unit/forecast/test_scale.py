@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.forecast.collectives import Machine, add_up, tell
+from mpifed.forecast.collectives import Machine, broadcast_time, sum_time
 
 LONE = Machine(1, latency_s=3e-6, bytes_per_s=2e9, call_s=0.0, added_bytes_per_s=4e9)
 
@@ -31,14 +31,14 @@ def simulated_tree(nodes: int, nbytes: int, machine: Machine) -> float:
 
 @pytest.mark.parametrize("nodes", [2, 4, 8, 64, 1024])
 def test_short_sums_take_a_tree(nodes: int) -> None:
-    found = add_up(LONE, nodes, 8, everywhere=False).together
+    found = sum_time(LONE, nodes, 8, everywhere=False).total
     copied = 8 / LONE.copied_bytes_per_s
     assert found - copied == pytest.approx(simulated_tree(nodes, 8, LONE), rel=1e-6)
 
 
 def test_long_sums_cross_the_network_twice_on_any_number_of_nodes() -> None:
     nbytes = 10**9
-    few, many = (add_up(LONE, nodes, nbytes, everywhere=True).bandwidth for nodes in (64, 4096))
+    few, many = (sum_time(LONE, nodes, nbytes, everywhere=True).bandwidth for nodes in (64, 4096))
     twice = 2 * nbytes / LONE.bytes_per_s + nbytes / LONE.added_bytes_per_s + nbytes / LONE.copied_bytes_per_s
     assert few < many <= twice
     assert many == pytest.approx(twice, rel=1e-3)
@@ -48,7 +48,7 @@ def test_long_sums_cross_the_network_twice_on_any_number_of_nodes() -> None:
 @pytest.mark.parametrize("nbytes", [8, 10**5, 10**8])
 def test_more_ranks_never_take_less(nbytes: int) -> None:
     machine = Machine(16)
-    for act in (lambda p: add_up(machine, p, nbytes, True).together, lambda p: tell(machine, p, nbytes).together):
+    for act in (lambda p: sum_time(machine, p, nbytes, True).total, lambda p: broadcast_time(machine, p, nbytes).total):
         times = [act(p) for p in (1, 2, 16, 32, 1024, 10**5)]
         assert times[0] == 0
         assert times == sorted(times)
@@ -57,7 +57,7 @@ def test_more_ranks_never_take_less(nbytes: int) -> None:
 def test_ranks_of_a_node_spare_the_network() -> None:
     apart, near = Machine(1, latency_s=1e-4), Machine(8, latency_s=1e-4)
     assert near.nodes(64) == 8
-    assert add_up(near, 64, 8 * 10**4, False).together < add_up(apart, 64, 8 * 10**4, False).together
+    assert sum_time(near, 64, 8 * 10**4, False).total < sum_time(apart, 64, 8 * 10**4, False).total
 
 
 @pytest.fixture

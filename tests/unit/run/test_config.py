@@ -653,7 +653,7 @@ def test_own_terms() -> None:
 
 def test_own_terms_without_samples_are_refused() -> None:
     lines = misfits({"algorithm": SSCA, "constraint": [{"name": here("NotANorm"), "limit": 1.0}]}, {})
-    assert lines == ["NotANorm: only Norm may say that it needs no samples; give the class `sampled = True`"]
+    assert lines == ["NotANorm: only Norm may declare that it needs no samples; give the class `sampled = True`"]
 
 
 def test_own_classes_are_checked_alike() -> None:

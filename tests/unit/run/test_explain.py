@@ -71,7 +71,7 @@ def test_no_link_is_printed_as_markdown() -> None:
 
 
 def test_commands_and_findings_of_audits() -> None:
-    for name, said in (("submit", "submit (command)"), ("answers", "reads what single clients answer"),
+    for name, said in (("submit", "submit (command)"), ("answers", "reads the uploads of single clients"),
                        ("inner-products", "inner products"), ("commands", "  compare: ")):  # fmt: skip
         ended = CliRunner().invoke(main, ["explain", name])
         assert ended.exit_code == 0 and said in ended.output, ended.output

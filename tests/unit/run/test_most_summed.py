@@ -29,7 +29,7 @@ def algorithm_of(**changes: Any) -> tuple[Job, Any]:
 
 
 def limbs(job: Job, algorithm: Any, exchange: Any) -> list[int]:
-    adder = make_sum(exchange, most_summed(job, algorithm, exchange), **job.sum_settings())
+    adder = make_sum(exchange, most_summed(job, algorithm, exchange), **job.sum_settings(algorithm.problem))
     return [place.form.limbs for place in adder.places if place.field.shape]
 
 

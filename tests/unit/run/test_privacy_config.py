@@ -259,8 +259,8 @@ def test_who_knows_no_regularizer_says_so(algorithm: dict[str, Any], split: str)
     with pytest.raises(UsageError) as caught:
         made(0.25, regularizer={"name": "l0-ball", "nonzeros": 3})
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        "[model] concave = 0.25: this algorithm knows no penalty but that of squares; set concave = 0, or take "
-        "fedavg, scaffold or fedpdm, for data split by rows",
-        "[regularizer] L0Ball: this algorithm knows no prox; leave the table out, or take fedavg, scaffold or fedpdm, "
-        "for data split by rows",
+        "[model] nonconvex_penalty = 0.25: this algorithm supports no penalty but l2; set nonconvex_penalty = 0, or "
+        "take fedavg, scaffold or fedpdm, for data split by rows",
+        "[regularizer] L0Ball: this algorithm has no prox step; leave the table out, or take fedavg, scaffold or "
+        "fedpdm, for data split by rows",
     ]

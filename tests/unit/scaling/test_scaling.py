@@ -78,7 +78,7 @@ def test_launchers() -> None:
     assert launcher("x -np {ranks} --", {}) == "x -np {ranks} --"
     assert launcher(None, {"MPIEXEC": "mine"}) == "mine -n {ranks}"
     assert cores({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "48"}) == 48
-    with pytest.raises(UsageError, match=r"there are 2 cores for them.*--ranks 1,2,.*--oversubscribe"):
+    with pytest.raises(UsageError, match=r"there are 2 cores.*--ranks 1,2,.*--oversubscribe"):
         refuse_oversubscription([1, 2, 4], 2, False)
     refuse_oversubscription([1, 2, 4], 2, True)
 
@@ -149,7 +149,7 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
     change = "--set", 'model={name="softmax"}'
     assert "[model] hidden" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
     assert not out.exists()
-    assert "--json goes with --predict" in scaled(job, out, "--ranks", "1", "--json").output
+    assert "--json needs --predict" in scaled(job, out, "--ranks", "1", "--json").output
     vertical = "--set", f"data.path={columns}"
     for more in ((), ("--model-size", "4")):  # which the model has
         assert "is split by columns" in scaled(job, out, "--ranks", "1", "--weak", *vertical, *more).output
@@ -168,7 +168,7 @@ def test_a_run_that_fails_is_told(job: Path, tmp_path: Path, monkeypatch: pytest
     found = scaled(job, tmp_path / "weak", "--ranks", "1", "--weak", *small)
     assert found.exit_code == 1
     assert "weak-r0001-c8 ended with 4" in found.output and "outside the bound" in found.output
-    assert "are synthetic, which the job's step sizes need not suit" in found.output and "--strong" in found.output
+    assert "learning rates may be too large" in found.output and "--strong" in found.output
 
 
 def test_own_classes_that_are_not_to_be_tried(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

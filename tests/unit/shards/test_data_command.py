@@ -293,7 +293,10 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
     assert federation.provenance["missing_cells"] == 2
     np.testing.assert_allclose(read(federation.shard(0, True)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
     np.testing.assert_allclose(read(federation.shard(1, True)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
-    reason = {"csv": "minmax would shift columns, .* the 2 cells that no client", "svmlight": "fills the zeros of sparse"}
+    reason = {
+        "csv": "minmax would shift columns, .* the 2 cells that no client",
+        "svmlight": "fills the zeros of sparse",
+    }
     for kinds in ("minmax", "minmax,unit-rows"):
         with pytest.raises(UsageError, match=f"--scale {kinds.partition(',')[0]}.*{reason[source]}"):
             run(*words, "--missing", "zero", "--scale", kinds, "--force")

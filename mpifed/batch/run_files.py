@@ -1,4 +1,4 @@
-"""What a run has left in its folder: whether it has begun, how far it is, how it ended; Slurm is not asked."""
+"""The files of a run, without Slurm: whether it has begun, its last round, how it ended."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from mpifed.run.process import is_alive
 from mpifed.run.results import FAILURE
 
 
-class Traces(NamedTuple):
-    """Of one run."""
+class RunFiles(NamedTuple):
+    """The state of one run according to its files."""
 
     begun: bool  # its first files are there
-    code: int | None  # exit code; None while it runs, and where it was killed
-    alive: bool | None  # whether the process that leads it is there; None where that cannot be told from here
+    code: int | None  # exit code; None while it runs, and if it was killed
+    alive: bool | None  # whether the process of rank 0 exists; None if it ran on another machine
     job: str | None  # SLURM_JOB_ID of its last start
     rounds: int | None  # of its job
-    round: int | None  # last one that was measured or checkpointed
-    checkpoint: int | None  # last one that it can be resumed from
-    measured: int | None  # last one that was measured
-    objective: float | None  # then, or the training loss where there is none
-    changed: float | None  # when a file of it was last written, in seconds since 1970
-    failure: str | None  # what the first rank to fail has said, in one line
-    text: str | None  # the job as run
+    round: int | None  # last round that was evaluated or checkpointed
+    checkpoint: int | None  # last round that it can be resumed from
+    measured: int | None  # last round that was evaluated
+    objective: float | None  # at that round; the training loss if no objective was evaluated
+    changed: float | None  # time of the last write to its files, in seconds since 1970
+    failure: str | None  # message of the first rank that failed, on one line
+    text: str | None  # text of the job as run
 
 
-def traces(run_dir: Path) -> Traces:
-    """What is in a run's folder; a damaged file counts as one that is not there."""
+def read_run_files(run_dir: Path) -> RunFiles:
+    """The state of a run according to the files in its folder; a damaged file counts as missing."""
     run = _run(run_dir)
     last, saved = _last_row(run_dir), _checkpoint(run_dir)
     rounds = [value for value in (run.get("rounds"), last.get("round"), saved) if value is not None]
-    return Traces(
+    return RunFiles(
         begun=(run_dir / JOB).exists(),
         code=run.get("exit"),
         alive=is_alive(run["process"]) if run.get("process") and run.get("exit") is None else None,
@@ -72,7 +72,7 @@ def _rounds(run_dir: Path) -> int | None:
 
 
 def _last_row(run_dir: Path) -> dict[str, float]:
-    """The numbers of the last measured round."""
+    """The finite values of the last evaluated round, by column."""
     if not (run_dir / HISTORY).exists():
         return {}
     try:
@@ -84,8 +84,8 @@ def _last_row(run_dir: Path) -> dict[str, float]:
 
 
 def _checkpoint(run_dir: Path) -> int | None:
-    found = generations(run_dir)
-    return int(found[0].name.removeprefix("round-")) if found else None
+    checkpoints = generations(run_dir)
+    return int(checkpoints[0].name.removeprefix("round-")) if checkpoints else None
 
 
 def _changed(run_dir: Path) -> float | None:
@@ -106,13 +106,13 @@ def _failure(run_dir: Path) -> str | None:
 
 
 def in_a_line(lines: Sequence[str]) -> str:
-    """A message of several lines, of which the first says how many follow."""
+    """A message of several lines as one line."""
     first, *more = (line.strip() for line in lines)
     return f"{first}: {'; '.join(more)}" if more else first
 
 
 def _text(path: Path) -> str | None:
-    """What is in a file; None where nothing is, or it is no text."""
+    """The text of a file; None if it cannot be read or is not text."""
     try:
         return content(path).decode("utf-8")
     except (OSError, ValueError):
@@ -120,5 +120,5 @@ def _text(path: Path) -> str | None:
 
 
 def iso(seconds: float | None) -> str | None:
-    """UTC, to the second."""
+    """Seconds since 1970 as UTC in ISO 8601, to the second."""
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

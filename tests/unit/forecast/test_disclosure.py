@@ -74,10 +74,10 @@ def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> Non
 def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
     text = told(job, "masked", f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW)
     assert "scores, all-scores, certificate-scores: the server learns nothing; client 1 alone learns the sum" in text
-    assert "but for those allowed by name: slopes, gradients," in text
+    assert "except those allowed by name: slopes, gradients," in text
     assert "gradients: the server learns single clients' own gradient.first" in text
     assert "which are not masked; clients learn nothing" in text
-    assert "values of columns are masked among the holders of these columns" in text
+    assert "values of columns are masked among the holders of those columns" in text
 
 
 def test_masks_of_all_pairs(job: Path) -> None:
@@ -93,7 +93,7 @@ def test_masks_with_drop_outs(job: Path) -> None:
     found, text = learns(job, "masked", *changes), told(job, "masked", *changes)
     assert found["changes"]["server"] == "the sum of 6 to 8 uploads"
     assert found["losses"]["server"] == "the sum of 8 uploads"  # nobody leaves when losses are measured
-    assert "for up to 2 clients who may leave, the server and 5 of a client's 7 partners together" in text
+    assert "since up to 2 clients may drop out, the server and 5 of a client's 7 partners together" in text
     assert "no sum of fewer than 4 uploads is opened" in text
     assert "any clients together" not in text
 
@@ -102,7 +102,7 @@ def test_masks_on_a_graph_that_is_too_sparse(job: Path) -> None:
     text = told(job, "masked", "masking.neighbours=2")
     assert "each of 2 of the 7 others" in text
     assert "the server and all 2 partners of a client could open its upload" in text
-    assert "it takes 4 partners each to withstand a third of all clients" in text
+    assert "each client needs 4 partners to withstand collusion of a third of all clients" in text
 
 
 def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Callable[..., Any]) -> None:
@@ -114,7 +114,7 @@ def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Call
     changes = (f"data.path={tmp_path / 'many'}", 'model={name = "least-squares"}', "algorithm.batch_size=1")
     text = told(job, "masked", *changes)
     assert "of the 299 others" in text and "all 299" not in text
-    assert "help it to the sum of the others' uploads and no more, but for a chance of 2^-40" in text
+    assert "it learns the sum of the others' uploads and no more, except with probability 2^-40" in text
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "paillier"])
@@ -167,7 +167,7 @@ def test_cells(job: Path, patches: Path, channel: str) -> None:
     assert found["products"] == found["duals"] == found["all-products"] == by_rows
     assert found["primal"] == {"server": "every upload, in the clear", "clients": "nothing"}
     assert "in the clear by design: primal" in text and "the difference is that row times its step" in text
-    assert "the server knows the numbers of the samples that each client holds" in text
+    assert "the server knows the indices of the samples that each client holds" in text
     assert "columns have two holders: each sees in the next broadcast how the sum over both has changed" in text
     assert "keeps" not in text
     assert learns(job, "plain", *given)["products"]["server"] == "every upload"
@@ -194,11 +194,11 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
     assert found["return-primal"]["server"] == found["primal"]["server"] == "every upload, in the clear"
     assert "in the clear by design: return-primal, primal" in text
     kept = {
-        "masked": "the server keeps the sums, where clients receive them sealed under the clients' common key",
+        "masked": "the server keeps the sums, those for clients encrypted under the clients' common key",
         "encrypted": "the server keeps each client's last ciphertexts: it sees when they are renewed, never what",
     }
     assert kept[channel] in text
-    assert "who receives a sum twice learns the change: that of one client, if it alone participated" in text
+    assert "who receives a sum twice learns its change: that of one client, if it alone participated" in text
     sealed = learns(job, channel, *given, "algorithm.primal=sealed")["primal"]["server"]
     assert sealed.startswith("changes of single clients' own pulled")
     assert sealed.endswith("their sum with the last uploads of absent clients")

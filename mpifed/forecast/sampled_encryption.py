@@ -1,6 +1,6 @@
-"""Stands in for an encryption in a rehearsal: does each kind of work a few times, and owes the time of the rest.
+"""Encryption in a rehearsal: each operation is run a few times, and the time of the skipped ones is added up.
 
-Paillier takes 8 ms for 31 numbers, and a rehearsal must not take as long as the round that it tells of.
+Paillier takes 8 ms for 31 numbers, and a rehearsal must not take as long as the round itself.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_OFTEN, _LONG_S = 4, 0.01  # work of a kind is done until it has been so often, or has taken so long
+_OFTEN, _LONG_S = 4, 0.01  # each operation is run until it has been run so often or has taken so long
 
 
-class Understudy:
-    """Plays a scheme of one key: its ciphertexts hold their numbers in the clear, and are as long as real ones."""
+class SampledEncryption:
+    """A scheme with one key whose ciphertexts hold their numbers in the clear and are as long as real ones."""
 
     def __init__(self, scheme: Any) -> None:
         self._scheme = scheme
-        self.owed_s = 0.0  # for work that was not done
-        self._times: dict[str, list[float]] = {}  # seconds of each kind of work
+        self.skipped_s = 0.0  # seconds that skipped operations would have taken
+        self._times: dict[str, list[float]] = {}  # seconds of each run, by operation
         self._sample = b""  # a real ciphertext
 
     def __getattr__(self, name: str) -> Any:
-        """Sizes and keys are those of the scheme."""
+        """Sizes and keys of the scheme."""
         return getattr(self._scheme, name)
 
     def _work(self, act: Callable[..., Any], ciphertexts: int, *arguments: object) -> Any:
-        """Do it with so many real ciphertexts, or owe it."""
+        """Run an operation on real ciphertexts, or skip it and add its time."""
         times = self._times.setdefault(act.__name__, [])
         if len(times) >= _OFTEN or sum(times) >= _LONG_S:
-            self.owed_s += min(times)  # the first is slow
+            self.skipped_s += min(times)  # the first run is slow
             return None
         real = [self._scheme.load(self._sample) for _ in range(ciphertexts)]
         start = time.perf_counter()
-        found = act(*arguments, *real)
+        result = act(*arguments, *real)
         times.append(time.perf_counter() - start)
-        return found
+        return result
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
-        """The numbers, and zeros up to the length of a ciphertext."""
+        """The numbers, padded with zeros to the length of a ciphertext."""
         self._sample = self._work(self._scheme.encrypt, 0, values) or self._sample
         slots = np.zeros(self._scheme.slots, dtype=np.int64)
         slots[: len(values)] = values
@@ -51,23 +51,22 @@ class Understudy:
         return slots.tobytes().ljust(int(self._scheme.nbytes), b"\0")
 
     def load(self, block: bytes) -> NDArray[np.int64]:
-        """[slots]"""
+        """The numbers of a ciphertext, [slots]."""
         self._work(self._scheme.load, 0, self._sample)
         slots: NDArray[np.int64] = np.frombuffer(block, dtype=np.int64, count=int(self._scheme.slots)).copy()
         return slots
 
     def add(self, total: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-        """In place of `total`."""
+        """The sum, in place of `total`."""
         self._work(self._scheme.add, 2)
         total += more
         return total
 
     def save(self, total: NDArray[np.int64]) -> bytes:
-        """Like `encrypt`."""
+        """The sum as a ciphertext, as by `encrypt`."""
         self._work(self._scheme.save, 1)
         return self._block(total)
 
     def open(self, total: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers."""
         self._work(self._scheme.open, 1)
         return total

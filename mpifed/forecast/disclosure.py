@@ -1,4 +1,4 @@
-"""Who learns what in a job, by its channel: of each exchange, and in general."""
+"""Who learns what in a job, by its channel: from each exchange, and in general."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from mpifed.run.protection import one_key
 
 
 class View(NamedTuple):
-    """What decides on who can see what."""
+    """Everything that decides on who learns what."""
 
     protection: Protection
     cells: Cells
-    present: NDArray[np.bool_]  # [N] of a round
+    present: NDArray[np.bool_]  # [N] clients that participate in a round
     ranks: int
-    at_server: int  # clients that rank 0 hosts
-    partners: int  # with how many others each client shares masks
-    withstands: int  # how many it takes to withstand a third of the clients
-    leave: int = 0  # how many may leave before they have uploaded
+    at_server: int  # number of clients that rank 0 hosts
+    partners: int  # number of clients with whom each client shares masks
+    withstands: int  # number of partners needed to withstand collusion of a third of the clients
+    leave: int = 0  # number of clients that may drop out before they have uploaded
 
     @property
     def clients(self) -> int:
-        """In a round."""
+        """The number of clients in a round."""
         return int(self.present.sum())
 
     @property
@@ -42,7 +42,7 @@ class View(NamedTuple):
 
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
-    """What the server and the clients learn of the uploads to an exchange."""
+    """What the server and the clients learn from the uploads of an exchange."""
     whole, plain = _sum(places, view), view.protection.channel == "plain" or not exchange.private
     read = "every upload, in the clear" if view.protection.channel != "plain" else "every upload"
     if isinstance(exchange, ToClients):
@@ -66,74 +66,74 @@ def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str,
 
 
 def _with_last(whole: str) -> str:
-    """What the server or clients receive where absent clients go on counting."""
+    """What the server or clients receive if the last uploads of absent clients still count."""
     if whole.startswith("single"):
         return f"changes of {whole}, and their sum with the last uploads of absent clients"
-    return f"{whole}, and of the last ones of absent clients"
+    return f"{whole}, and of the last uploads of absent clients"
 
 
 def _of_rows(places: Sequence[Place], view: View, stale: bool) -> str:
-    """What clients receive of sums by rows."""
+    """What clients receive from sums by rows."""
     holders = [_holders(view.cells.rows, place) for place in places]
-    least, most = min(low for low, _ in holders), max(high for _, high in holders)
-    if most <= 1:
+    fewest_holders, largest = min(low for low, _ in holders), max(high for _, high in holders)
+    if largest <= 1:
         return "what they sent of their own rows, and nothing of others"
-    count = f"{least}" if least == most else f"{least} to {most}"
+    count = f"{fewest_holders}" if fewest_holders == largest else f"{fewest_holders} to {largest}"
     last = ", including the last uploads of absent clients" if stale else ""
-    two = "; with two, each learns the other's part" if least <= 2 else ""
-    return f"of each of their rows the sum over its holders ({count}){last}{two}"
+    pair = "; with two, each learns the other's part" if fewest_holders <= 2 else ""
+    return f"of each of their rows the sum over its holders ({count}){last}{pair}"
 
 
 def _holders(held: Holdings, place: Place) -> tuple[int, int]:
-    """The least, above one, and the most clients who fill a row of a field."""
+    """The fewest (of those above 1) and the most clients that fill a row of a field."""
     filled = held.holders if place.field.sender is None else np.ones(1, dtype=np.int64)
-    most = int(filled.max(initial=0))
-    return int(filled[filled > 1].min(initial=most)), most
+    largest = int(filled.max(initial=0))
+    return int(filled[filled > 1].min(initial=largest)), largest
 
 
 def _sum(places: Sequence[Place], view: View) -> str:
-    """What a sum is of."""
+    """What a sum consists of."""
     counts = {p.name.partition(".")[2]: fewest(p, view.cells, view.present) for p in places}
-    counts = {name: count or 1 for name, count in counts.items()}  # of rows that one client holds, that client's own
+    counts = {name: count or 1 for name, count in counts.items()}  # 0: rows with one holder
     names = {name: name.removeprefix("statistics.") for name in counts}
     single = ", ".join(names[name] for name, count in counts.items() if count == 1)
-    some = ", ".join(f"{names[name]} of {count}" for name, count in counts.items() if 1 < count < view.clients)
+    fewer_clients = ", ".join(f"{names[name]} of {count}" for name, count in counts.items() if 1 < count < view.clients)
     if set(counts.values()) == {1}:
         return f"single clients' own {single}"
     fewer = f"{view.clients - view.leave} to " if view.leave else ""
-    whole = f"the sum of {fewer}{view.clients} uploads" + (f" ({some})" if some else "")
+    whole = f"the sum of {fewer}{view.clients} uploads" + (f" ({fewer_clients})" if fewer_clients else "")
     return whole + (f", and single clients' own {single}" if single else "")
 
 
-def told(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The same of several exchanges, in words: those that are alike together."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for exchange in {one["name"]: one for one in found}.values():
+def disclosure_lines(exchanges: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Who learns what from several exchanges, as text; exchanges with the same answer share a line."""
+    names_by_text: dict[tuple[str, ...], list[str]] = {}
+    for exchange in {exchange["name"]: exchange for exchange in exchanges}.values():
         (_, server), (who, clients) = exchange["learns"].items()
-        alike.setdefault((server, who, clients), []).append(exchange["name"])
-    for (server, who, clients), names in alike.items():
+        names_by_text.setdefault((server, who, clients), []).append(exchange["name"])
+    for (server, who, clients), names in names_by_text.items():
         learn = "learn" if who.startswith("clients") else "learns"
         yield f"{', '.join(names)}: the server learns {server}; {who} {learn} {clients}"
 
 
-def in_general(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
-    """What holds for all exchanges."""
+def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
+    """Statements that hold for all exchanges."""
     parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
     lines = ["every participating client learns the broadcast" + ", of `own columns` its own part" * parts]
     if view.protection.channel == "plain":
         return lines + list(_plain(algorithm, view, measured))
-    lines += ["who takes part, how much is sent, and when, is hidden from nobody"]
+    lines += ["who participates, how much is sent, and when, is visible to everyone"]
     lines += _masked(view) if view.protection.channel == "masked" else _encrypted(view)
-    lines += _in_clear(algorithm, measured) + _of_shared(algorithm, view) + _kept(algorithm, view)
+    lines += _in_clear(algorithm, measured) + _of_shared(algorithm, view) + _last_uploads(algorithm, view)
     lines += [f"no sum of fewer than {view.protection.min_clients} uploads is opened" + _allowed(view.protection)]
-    lines += ["assumed: all follow the protocol (honest but curious); the server passes on public keys unchanged"]
+    lines += ["assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"]
     return lines + list(_ranks(algorithm, view))
 
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
     fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
     if any(field.in_parts for field in fields):
-        yield "a value marked with a client, or of columns or rows that one client holds, is that client's own"
+        yield "a value marked with a client, or of columns or rows with a single holder, is that client's own"
     yield "plain hides nothing: in a deployment the server would see every client's own upload"
     yield "here each rank's process sees the data and uploads of the clients it hosts"
     if view.ranks > 1:
@@ -143,61 +143,63 @@ def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
 
 
 def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
-    """What no channel seals."""
-    found = [*algorithm.setup, *algorithm.exchanges]
-    found += [one for measure in algorithm.measures for one in measure.exchanges] if measured else []
-    names = dict.fromkeys(one.name for one in found if not one.private)
+    """The exchanges that no channel protects."""
+    exchanges = [*algorithm.setup, *algorithm.exchanges]
+    exchanges += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
+    names = dict.fromkeys(exchange.name for exchange in exchanges if not exchange.private)
     if not names:
         return []
     return [
-        f"in the clear by design: {', '.join(names)}; where what a client sends there is a sum over its rows, and one "
-        "row alone has moved since, the difference is that row times its step"
+        f"in the clear by design: {', '.join(names)}; if an upload there is a sum over the client's rows and a single "
+        "row has moved since the last one, the difference is that row times its step"
     ]
 
 
 def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
-    """What holders of the same rows or columns learn of each other, and the server of who holds what."""
+    """What holders of the same rows or columns learn about each other, and the server about who holds what."""
     fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
     lines = []
     if any(field.rows is not None for field in fields):
-        lines.append("the server knows the numbers of the samples that each client holds, and not whose they are")
+        lines.append("the server knows the indices of the samples that each client holds, but not whose they are")
     columns = view.cells.columns.holders
-    told = any(exchange.told_by_columns for exchange in algorithm.exchanges)
-    if told and any(field.columns is not None for field in fields) and (columns == 2).any():
+    by_columns = any(exchange.told_by_columns for exchange in algorithm.exchanges)
+    if by_columns and any(field.columns is not None for field in fields) and (columns == 2).any():
         lines.append(
-            "columns have two holders: each sees in the next broadcast how the sum over both has changed, so the "
+            "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
             "other's part of it"
         )
     return lines
 
 
-def _kept(algorithm: Algorithm, view: View) -> list[str]:
-    """How last uploads stay with the server."""
-    stale = [one for one in algorithm.exchanges if one.stale and one.private]
+def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
+    """How the server keeps the last uploads of absent clients."""
+    stale = [exchange for exchange in algorithm.exchanges if exchange.stale and exchange.private]
     if not stale:
         return []
-    twice = "who receives a sum twice learns the change: that of one client, if it alone participated in between"
+    repeated = "who receives a sum twice learns its change: that of one client, if it alone participated in between"
     if view.protection.channel == "encrypted":
-        kept = "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
-        return [kept, twice]
-    sealed = any(isinstance(one, ToClients) for one in stale)
-    how = ", where clients receive them sealed under the clients' common key" if sealed else ""
-    return [f"clients send how their uploads have changed, and the server keeps the sums{how}", twice]
+        ciphertexts = (
+            "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
+        )
+        return [ciphertexts, repeated]
+    sealed = any(isinstance(exchange, ToClients) for exchange in stale)
+    how = ", those for clients encrypted under the clients' common key" if sealed else ""
+    return [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
 
 
 def _allowed(protection: Protection) -> str:
-    return f", but for those allowed by name: {', '.join(protection.allow)}" if protection.allow else ""
+    return f", except those allowed by name: {', '.join(protection.allow)}" if protection.allow else ""
 
 
 def _masked(view: View) -> Iterator[str]:
-    """Who would have to tell the server what."""
+    """Who would have to collude with the server to open an upload."""
     k, leave = view.partners, view.protection.max_dropouts
     everybody = k >= view.clients - 1
     whom = f"the {k} others" if everybody else f"{k} of the {view.clients - 1} others"
     yield f"masked: each client shares a mask with each of {whom}"
     if leave:
         yield (
-            f"for up to {leave} clients who may leave, the server and {k - leave} of a client's {k} partners together "
+            f"since up to {leave} clients may drop out, the server and {k - leave} of a client's {k} partners together "
             "could open its upload; fewer could not"
         )
     elif everybody:
@@ -206,13 +208,16 @@ def _masked(view: View) -> Iterator[str]:
         yield f"the server and all {k} partners of a client could open its upload"
     if not everybody and k >= view.withstands:
         yield (
-            "a third of all clients, chosen beforehand, help it to the sum of the others' uploads and no more, but for "
-            "a chance of 2^-40"
+            "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
+            "and no more, except with probability 2^-40"
         )
     elif not everybody:
-        yield f"it takes {view.withstands} partners each to withstand a third of all clients, but for a chance of 2^-40"
+        yield (
+            f"each client needs {view.withstands} partners to withstand collusion of a third of all clients, except "
+            "with probability 2^-40"
+        )
     if len(view.cells.columns.members) > 1:
-        yield "values of columns are masked among the holders of these columns"
+        yield "values of columns are masked among the holders of those columns"
 
 
 def _encrypted(view: View) -> Iterator[str]:
@@ -226,9 +231,9 @@ def _encrypted(view: View) -> Iterator[str]:
 
 
 def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
-    """What the processes of this machine are in it."""
+    """What the processes of a run on this machine see."""
     if view.ranks == 1:
-        yield "one rank: its process holds all data and keys; it shows costs and bits, and hides nothing"
+        yield "one rank: its process holds all data and keys; it gives the costs and results, and hides nothing"
         return
     yield "here each rank's process sees the data, uploads and keys of the clients it hosts"
     if not view.at_server:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.forecast.understudy import Understudy
+from mpifed.forecast.sampled_encryption import SampledEncryption
 
 NAP_S = 0.02
 
@@ -27,7 +27,7 @@ class Slow:
         return b"sealed"
 
     def load(self, block: bytes) -> str:
-        assert block == b"sealed"  # its own, and never one of the understudy's
+        assert block == b"sealed"  # its own, and never one of the sampled encryption's
         return "loaded"
 
     def add(self, total: str, more: str) -> str:
@@ -43,7 +43,7 @@ class Slow:
 
 
 def test_sums_are_right_and_ciphertexts_as_long_as_real_ones() -> None:
-    one = Understudy(Slow())
+    one = SampledEncryption(Slow())
     blocks = [one.encrypt(np.array(values)) for values in ([1, 2, 3, 4], [10, 20], [-5, 0, 7])]
     assert [len(block) for block in blocks] == [100] * 3
     total = one.load(blocks[0])
@@ -56,17 +56,17 @@ def test_sums_are_right_and_ciphertexts_as_long_as_real_ones() -> None:
 
 def test_what_is_not_done_is_owed() -> None:
     slow = Slow()
-    one, start = Understudy(slow), time.perf_counter()
+    one, start = SampledEncryption(slow), time.perf_counter()
     for _ in range(100):
         one.encrypt(np.arange(4))
     took = time.perf_counter() - start
     assert slow.encrypted == 1 and took < 50 * NAP_S
-    assert one.owed_s == pytest.approx(99 * NAP_S, rel=0.5)
+    assert one.skipped_s == pytest.approx(99 * NAP_S, rel=0.5)
 
 
 def test_quick_work_is_done_a_few_times() -> None:
     slow = Slow()
-    one = Understudy(slow)
+    one = SampledEncryption(slow)
     block = one.encrypt(np.arange(4))
     for _ in range(10):
         one.open(one.load(block))

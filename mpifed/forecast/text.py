@@ -10,30 +10,30 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
-from mpifed.forecast.visibility import told
 from mpifed.run.costs import Costs, cost_lines, simulated_lines, simulated_s
 from mpifed.run.units import human_bytes, human_seconds
 
 _WIDTH = 100
 _INDENT = 12
 _UNIT = r"(\d) (us|ms|s|min|h|B|[KMGT]iB)\b"
-_REHEARSED = "rehearsed here, on random rows: messages, files and MPI's own memory are left out"
+_REHEARSED = "rehearsed here on random rows, without messages, files and MPI's own memory"
 
 
-def forecast_text(found: dict[str, Any]) -> str:
-    """The same for a person."""
-    return "\n".join(_lines(found))
+def forecast_text(forecast: dict[str, Any]) -> str:
+    """The forecast as text."""
+    return "\n".join(_lines(forecast))
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    if found["points"] > 1:
-        yield f"A sweep of {found['points']} points; this is the first.\n"
-    present = f"{found['clients_per_round']} of {found['clients']} clients"
-    yield f"{found['job']}: {present} in each of {found['rounds']} rounds"
+def _lines(forecast: dict[str, Any]) -> Iterator[str]:
+    if forecast["points"] > 1:
+        yield f"A sweep of {forecast['points']} points; this is the first.\n"
+    present = f"{forecast['clients_per_round']} of {forecast['clients']} clients"
+    yield f"{forecast['job']}: {present} in each of {forecast['rounds']} rounds"
     titles = {"setup": "Once, before round 0", "exchanges": "Every round", "measures": "When evaluated"}
     for part, title in titles.items():
-        for exchange in found[part]:
+        for exchange in forecast[part]:
             receiver = exchange["receives"]  # server, clients, or one client by number
             who = {"server": "the server receives", "clients": "the participating clients receive"}.get(
                 receiver, f"{receiver} receives"
@@ -43,44 +43,48 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             for what in ("broadcast", "upload"):
                 yield from (_field_line(what, field) for field in exchange[what])
     yield ""
-    yield from _text("Sent", f"{_both(found, '_per_round')} a round")
-    yield from _text("", f"{_both(found, '')} in the whole run; evaluation is not counted")
-    yield from cost_lines(_costs(found), " " * _INDENT, "each time")
-    if found["simulated"] is not None:
-        yield from _text("Simulated", f"{human_seconds(simulated_s(found['simulated'], found['rounds']))} in all")
-        yield from simulated_lines(found["simulated"], 1, " " * _INDENT)
-    if found["dropout_rate"]:
-        again = f"{found['void_chance']:.2%} of rounds are void, and run again"
-        yield from _text("", f"if nobody leaves; with a dropout_rate of {found['dropout_rate']:g}, {again}")
-    learnt = [*found["who_learns"]]
-    if found["security"] != "plain":
-        learnt[1:1] = told([one for part in ("setup", "exchanges", "measures") for one in found[part]])
-    yield from _text("Who learns", *learnt)
-    yield from _text("Placement", _placement(found["placement"]))
-    yield from _text("Memory", _memory(found["memory_bytes"]))
-    yield from _text("Time", _time(found["seconds"]), _REHEARSED)
-    if found["extrapolated"]:
-        yield from _text("", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(found['extrapolated'])}")
-    if found["privacy"] is not None:
-        yield from outlook_lines(found["privacy"], found["rounds"])
-    for warning in found["warnings"]:
+    yield from _text("Sent", f"{_both(forecast, '_per_round')} per round")
+    yield from _text("", f"{_both(forecast, '')} in the whole run; evaluation is not counted")
+    yield from cost_lines(_costs(forecast), " " * _INDENT, "each time")
+    if forecast["simulated"] is not None:
+        yield from _text("Simulated", f"{human_seconds(simulated_s(forecast['simulated'], forecast['rounds']))} in all")
+        yield from simulated_lines(forecast["simulated"], 1, " " * _INDENT)
+    if forecast["dropout_rate"]:
+        again = f"{forecast['void_chance']:.2%} of rounds are void and repeated"
+        yield from _text("", f"if no client drops out; with a dropout_rate of {forecast['dropout_rate']:g}, {again}")
+    who_learns = [*forecast["who_learns"]]
+    if forecast["security"] != "plain":
+        who_learns[1:1] = disclosure_lines(
+            [exchange for part in ("setup", "exchanges", "measures") for exchange in forecast[part]]
+        )
+    yield from _text("Who learns", *who_learns)
+    yield from _text("Placement", _placement(forecast["placement"]))
+    yield from _text("Memory", _memory(forecast["memory_bytes"]))
+    yield from _text("Time", _time(forecast["seconds"]), _REHEARSED)
+    if forecast["extrapolated"]:
+        yield from _text(
+            "", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(forecast['extrapolated'])}"
+        )
+    if forecast["privacy"] is not None:
+        yield from outlook_lines(forecast["privacy"], forecast["rounds"])
+    for warning in forecast["warnings"]:
         yield from _text("Warning", warning)
 
 
 def _text(label: str, *texts: str) -> Iterator[str]:
-    """A label, and lines beside it; a long one goes on below, further to the right."""
+    """A label with lines of text next to it; long lines are wrapped and indented."""
     for text in texts:
-        kept = re.sub(_UNIT, "\\1\u00a0\\2", text)  # a number stays with its unit
-        lines = wrap(kept, _WIDTH - _INDENT, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        unbroken = re.sub(_UNIT, "\\1\u00a0\\2", text)  # no line break between a number and its unit
+        lines = wrap(unbroken, _WIDTH - _INDENT, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         first, *more = (line.replace("\u00a0", " ") for line in lines)
         yield f"{label:{_INDENT}}{first}"
         yield from (f"{'':{_INDENT}}{line}" for line in more)
         label = ""
 
 
-def _costs(found: dict[str, Any]) -> Costs:
-    exchanges = {one["name"]: one for part in ("setup", "exchanges") for one in found[part]}
-    return {"keys": found["keys"], **exchanges}
+def _costs(forecast: dict[str, Any]) -> Costs:
+    exchanges = {exchange["name"]: exchange for part in ("setup", "exchanges") for exchange in forecast[part]}
+    return {"keys": forecast["keys"], **exchanges}
 
 
 def _memory(memory: dict[str, float]) -> str:
@@ -114,11 +118,11 @@ def _bound(value: float) -> str:
     return f"2^{power:.0f}" if value > 2**13 and power == round(power) else f"{value:.4g}"
 
 
-def _both(found: dict[str, Any], when: str) -> str:
-    return f"{human_bytes(found[f'up_bytes{when}'])} up and {human_bytes(found[f'down_bytes{when}'])} down"
+def _both(forecast: dict[str, Any], when: str) -> str:
+    return f"{human_bytes(forecast[f'up_bytes{when}'])} up and {human_bytes(forecast[f'down_bytes{when}'])} down"
 
 
 def _placement(ranks: list[dict[str, int]]) -> str:
-    hosting = sorted(Counter(one["clients"] for one in ranks).items(), reverse=True)
+    hosting = sorted(Counter(rank["clients"] for rank in ranks).items(), reverse=True)
     parts = [f"{count} rank{'s' * (count > 1)} with {clients or 'none'}" for clients, count in hosting]
     return f"clients: {', '.join(parts)}; rank 0, the server, with {ranks[0]['clients'] or 'none'}"

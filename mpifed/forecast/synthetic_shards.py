@@ -1,4 +1,4 @@
-"""Made-up shards, in the shapes of real ones that are not opened: where a rehearsal is played."""
+"""Synthetic shards for rehearsals, in the shapes of the real ones, which are not opened."""
 
 from __future__ import annotations
 
@@ -16,91 +16,91 @@ from mpifed.core.record import Array
 from mpifed.run.config import Job
 from mpifed.shards import store
 
-_VALUES = 2**20  # random values that all made-up shards share
-_SHRINK = 2.0**-12  # of random values, so that no upload leaves its bound
+_VALUES = 2**20  # random values that all synthetic shards share
+_SHRINK = 2.0**-12  # scale of random values, so that no upload exceeds its bound
 
 
-class Stage(NamedTuple):
-    """What a rehearsal needs."""
+class Scenario(NamedTuple):
+    """The job, data and algorithm of a rehearsal."""
 
     job: Job
     data: store.Federation
     algorithm: Algorithm
-    stock: Stock
+    random_rows: RandomRows
     hosts: int = 1  # ranks that host clients
 
     def block(self, clients: Sequence[int], most: int | None = None) -> Block:
-        """Made-up shards in the shapes of those of `clients`, with at most so many rows."""
+        """Synthetic shards in the shapes of those of `clients`, with at most `most` rows each."""
         counts = self.data.counts if most is None else np.minimum(self.data.counts, most)
         shards = []
         for client in clients:
             rows, columns = (_places(held, client) for held in self.cells)
-            shards.append(_Rows(client, rows[: counts[client]], columns, self.stock))
+            shards.append(_Rows(client, rows[: counts[client]], columns, self.random_rows))
         return Block(tuple(shards), self.job.compute.dtype)
 
     @property
     def cells(self) -> Cells:
-        """Who holds which rows and columns."""
+        """The rows and columns that each client holds."""
         return self.algorithm.problem.cells
 
     def test_block(self) -> Block:
-        """Made-up rows with all columns."""
-        rows = min(CHUNK, len(self.stock.y))
-        shard = _Rows(-1, np.arange(rows), np.arange(self.data.features), self.stock)
+        """Synthetic test data, with all columns."""
+        rows = min(CHUNK, len(self.random_rows.y))
+        shard = _Rows(-1, np.arange(rows), np.arange(self.data.features), self.random_rows)
         return Block((shard,), self.job.compute.dtype)
 
 
 def _places(held: Holdings, client: int) -> Array:
-    """Numbers of the rows or columns that a client holds."""
-    which = held.of(client)
-    return np.arange(*which.indices(held.length)) if isinstance(which, slice) else which
+    """Indices of the rows or columns that a client holds."""
+    indices = held.of(client)
+    return np.arange(*indices.indices(held.length)) if isinstance(indices, slice) else indices
 
 
-class Stock(NamedTuple):
-    """Random rows and labels."""
+class RandomRows(NamedTuple):
+    """Random rows and labels, shared by all synthetic shards."""
 
     X: Any  # [s, p], dense or CSR
     y: Array  # [s]
 
 
-def stock_like(data: store.Federation) -> Stock:
-    """As wide as the widest shard, stored as its values are, and as dense."""
+def random_rows_like(data: store.Federation) -> RandomRows:
+    """Random rows with all columns of the data, stored as its values are, and as dense."""
     rng, width, most = np.random.default_rng(0), data.features, int(data.counts.max())
     y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK
-    stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes a value, zeros of sparse rows as well
+    stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes per value, including zeros of sparse rows
     if not data.sparse:
         rows = min(most, max(1, _VALUES // width))
-        return Stock(rng.integers(256, size=(rows, width), dtype=np.uint8).astype("u1" if stored < 4 else "f4"), y)
+        return RandomRows(rng.integers(256, size=(rows, width), dtype=np.uint8).astype("u1" if stored < 4 else "f4"), y)
     from scipy.sparse import csr_matrix
 
-    filled = min(width, max(1, round(stored * width / 8)))  # a value takes 4 bytes, and its column 4
+    filled = min(width, max(1, round(stored * width / 8)))  # a value takes 4 bytes, and its column index 4
     rows = min(most, max(1, _VALUES // filled))
     columns = np.sort(rng.integers(width, size=(rows, filled)), axis=1).ravel()
     indptr = np.arange(0, rows * filled + 1, filled)
-    return Stock(csr_matrix((np.ones(rows * filled, np.float32), columns, indptr), shape=(rows, width)), y)
+    return RandomRows(csr_matrix((np.ones(rows * filled, np.float32), columns, indptr), shape=(rows, width)), y)
 
 
 class _Rows:
-    """A made-up shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
+    """A synthetic shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
 
     joint = None
 
-    def __init__(self, client: int, rows: Array, columns: Array, stock: Stock) -> None:
+    def __init__(self, client: int, rows: Array, columns: Array, random_rows: RandomRows) -> None:
         self.client, self.samples, self.features = client, len(rows), len(columns)
-        self.y, self.rows, self.columns = stock.y[: len(rows)], rows, columns
-        self.sparse = not isinstance(stock.X, np.ndarray)
-        self._X = stock.X[:, : len(columns)]
+        self.y, self.rows, self.columns = random_rows.y[: len(rows)], rows, columns
+        self.sparse = not isinstance(random_rows.X, np.ndarray)
+        self._X = random_rows.X[:, : len(columns)]
         self._pieces: list[tuple[slice, Any]] | None = None
 
     def take(self, at: Array, out: Array) -> None:
-        """Random rows for the rows `at` [b], into `out` [b, p]."""
+        """Write random values for the rows `at` [b] into `out` [b, p]."""
         if self.sparse:
             self.take_sparse(at, out.dtype).toarray(out=out)
         else:
             np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
 
     def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
-        """Random rows, as many as there are, in pieces of as many as there really are."""
+        """All rows of the shard, in chunks of the random rows that exist."""
         kinds = self._X.shape[0]
         if self._pieces is None:
             whole = self._X.astype(dtype) * np.dtype(dtype).type(_SHRINK)
@@ -109,5 +109,5 @@ class _Rows:
         yield from self._pieces
 
     def take_sparse(self, at: Array, dtype: Any) -> Any:
-        """Random rows for the rows `at` [b], as CSR [b, p]."""
+        """Random values for the rows `at` [b], as CSR [b, p]."""
         return self._X[at % self._X.shape[0]].astype(dtype) * np.dtype(dtype).type(_SHRINK)
