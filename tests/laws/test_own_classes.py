@@ -237,7 +237,7 @@ def test_without_it_a_wrong_class_runs_and_run_json_says_so(digits: Path, write_
     ended = CliRunner().invoke(main, [*command, str(tmp_path / "run"), "--no-check"])
     assert ended.exit_code == 0, ended.output
     (said,) = _said(tmp_path / "run")
-    assert said.startswith('--no-check: [model] name = "own_functions:ZeroSlope" was not tried')
+    assert said.startswith('--no-check: [model] name = "own_functions:ZeroSlope" was not tested')
     assert said in ended.output
 
 
