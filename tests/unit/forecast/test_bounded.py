@@ -117,5 +117,5 @@ def test_more_ranks_than_there_are(shown: Callable[..., dict[str, Any]]) -> None
 
 
 def test_rows_that_nobody_could_draw(shown: Callable[..., dict[str, Any]], digits: Path) -> None:
-    with pytest.raises(UsageError, match="a client would draw 150000000 rows in a round, and may 100000000"):
+    with pytest.raises(UsageError, match="a client would draw 150000000 rows in a round, more than 100000000"):
         shown("algorithm.batch_size=150", "algorithm.local_steps=1000000")
