@@ -151,7 +151,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, 
     }
 
 
-def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
+def algorithm_of(job: Job, data: store.FederatedDataset) -> Algorithm:
     """The job's algorithm, with calibrated noise if the job is private."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
@@ -181,7 +181,7 @@ def _certificates(job: Job, evaluations: int) -> int:
     return len(range(0, job.rounds, math.lcm(every, record.evaluate_every) or job.rounds)) + 1
 
 
-def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
+def _data_bytes(job: Job, data: store.FederatedDataset, host: NDArray[np.int64]) -> int:
     """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
     beside = SHARD_NBYTES + 8 * data.counts  # also for clients whose values stay in their files
     whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
@@ -201,14 +201,16 @@ def _states_bytes(scenario: Scenario, host: NDArray[np.int64], now: Round) -> in
     return int(min(absent * each, scenario.job.data.state_gib * 2**30))
 
 
-def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
+def _view(
+    job: Job, data: store.FederatedDataset, now: Round, ranks: int, host: NDArray[np.int64], partners: int
+) -> View:
     withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
     at_server = int((host == 0).sum())
     leave = job.participation.max_dropouts if job.participation.dropout_rate else 0
     return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
 
 
-def _keys(job: Job, data: store.Federation, now: Round, round_cost: Cost) -> dict[str, float]:
+def _keys(job: Job, data: store.FederatedDataset, now: Round, round_cost: Cost) -> dict[str, float]:
     """The cost of keys, including those that pairs of clients agree on when they first participate together."""
     keys = round_cost.exchanges["keys"]
     if job.channel == "plain":

@@ -219,7 +219,7 @@ def _everybody(scenario: Scenario) -> Round:
 
 
 def typical_round(
-    job: Job, data: store.Federation, exchanges: Sequence[Exchange], host: NDArray[np.int64]
+    job: Job, data: store.FederatedDataset, exchanges: Sequence[Exchange], host: NDArray[np.int64]
 ) -> tuple[Round, int]:
     """The first round whose busiest rank has the median load among the first 16, and that rank; without drop-outs."""
     indices = range(min(job.rounds, 16))

@@ -24,7 +24,7 @@ class Scenario(NamedTuple):
     """The job, data and algorithm of a rehearsal."""
 
     job: Job
-    data: store.Federation
+    data: store.FederatedDataset
     algorithm: Algorithm
     random_rows: RandomRows
     hosts: int = 1  # ranks that host clients
@@ -63,7 +63,7 @@ class RandomRows(NamedTuple):
     y: Array  # [s]
 
 
-def random_rows_like(data: store.Federation) -> RandomRows:
+def random_rows_like(data: store.FederatedDataset) -> RandomRows:
     """Random rows with all columns of the data, stored as its values are, and as dense."""
     rng, width, most = np.random.default_rng(0), data.features, int(data.counts.max())
     y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK

@@ -20,7 +20,7 @@ from mpifed.run.network import wrong_network
 from mpifed.run.participation import is_secret
 from mpifed.run.parts import with_intercepts
 from mpifed.shards.statistics import intercept_warnings
-from mpifed.shards.store import Federation
+from mpifed.shards.store import FederatedDataset
 
 if TYPE_CHECKING:
     from mpifed.run.config import Job
@@ -244,7 +244,7 @@ def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
         )
 
 
-def data_warnings(job: Job, data: Federation) -> list[str]:
+def data_warnings(job: Job, data: FederatedDataset) -> list[str]:
     """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
     bias = with_intercepts(job.model, job.algorithm).get("bias")
     if job.privacy is not None or bias is None:

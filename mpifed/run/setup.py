@@ -45,7 +45,7 @@ class Ready(NamedTuple):
     """What a run needs for its first round; of this rank."""
 
     algorithm: Algorithm
-    data: store.Federation
+    data: store.FederatedDataset
     aggregator: Aggregator
     server: Record  # None on ranks but 0
     clients: ClientStates
@@ -55,7 +55,7 @@ class Ready(NamedTuple):
     notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
 
 
-def problem_of(job: Job, data: store.Federation) -> Problem:
+def problem_of(job: Job, data: store.FederatedDataset) -> Problem:
     """The public description of the job's task."""
     objective = job.make_objective()
     if objective.classifies != bool(data.classes):
@@ -173,7 +173,7 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Heade
     return settled, secret and is_secure(job)
 
 
-def cells_of(data: store.Federation) -> Cells:
+def cells_of(data: store.FederatedDataset) -> Cells:
     """Which clients hold which rows and columns."""
 
     def along(axis: str, length: int, holding: Array) -> Holdings:
@@ -206,7 +206,7 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
         yield dataclasses.replace(measure, exchanges=renamed)
 
 
-def _open_blocks(job: Job, data: store.Federation, hosted: Hosted) -> Roster:
+def _open_blocks(job: Job, data: store.FederatedDataset, hosted: Hosted) -> Roster:
     """The hosted shards: opened now if all clients are in every round, else when their clients first participate."""
     clients = hosted.clients
     if clients and job.data.verify and job.data.stage is None:  # a copy was compared when it was made
@@ -216,6 +216,6 @@ def _open_blocks(job: Job, data: store.Federation, hosted: Hosted) -> Roster:
     return hosted_blocks(data, *hosted, job.compute.dtype, job.data.memory_gib * 2**30, ahead)
 
 
-def _test_block(job: Job, data: store.Federation) -> Block | None:
+def _test_block(job: Job, data: store.FederatedDataset) -> Block | None:
     test = data.test_shard()
     return None if test is None else Block((test,), job.compute.dtype)

@@ -7,10 +7,10 @@ from mpifed.comm.transport import Transport
 from mpifed.run.tables import DataTable
 from mpifed.run.together import together
 from mpifed.shards import layout, staging
-from mpifed.shards.store import Federation
+from mpifed.shards.store import FederatedDataset
 
 
-def staged(table: DataTable, data: Federation, placement: Placement, transport: Transport) -> Federation:
+def staged(table: DataTable, data: FederatedDataset, placement: Placement, transport: Transport) -> FederatedDataset:
     """The data as this rank reads them: from their folder, or from the copy on its node. Collective.
 
     Each file is copied by a single rank of the node: a shard file by the first that hosts one of its clients,

@@ -161,7 +161,7 @@ def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[di
     return table, rounds or min(job.rounds, ROUNDS)
 
 
-def synthetic_like(data: store.Federation, clients: int) -> list[str]:
+def synthetic_like(data: store.FederatedDataset, clients: int) -> list[str]:
     """Arguments of `mpifed data` for synthetic data with as many rows and columns per client, stored alike.
 
     Raises

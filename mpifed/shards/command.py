@@ -17,7 +17,7 @@ from mpifed.core.expected import expected
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
-    from mpifed.shards.store import Federation
+    from mpifed.shards.store import FederatedDataset
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
@@ -211,7 +211,7 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     click.echo(_summary(federation))
 
 
-def _summary(federation: Federation) -> str:
+def _summary(federation: FederatedDataset) -> str:
     """A few lines on the data that were made."""
     counts, widths = federation.counts, federation.widths
     lines = {

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from mpifed.core.block import Block
 from mpifed.core.roster import Roster
 from mpifed.shards.shard import Joint, Shard
-from mpifed.shards.store import Federation
+from mpifed.shards.store import FederatedDataset
 
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
 STREAMED_NBYTES = 2**30  # of labels of open shards whose values are read from files
 
 
 def hosted_blocks(
-    data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
+    data: FederatedDataset, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
 ) -> Roster:
     """The blocks of consecutive clients, opened on demand.
 
@@ -43,7 +43,9 @@ def hosted_blocks(
 class _Opened:
     """Open blocks: those in memory stay open, others as long as they were recently used."""
 
-    def __init__(self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float) -> None:
+    def __init__(
+        self, data: FederatedDataset, clients: range, bounds: NDArray[np.int64], dtype: str, room: float
+    ) -> None:
         self._data, self._clients, self._bounds, self._dtype, self._room = data, clients, bounds, dtype, room
         self._resident: dict[int, Block] = {}
         self._streamed: OrderedDict[int, Block] = OrderedDict()

@@ -29,7 +29,7 @@ from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES
 from mpifed.shards.statistics import statistics
-from mpifed.shards.store import About, Federation, open_federation, write_federation
+from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Options:
             raise UsageError(f"--split {self.split}: --clients N is missing")
 
 
-def prepare(options: Options) -> Federation:
+def prepare(options: Options) -> FederatedDataset:
     """Make a data folder.
 
     Dense rows are in memory chunk by chunk, as the source gives them; labels and test rows are in memory as a whole.

@@ -49,7 +49,7 @@ class Places(NamedTuple):
 
 
 def contents(file: Any, folder: Path) -> dict[str, Any]:
-    """The fields of `mpifed.shards.store.Federation`, by name, from an open `federation.h5`.
+    """The fields of `mpifed.shards.store.FederatedDataset`, by name, from an open `federation.h5`.
 
     Raises
     ------

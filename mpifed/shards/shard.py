@@ -234,7 +234,7 @@ class SparseRows:
 class Shard:
     """The data of a client, on the rank that hosts it; not to be used by two threads at once.
 
-    Created by `Federation.shard`.
+    Created by `FederatedDataset.shard`.
     """
 
     def __init__(

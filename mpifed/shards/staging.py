@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import layout
-from mpifed.shards.store import Federation
+from mpifed.shards.store import FederatedDataset
 
 _DIGITS = 32  # of the checksum in a folder's name
 _PIECE = 1 << 22
@@ -33,12 +33,12 @@ _LEFT_BEHIND_S = 600.0
 _ROOM = "use another folder, more nodes so that each hosts fewer clients, or leave [data] stage out"
 
 
-def checksum_of(data: Federation) -> str:
+def checksum_of(data: FederatedDataset) -> str:
     """The SHA-256 of `federation.h5`, which contains those of all shard files."""
     return layout.sha256(data.path / layout.FEDERATION)
 
 
-def files_of(data: Federation, clients: Iterable[int]) -> dict[str, str]:
+def files_of(data: FederatedDataset, clients: Iterable[int]) -> dict[str, str]:
     """Names and checksums of the shard files of these clients."""
     numbers = sorted({client // data.pack for client in clients})
     return {layout.shard_name(number): data.checksums[number] for number in numbers}
@@ -69,7 +69,7 @@ def folder_of(stage: str, checksum: str) -> Path:
     return root / f"mpifed-{checksum[:_DIGITS]}"
 
 
-def make_ready(data: Federation, folder: Path, names: Iterable[str]) -> None:
+def make_ready(data: FederatedDataset, folder: Path, names: Iterable[str]) -> None:
     """Make a node's folder, and check that there is space for the missing files; called by one rank of the node.
 
     Raises
@@ -121,7 +121,7 @@ def copy(source: Path, target: Path, expected: str, verify: bool = True) -> bool
         raise DataError(f"[data] stage: {source} cannot be copied to {target} ({error.strerror}); {_ROOM}") from error
 
 
-def opened(data: Federation, folder: Path, clients: Iterable[int]) -> Federation:
+def opened(data: FederatedDataset, folder: Path, clients: Iterable[int]) -> FederatedDataset:
     """The federation, read from a node's copy.
 
     Raises

@@ -44,7 +44,7 @@ _FEW_MEMBERS = 2**22  # up to so many row or column indices of all clients are r
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederatedDataset:
     """The content of a data folder; the same on every rank. Shards and test data are read on demand."""
 
     path: Path
@@ -289,7 +289,7 @@ class Federation:
         return y.astype(np.int64 if self.classes else np.float64)
 
 
-def open_federation(path: Path | str, verify: bool = False) -> Federation:
+def open_federation(path: Path | str, verify: bool = False) -> FederatedDataset:
     """Open a data folder made by `mpifed data`.
 
     Only small parts of `federation.h5` are read, and the sizes of the shard files are compared with it.
@@ -314,7 +314,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
                 f"{path / layout.FEDERATION}: schema version {schema!r:.80}, this mpifed reads version 1 to "
                 f"{layout.SCHEMA}; {layout.REMEDY}"
             )
-        federation = Federation(path=path, **contents(file, path))
+        federation = FederatedDataset(path=path, **contents(file, path))
     if verify:
         federation.verify_federation()
         for number in range(len(federation.checksums)):

@@ -267,8 +267,8 @@ def test_fields_say_how_they_are_added(job: Path) -> None:
 def test_no_shard_is_opened_and_mpi_not_loaded(
     job: Path, launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.Federation, "shard", lambda *_: pytest.fail("opens a shard"))
-    monkeypatch.setattr(store.Federation, "test_shard", lambda *_: pytest.fail("opens the test data"))
+    monkeypatch.setattr(store.FederatedDataset, "shard", lambda *_: pytest.fail("opens a shard"))
+    monkeypatch.setattr(store.FederatedDataset, "test_shard", lambda *_: pytest.fail("opens the test data"))
     forecast(job, (), ranks=2)
     program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
     ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))

@@ -14,12 +14,12 @@ from mpifed.shards.hosted import hosted_blocks
 from mpifed.shards.partition import by_grid, by_rows
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import Joint
-from mpifed.shards.store import Federation
+from mpifed.shards.store import FederatedDataset
 
 S, P = 60, 5
 X = np.random.default_rng(1).integers(0, 256, (S, P), dtype=np.uint8)
 Y = np.arange(S) % 3
-Make = Callable[..., Federation]
+Make = Callable[..., FederatedDataset]
 
 
 def rows(block: Any) -> list[np.ndarray]:
@@ -35,13 +35,13 @@ def rows(block: Any) -> list[np.ndarray]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """(client, whether in memory) of every shard that is opened."""
     found: list[tuple[int, bool]] = []
-    shard = Federation.shard
+    shard = FederatedDataset.shard
 
-    def watched(self: Federation, client: int, in_memory: bool) -> Any:
+    def watched(self: FederatedDataset, client: int, in_memory: bool) -> Any:
         found.append((client, in_memory))
         return shard(self, client, in_memory)
 
-    monkeypatch.setattr(Federation, "shard", watched)
+    monkeypatch.setattr(FederatedDataset, "shard", watched)
     return found
 
 

@@ -18,7 +18,7 @@ from scipy import sparse
 from mpifed.core.errors import DataError
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows
 from mpifed.shards.scaling import IDENTITY, Scaling
-from mpifed.shards.store import About, Federation, open_federation, write_federation
+from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
 
 S, P = 60, 12
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ SCALINGS = {
     "columns": Scaling(np.linspace(0.5, 2, P), np.linspace(-1, 1, P)),
     "no shift": Scaling(np.linspace(0.5, 2, P), np.zeros(P)),
 }
-Make = Callable[..., Federation]
+Make = Callable[..., FederatedDataset]
 
 
 def dense(X: Any) -> np.ndarray:
