@@ -32,8 +32,9 @@ def breaches(part: type, base: type) -> Iterator[str]:
     if not dataclasses.is_dataclass(part):
         yield "must be a dataclass; its fields are the keys of the table"
         return
-    if lacking := sorted(getattr(part, "__abstractmethods__", ())):
-        yield f"has no {', '.join(lacking)}, which every {base.__name__} must have; see {base.__module__}"
+    for name in sorted(getattr(part, "__abstractmethods__", ())):
+        near = nearest_name(name, [own for own in vars(part) if own not in dir(base)])
+        yield f"has no {name}, which every {base.__name__} must have{near}"
     contract = [name for name in dir(base) if not name.startswith("_")]
     known = {field.name for field in dataclasses.fields(part)}
     added: dict[str, None] = {}
@@ -55,9 +56,15 @@ def breaches(part: type, base: type) -> Iterator[str]:
                 'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
     for name in added:
-        near = [] if name in known else difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
+        near = [] if name in known else _near(name, contract)
         if near:
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
+
+
+def _near(name: str, contract: list[str]) -> list[str]:
+    """The member that a name nearly is: by most of its letters, or by all of them in another order."""
+    turned = [member for member in contract if sorted(member) == sorted(name)]
+    return turned or difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
 
 
 def own_module(name: object) -> str | None:

@@ -25,6 +25,7 @@ from mpifed.run.config import Job
 from mpifed.run.parts import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.run.sweep import METHODS
 from mpifed.run.tables import LimitKeys
+from mpifed.shards.sources.dataset import Source
 
 _MANY = 10**6  # larger upper bounds are left out of the help
 
@@ -91,6 +92,8 @@ def reference() -> list[tuple[str, str]]:
 def own_entry(name: str) -> Entry:
     """The entry of a class "module:Class", which is imported."""
     part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
+    if issubclass(part, Source):
+        return Entry("source of data", name, _text(part), _keys(own_class(name, Source, name)))
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
     taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]

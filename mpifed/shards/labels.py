@@ -79,7 +79,7 @@ def _check_known(data: Dataset, values: Array) -> None:
     if len(strange):
         raise DataError(
             f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.test[1][strange[0]]}, which no training row "
-            f"has; expected one of {listed(values)}"
+            f"has; expected one of {listed(values)}; int64 labels are classes, real targets are float64"
         )
 
 

@@ -147,14 +147,31 @@ def _checked(name: str, data: Any) -> Dataset:
     """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
     if not isinstance(data, Dataset):
         raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
-    labels: Any = data.labels
+    if not callable(data.chunks):
+        raise DataError(f"{name}: chunks is {type(data.chunks).__name__}; expected a function that yields rows")
+    if data.names is not None and len(data.names) != data.features:
+        raise DataError(f"{name}: {len(data.names)} names for {data.features} features")
+    _check_labels(name, "labels", data.labels)
+    if data.test is not None:
+        X, labels = data.test
+        _check_labels(name, "test labels", labels)
+        if np.shape(X) != (len(labels), data.features):
+            raise DataError(
+                f"{name}: test rows {np.shape(X)}; expected [{len(labels)}, {data.features}], as the labels"
+            )
+        if not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+            raise DataError(f"{name}: test rows have values that are not finite")
+    return replace(data, chunks=lambda: _as_declared(name, data))
+
+
+def _check_labels(name: str, what: str, labels: Any) -> None:
+    """DataError unless they are [s] finite numbers."""
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
         came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
-        raise DataError(f"{name}: labels are {came}; expected [rows], int64 classes or float64 targets")
+        raise DataError(f"{name}: {what} are {came}; expected [rows], int64 classes or float64 targets")
     if not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise DataError(f"{name}: the label of row {row} is {labels[row]}; expected finite numbers")
-    return replace(data, chunks=lambda: _as_declared(name, data))
+        raise DataError(f"{name}: {what}: that of row {row} is {labels[row]}; expected finite numbers")
 
 
 def _as_declared(name: str, data: Dataset) -> Iterator[Any]:

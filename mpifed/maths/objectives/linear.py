@@ -80,7 +80,8 @@ class OfScores(Linear):
 
     unpenalized: ClassVar[tuple[str, ...]] = ("bias",)
     bias: bool | None = None
-    """Intercepts: by default true, but false for algorithms of dual variables and of cells, which have none."""
+    """Whether there are intercepts; where absent they are, unless the algorithm has none (those of dual variables and
+    of cells)."""
     penalize_bias: bool = field(default=False, kw_only=True)
     """Count intercepts in `l2` and `nonconvex_penalty` too."""
 

@@ -56,7 +56,8 @@ class MLP(Linear):
     hidden: Annotated[int, Gt(0), Le(10**6)] = 128
     """Hidden units."""
     bias: bool | None = None
-    """Intercepts: by default true, but false for algorithms of dual variables and of cells, which have none."""
+    """Whether there are intercepts; where absent they are, unless the algorithm has none (those of dual variables and
+    of cells)."""
     nonconvex_penalty: Weight = 0.0
     """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
     loss_name: Literal["cross-entropy", "squared-error"] = field(default="cross-entropy", metadata={"key": "loss"})

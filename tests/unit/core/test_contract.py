@@ -51,6 +51,11 @@ class Unfinished(Linear):
 
 
 @dataclass(frozen=True)
+class Turned(LeastSquares):
+    perdict: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
 class Bent(LeastSquares):
     non_negative: ClassVar[bool] = False
 
@@ -109,7 +114,10 @@ class ShadowingTerm(Loss):
             'has a key "name", which says in the table what class this is; rename the field',
         ]),
         (ShadowingTerm, Term, [SHADOWS.format("counted", "Term")]),
-        (Unfinished, Objective, ["has no predict, slope, start, which every Objective must have; see "]),
+        (Unfinished, Objective, [
+            f"has no {name}, which every Objective must have" for name in ("predict", "slope", "start")
+        ]),
+        (Turned, Objective, ['has "perdict": did you mean "predict"?']),
         (Bent, Objective, ['has "non_negative": did you mean "nonnegative"?']),
         (Uncounted, Term, ['has "sample": did you mean "sampled"?']),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),

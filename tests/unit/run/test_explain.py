@@ -27,7 +27,7 @@ def test_every_key_has_a_meaning() -> None:
 
 def test_a_key_of_many_models_is_told_once() -> None:
     text = explained("bias")
-    assert text.count("Intercepts") == 1
+    assert text.count("intercepts") == 1
     assert text.startswith("[model: mlp], [model: softmax], ")
 
 

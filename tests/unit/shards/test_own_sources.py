@@ -51,6 +51,12 @@ class Faulty(Waves):
             "list": Dataset(2, np.dtype("f4"), [1.0] * 6, whole(X)),
             "label": Dataset(2, np.dtype("f4"), np.full(6, np.nan), whole(X)),
             "value": Dataset(2, np.dtype("f4"), y, whole(X * np.inf)),
+            "chunks": Dataset(2, np.dtype("f4"), y, X),
+            "names": Dataset(2, np.dtype("f4"), y, whole(X), names=("a", "b", "c")),
+            "test rows": Dataset(2, np.dtype("f4"), y, whole(X), test=(X[:, :1], y)),
+            "test labels": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y[1:])),
+            "test value": Dataset(2, np.dtype("f4"), y, whole(X), test=(X * np.nan, y)),
+            "test label": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y * np.nan)),
         }
         return results[self.how]
 
@@ -116,8 +122,14 @@ def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> Non
         ("width", "a chunk of rows has shape (6, 2); expected [rows, 5], as features says"),
         ("rows", "6 rows and 5 labels; expected a label for each row"),
         ("list", "labels are list; expected [rows], int64 classes or float64 targets"),
-        ("label", "the label of row 0 is nan; expected finite numbers"),
+        ("label", "labels: that of row 0 is nan; expected finite numbers"),
         ("value", "rows 0 to 5 have values that are not finite"),
+        ("chunks", "chunks is ndarray; expected a function that yields rows"),
+        ("names", "3 names for 2 features"),
+        ("test rows", "test rows (6, 1); expected [6, 2], as the labels"),
+        ("test labels", "test rows (6, 2); expected [5, 2], as the labels"),
+        ("test value", "test rows have values that are not finite"),
+        ("test label", "test labels: that of row 0 is nan; expected finite numbers"),
     ],
 )
 def test_what_a_source_returns_is_checked(how: str, said: str, tmp_path: Path) -> None:
