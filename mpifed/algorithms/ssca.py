@@ -58,8 +58,8 @@ class SSCA(Algorithm):
     """Algorithms 1-4: the hyper-parameters, and everything that the server computes.
 
     The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
-    between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; `rho` and `gamma` are the step
-    sizes a1/t^alpha and a2/t^(alpha + 0.05).
+    between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; the step sizes are
+    a1/t^alpha and a2/t^(alpha + 0.05); here `rho` and `gamma` are `[scale, decay]` each, scale / t^decay.
     For `slack_cost = "auto"` see `mpifed.algorithms.slack_costs`, for `margins = "auto"` `mpifed.algorithms.margins`. A
     list of slack costs is the paper's sequence c_j: with the next one, surrogates and step sizes start again, and the
     model stays.

@@ -33,8 +33,8 @@ def breaches(part: type, base: type) -> Iterator[str]:
         yield "must be a dataclass; its fields are the keys of the table"
         return
     for name in sorted(getattr(part, "__abstractmethods__", ())):
-        near = nearest_name(name, [own for own in vars(part) if own not in dir(base)])
-        yield f"has no {name}, which every {base.__name__} must have{near}"
+        suggestion = nearest_name(name, [own for own in vars(part) if own not in dir(base)])
+        yield f"has no {name}, which every {base.__name__} must have{suggestion}"
     contract = [name for name in dir(base) if not name.startswith("_")]
     known = {field.name for field in dataclasses.fields(part)}
     added: dict[str, None] = {}
