@@ -62,8 +62,9 @@ def breaches(part: type, base: type) -> Iterator[str]:
 
 
 def _near(name: str, contract: list[str]) -> list[str]:
-    """The member that a name nearly is: by most of its letters, or by all of them in another order."""
-    turned = [member for member in contract if sorted(member) == sorted(name)]
+    """The member that a name nearly is: by most of its letters, or but for two neighbours that are swapped."""
+    swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}
+    turned = [member for member in contract if member in swapped and member != name]
     return turned or difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
 
 
