@@ -181,7 +181,7 @@ def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> 
     if not np.isfinite(largest):
         largest, what = 0.0, "has values that are not finite"
     if largest > 1e6 * place.form.bound:
-        what = f"has a value of {largest:.6g} in absolute value: training diverged"
+        what = f"has a value of {largest:.6g} in absolute value: training diverged, or the targets are huge"
         return NumericalError(f"{place.name}: client {client} {what}; {_DIVERGED}")
     what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
     return NumericalError(

@@ -258,7 +258,7 @@ def test_a_users_module_that_cannot_be_imported(launch: Callable[..., Any], job:
 def test_a_users_module_that_does_not_exist(launch: Callable[..., Any], job: Path, ranks: int) -> None:
     ended = run(launch, ranks, job, "", "--set", "algorithm.name=no_such_module:Mine")
     assert ended.code == 2, ended.text
-    assert ended.text.count("no_such_module") == 2, ended.text  # as in the job, and as Python says it
+    assert ended.text.count("No module named 'no_such_module'") == 1, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
 
 

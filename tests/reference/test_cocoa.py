@@ -178,7 +178,7 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
     ("changes", "message"),
     [
         ({"model": {"name": "softmax", "bias": False, "l2": 0.1}}, "no dual problem"),
-        ({"model": {"name": "hinge", "bias": False}}, "penalty above 0"),
+        ({"model": {"name": "hinge", "bias": False}}, "needs l2 above 0"),
         ({"algorithm": {"name": "cocoa", "gamma": 1.5}}, "gamma"),
     ],
 )
