@@ -188,7 +188,7 @@ def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(slurm.folder.parent)
     code, text = call(job(), "--time", 30)
     here = slurm.folder.parent
-    assert code == 3 and f"data/federation.h5: no such file ({here}/data/federation.h5, relative to {here})" in text
+    assert code == 3 and "data: no such folder; make it with `mpifed data SOURCE ... --out data`" in text
     said = refused("none.toml", "--time", 30)
     assert f"none.toml: cannot be read (No such file or directory) ({here}/none.toml, relative to {here})" in said
 
