@@ -117,7 +117,7 @@ def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
     table, pictures = finish(plan)
     assert (tmp_path / "out" / "table.md").read_text(encoding="utf-8") == table
     assert "**Reduced**" in table and "| alg2-b1 | 2 | 40 |" in table and "| fedsgd-b1-held | 2 | 10 |" in table
-    assert "component 2: 0.0 is the smallest" in table or "component 2: 0.5 is the largest" in table
+    assert "exponent: 0.0 is the smallest" in table or "exponent: 0.5 is the largest" in table
     assert sorted(path.name for path in pictures) == [f"fig{n}.{kind}" for n in (2, 3, 4) for kind in ("pdf", "png")]
     history = tmp_path / "out" / "alg2-b1" / "point-0001" / "history.csv"
     assert read_history(history.parent)["round"].tolist() == [0, 10, 20, 30, 40]
