@@ -249,4 +249,4 @@ def data_warnings(job: Job, data: FederatedDataset) -> list[str]:
     bias = with_intercepts(job.model, job.algorithm).get("bias")
     if job.privacy is not None or bias is None:
         return []
-    return intercept_warnings(data.provenance.get("statistics", {}), bool(bias), data.names())
+    return intercept_warnings(data.statistics, bool(bias), data.names())

@@ -126,7 +126,7 @@ def data() -> None:
 
 def _command(name: str, kind: type[Source]) -> click.Command:
     def make(**options: Any) -> None:
-        values = {field.name: options.pop(field.name) for field in _fields(kind) if field.name not in common}
+        values = {field.name: options.pop(field.name) for field in of_class}
         _make(name, _source(name, kind, values, options["missing"]), **options)
 
     parameters = _of_all_sources()
@@ -227,7 +227,7 @@ def _summary(federation: FederatedDataset) -> str:
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
     if federation.optimum:
-        with_b = federation.provenance.get("statistics", {}).get("least_squares_loss")
+        with_b = federation.statistics.get("least_squares_loss")
         lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
             "" if with_b is None else f"; with an intercept {with_b:.6g}"
         )

@@ -28,7 +28,7 @@ from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES
-from mpifed.shards.statistics import statistics
+from mpifed.shards.statistics import statistics, target_scale
 from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
 
 
@@ -130,6 +130,7 @@ def prepare(options: Options) -> FederatedDataset:
             "missing_cells": partition.missing,
             "statistics": summary,
         },
+        target_scale=target_scale(summary),
         test=(data.test[0], test_y) if data.test else None,
         names=data.names,
         optimum=optimum,
@@ -169,9 +170,9 @@ def _check_labels(name: str, what: str, labels: Any) -> None:
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
         came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
         raise DataError(f"{name}: {what} are {came}; expected [rows], int64 classes or float64 targets")
-    if not np.isfinite(labels).all():
-        row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise DataError(f"{name}: {what}: that of row {row} is {labels[row]}; expected finite numbers")
+    beyond = np.flatnonzero(~(np.abs(labels) <= np.finfo(np.float32).max))
+    if len(beyond):
+        raise DataError(f"{name}: {what}: that of row {beyond[0]} is {labels[beyond[0]]}; expected finite numbers")
 
 
 def _as_declared(name: str, data: Dataset) -> Iterator[Any]:

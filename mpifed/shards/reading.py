@@ -19,6 +19,7 @@ from mpifed.shards import layout
 from mpifed.shards.hdf5 import array_of, attribute_of, dataset_of, texts_of
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import Extent, Files, is_finite
+from mpifed.shards.statistics import check_statistics
 
 _MOST = 2**62
 _MOST_CLASSES = 2**16  # unless there are more rows
@@ -85,12 +86,22 @@ def contents(file: Any, folder: Path) -> dict[str, Any]:
     entries["provenance"] = json.loads(provenance.asstr()[()]) if provenance.shape == () else None
     if not isinstance(entries["provenance"], dict):
         raise ValueError(f"{layout.PROVENANCE} is not a JSON object")
+    entries["statistics"] = check_statistics(entries["provenance"].get("statistics", {}), entries["features"])
+    entries["target_scale"] = _target_scale(file)
     entries["optimum"] = None
     if "optimum" in file:
         entries["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
         if entries["optimum"]["loss"].shape != ():
             raise ValueError("optimum/loss is not a scalar")
     return entries
+
+
+def _target_scale(file: Any) -> float:
+    """The attribute, a power of two that float32 has; 1 where it is absent."""
+    scale = attribute_of(file, "target_scale") if "target_scale" in file.attrs else 1.0
+    if not isinstance(scale, (float, np.floating)) or scale not in 2.0 ** np.arange(128):
+        raise ValueError(f"target_scale = {scale!r:.80}, expected a power of two from 1 to 2^127")
+    return float(scale)
 
 
 def _numbers(file: Any) -> dict[str, Any]:

@@ -88,7 +88,19 @@ def intercept_warnings(measured: Mapping[str, Any], bias: bool, names: Sequence[
     return []
 
 
-def target_scale(told: Mapping[str, Any]) -> float:
+def check_statistics(measured: Any, features: int) -> dict[str, Any]:
+    """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
+    valid = isinstance(measured, dict) and isinstance(measured.get("constant_columns", []), list)
+    if not valid or not all(type(at) is int and 0 <= at < features for at in measured.get("constant_columns", [])):
+        raise ValueError(f"statistics: {measured!r:.80}, expected a table with columns below {features}")
+    numbers = {name: measured.get(name, 0.0) for name in ("target_mean", "target_deviation", "least_squares_loss")}
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not abs(value) < np.inf:
+            raise ValueError(f"statistics: {name} = {value!r:.80}, expected a finite number")
+    return dict(measured)
+
+
+def target_scale(measured: Mapping[str, Any]) -> float:
     """The power of two between half of the root mean square of the targets and all of it; at least 1."""
-    size = float(np.hypot(told.get("target_mean", 0.0), told.get("target_deviation", 0.0)))
+    size = float(np.hypot(measured.get("target_mean", 0.0), measured.get("target_deviation", 0.0)))
     return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0

@@ -65,6 +65,8 @@ class FederatedDataset:
     checksums: tuple[str, ...]  # SHA-256 of each shard file
     provenance: dict[str, Any]
     optimum: dict[str, Any] | None  # loss and w [p] of the least-squares optimum, if computed
+    statistics: dict[str, Any]  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
+    target_scale: float  # power of two near the size of real targets; 1 for classes
     places: Places | None  # of the datasets in the shard files; None for files of schema 1
     bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(

@@ -30,6 +30,7 @@ class About:
     test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
     optimum: dict[str, Any] | None = None  # loss and w [p] of the least-squares optimum
+    target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
 
 
 def write_federation(
@@ -77,6 +78,8 @@ def _write_files(
             classes=about.classes, seed=about.seed, pack=pack, sparse=dtype is None,
             test_samples=0 if about.test is None else len(about.test[1]),
         )  # fmt: skip
+        if about.target_scale != 1:
+            file.attrs["target_scale"] = about.target_scale
         file[layout.PROVENANCE] = json.dumps(about.provenance)
         file["files/checksum"] = [layout.sha256(path) for path in paths]
         file["files/nbytes"] = [path.stat().st_size for path in paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,23 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a scale that is not finite": (lambda path: put(path, "scaling/scale", np.nan), "scaling/scale is not finite"),
     "test rows of another width": (lambda path: put(path, "test/X", np.zeros((6, 3), "f4")), "test/X"),
     "test labels beyond classes": (lambda path: put(path, "test/y", np.full(6, 200, "u1")), "labels from 200"),
+    "a scale of targets that is none": (lambda path: attribute(path, "target_scale", 3.0), "target_scale = "),
+    "a scale of targets beyond all": (lambda path: attribute(path, "target_scale", 2.0**200), "target_scale = "),
+    "a scale of targets in words": (lambda path: attribute(path, "target_scale", "large"), "target_scale = 'large'"),
+    "statistics in a list": (lambda path: statistics(path, [1, 2]), "statistics: "),
+    "a constant column that is not there": (lambda path: statistics(path, {"constant_columns": [99]}), "statistics: "),
+    "a mean in words": (lambda path: statistics(path, {"target_mean": "x"}), "target_mean = 'x'"),
+    "a deviation that is none": (lambda path: statistics(path, {"target_deviation": np.nan}), "target_deviation = nan"),
     "a checksum that is none": (lambda path: put(path, "files/checksum", ["x", "y"]), "files/checksum"),
 }
+
+
+def statistics(path: Path, value: Any) -> None:
+    (path.parent / "federation.sha256").unlink(missing_ok=True)
+    with h5py.File(path, "r+") as file:
+        about = json.loads(file["provenance"].asstr()[()]) | {"statistics": value}
+        del file["provenance"]
+        file["provenance"] = json.dumps(about)
 
 
 def attribute(path: Path, name: str, value: Any) -> None:
