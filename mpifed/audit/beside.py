@@ -56,7 +56,7 @@ def beside(stage: Stage, messages: Sequence[Message]) -> Beside:
     if channel == "plain":
         return Beside(tuple(messages), [], [])
     strange, odd, sums = [], set[tuple[str, int, int]](), set[int]()
-    for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
+    for exchange in all_exchanges(stage.algorithm):
         line = line_of(stage, exchange)
         for play in plays(messages, exchange.name):
             for client, upload in play.uploads.items():

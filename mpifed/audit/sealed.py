@@ -44,7 +44,7 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
     samples: list[Sample] = []
     clear: dict[str, int] = {}
     opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
-    for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
+    for exchange in all_exchanges(stage.algorithm):
         line = line_of(stage, exchange)
         drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
         start = float(rng.random())  # relative position of the tested words of long uploads

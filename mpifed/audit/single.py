@@ -30,7 +30,7 @@ def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[st
     plain : the same rounds with plain security
     """
     descriptions: list[str] = []
-    for exchange in {exchange.name: exchange for exchange in all_exchanges(stage.algorithm)}.values():
+    for exchange in all_exchanges(stage.algorithm):
         to = "clients" if isinstance(exchange, ToClients) else "the server"
         opened = [play for play in plays(messages, exchange.name) if play.opened_for]
         if opened and exchange.private:

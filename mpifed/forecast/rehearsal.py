@@ -36,8 +36,8 @@ from mpifed.forecast.synthetic_shards import Scenario
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
-from mpifed.run.participation import first_rounds, most_summed, next_round
-from mpifed.run.setup import all_exchanges, measures_of
+from mpifed.run.participation import first_rounds, next_round
+from mpifed.run.setup import aggregation_settings, all_exchanges, measures_of
 from mpifed.shards import store
 
 BUDGET_S = 0.02  # for repetitions of a round
@@ -50,16 +50,8 @@ class _Rehearsal(Aggregator):
     """An aggregator of a single rank that keeps the broadcasts, and scales cryptography to all clients of a round."""
 
     def __init__(self, scenario: Scenario, blocks: Sequence[Block]) -> None:
-        data = scenario.data
-        super().__init__(
-            Alone(), blocks, data.clients, **scenario.job.sum_settings(scenario.algorithm.problem),
-            cells=scenario.cells, protection=scenario.job.protection(), rehearsed=True,
-            by_blocks=scenario.job.by_blocks,
-            summed={
-                exchange.name: most_summed(scenario.job, scenario.algorithm, exchange)
-                for exchange in all_exchanges(scenario.algorithm)
-            },
-        )  # fmt: skip
+        data, settings = scenario.data, aggregation_settings(scenario.job, scenario.algorithm)
+        super().__init__(Alone(), blocks, data.clients, rehearsed=True, **settings)
         self.broadcasts: dict[str, Record] = {}
         self.specs: Specs | None = None  # of the server's state, until a round has shown that it keeps them
         self._before: dict[str, dict[str, float]] = {}  # counters to subtract, by exchange

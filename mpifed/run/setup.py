@@ -36,7 +36,6 @@ from mpifed.run.together import Result as Result
 from mpifed.run.together import together as together
 from mpifed.shards import store
 from mpifed.shards.hosted import hosted_blocks
-from mpifed.shards.statistics import target_scale
 
 _KIND = {True: "classes", False: "real-valued targets"}
 
@@ -72,7 +71,7 @@ def problem_of(job: Job, data: store.FederatedDataset) -> Problem:
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=job.make_regularizer(),
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
-        target_scale=1.0 if job.privacy else target_scale(data.provenance.get("statistics", {})),
+        target_scale=1.0 if job.privacy else data.target_scale,
     )  # fmt: skip
 
 
@@ -151,12 +150,21 @@ def device_of(job: Job, transport: Transport) -> Device:
 
 def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Aggregator:
     problem = algorithm.problem
+    drawn = problem.clients_per_round if is_secret(job, algorithm) else None
     return Aggregator(
-        transport, blocks, problem.clients, **job.sum_settings(problem), by_blocks=job.by_blocks, cells=problem.cells,
-        protection=job.protection(), device=device,
-        summed={exchange.name: most_summed(job, algorithm, exchange) for exchange in all_exchanges(algorithm)},
-        drawn=problem.clients_per_round if is_secret(job, algorithm) else None,
-    )  # fmt: skip
+        transport, blocks, problem.clients, device=device, drawn=drawn, **aggregation_settings(job, algorithm)
+    )
+
+
+def aggregation_settings(job: Job, algorithm: Algorithm) -> dict[str, Any]:
+    """The arguments of `Aggregator` that follow from the job, wherever its clients are hosted."""
+    return {
+        **job.sum_settings(algorithm.problem),
+        "by_blocks": job.by_blocks,
+        "cells": algorithm.problem.cells,
+        "protection": job.protection(),
+        "summed": {exchange.name: most_summed(job, algorithm, exchange) for exchange in all_exchanges(algorithm)},
+    }
 
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
@@ -184,9 +192,10 @@ def cells_of(data: store.FederatedDataset) -> Cells:
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
-    """The exchanges of set-up, rounds and evaluation."""
+    """The exchanges of set-up, rounds and evaluation, each once."""
     measured = [exchange for measure in algorithm.measures for exchange in measure.exchanges]
-    return [*algorithm.setup, *algorithm.exchanges, *measured]
+    every = (*algorithm.setup, *algorithm.exchanges, *measured)
+    return list({exchange.name: exchange for exchange in every}.values())
 
 
 def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
