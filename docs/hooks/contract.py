@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from mpifed.algorithms.horizontal import Rows, Weighted
@@ -44,7 +45,7 @@ def sections() -> Iterator[str]:
         text, _ = split(inspect.cleandoc(kind.__doc__ or ""))
         bases = [base.__name__ for base in kind.__bases__ if base in CLASSES]
         yield f"`{kind.__module__}.{kind.__name__}`" + (f", derived from `{bases[0]}`" if bases else "") + f". {text}"
-        rows = [f"| {code(one.signature)} | {cell(one.text)} | {cell(one.default)} |" for one in members(kind)]
+        rows = [f"| `{one.signature}` | {cell(one.text)} | {cell(one.default)} |" for one in members(kind)]
         if rows:
             yield "\n".join(["| member | | default |", "| --- | --- | --- |", *rows])
 
@@ -113,13 +114,9 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     return text, found
 
 
-def code(text: str) -> str:
-    """Of a table's cell, in which a bar would end it."""
-    return f"`{text}`".replace("|", "\\|")
-
-
 def cell(text: str) -> str:
-    """A text in a table's cell: what Markdown would read is escaped, but for what is code already."""
+    """A text in a table's cell: what Markdown would read is escaped, but for code, in which a bar ends no cell."""
     text = re.sub(r"\n(Parameters|Returns|Raises)\n-+\n", r" \1: ", text)
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(code(one[1:-1]) if one[:1] == "`" else re.sub(r"([|\[\]<*])", r"\\\1", one) for one in parts)
+    plain = (re.sub(r"([|\[\]*])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2])
+    return "".join(part for pair in zip_longest(plain, parts[1::2], fillvalue="") for part in pair)

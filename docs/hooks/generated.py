@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from contract import cell
 from contract import sections as contract_sections
 
 from mpifed.audit.findings import NAMES
@@ -69,7 +70,7 @@ def _command(title: str, command: click.Command, shared: Collection[click.Parame
 
 def _options(options: Sequence[click.Parameter], context: click.Context) -> Iterator[str]:
     rows = [record for option in options if (record := option.get_help_record(context))]
-    cells = [f"| `{text}` | {_cell(what)} |" for text, what in rows if what]
+    cells = [f"| `{text}` | {cell(what)} |" for text, what in rows if what]
     if cells:
         yield "\n".join(["| option | |", "| --- | --- |", *cells])
 
@@ -105,10 +106,6 @@ GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
 def _paragraph(text: str) -> str:
     r"""One of a command's help; what follows click's mark \b keeps its lines."""
     return f"```text\n{text.removeprefix(chr(8)).strip(chr(10))}\n```" if text.startswith("\b") else text
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"([|\[\]<*])", r"\\\1", " ".join(text.split()))
 
 
 def _without_comments(text: str) -> str:
