@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -94,17 +95,17 @@ class OfScores(Linear):
         """h, the number of scores."""
         return 1
 
+    @abstractmethod
     def of_scores(self, scores: Array, y: Array) -> Array:
         """[..., s] the loss of each sample, from scores [..., s, h] with intercepts added."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """(loss [..., s], derivative of the weighted loss with respect to the scores [..., s, h])."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prediction(self, scores: Array) -> Array:
         """[..., s] the predicted class, or value, from scores with intercepts added."""
-        raise NotImplementedError
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
         return self.of_scores(_biased(head, scores), y)

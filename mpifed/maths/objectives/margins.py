@@ -7,6 +7,7 @@ have no intercept; a column of ones serves as one, but is penalized.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,9 +26,9 @@ class Margins(OfScores):
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual]
 
+    @abstractmethod
     def of_shortfall(self, shortfall: Array) -> Array:
         """[..., s] the loss as a function of `shortfall` = max(0, 1 - t z)."""
-        raise NotImplementedError
 
     def of_scores(self, scores: Array, y: Array) -> Array:
         z = scores[..., 0]
