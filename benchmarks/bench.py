@@ -35,8 +35,9 @@ from rich.table import Table
 from server_step import PARAMETERS, server_steps
 
 from mpifed.core.errors import NotCertified
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.run_folder import summary
 from mpifed.run.environment import commit, versions
-from mpifed.run.history import read_json, summary, write_json
 from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).resolve().parent

@@ -34,10 +34,10 @@ from mpifed.comm.transport import Alone
 from mpifed.core.device import Device
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
 from mpifed.maths.device import open_device
-from mpifed.run.config import Job
 from mpifed.run.environment import commit, host, versions
-from mpifed.run.participation import round_of
 from mpifed.run.setup import prepare
 
 CACHE = Path(__file__).resolve().parent / ".cache"

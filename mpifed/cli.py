@@ -137,7 +137,7 @@ def show(run: Path, as_json: bool) -> None:
     """How a run ended: its results, its costs, what is protected, and what is certified."""
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
-    from mpifed.run.show import run_summary, run_text
+    from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
 
@@ -164,12 +164,12 @@ def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize
         raise click.UsageError("--by goes with --select best or --select pareto")
     if maximize and select != "best":
         raise click.UsageError("--max goes with --select best; with --select pareto only accuracies are maximized")
-    from mpifed.run import best, compare, gra
+    from mpifed.results import best, compare, pareto
 
     where: best.Folders = runs[0] if len(runs) == 1 else runs
     if select == "pareto":
-        criteria = gra.criteria_of(by) if by else None
-        text = json.dumps(gra.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
+        criteria = pareto.criteria_of(by) if by else None
+        text = json.dumps(pareto.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
     elif select:
         chosen = by, maximize or None
         text = json.dumps(best.select(where, *chosen), indent=2) if as_json else compare.best_text(where, *chosen)
@@ -182,8 +182,8 @@ def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
     """List the modules that a job would import; True if nothing else is to be done."""
-    from mpifed.run.job_file import read_table
-    from mpifed.run.own_modules import lines, own_modules
+    from mpifed.job.loading import read_table
+    from mpifed.job.own_modules import lines, own_modules
 
     table = read_table(job, changes)
     modules = own_modules(table)
@@ -193,7 +193,7 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
         click.echo(lines(modules) + "\n", err=as_json)
         sys.stdout.flush()
         return False
-    from mpifed.run.sweep import points
+    from mpifed.job.sweep import points
 
     jobs = points(table, str(job), imports=False)
     if as_json:
@@ -214,8 +214,8 @@ def explain(name: str) -> None:
     For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
     """
     from mpifed.audit.findings import NAMES
-    from mpifed.run.explain import Entry
-    from mpifed.run.explained import explained
+    from mpifed.explain.answers import explained
+    from mpifed.explain.entries import Entry
 
     more = [Entry("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()]
     more += [Entry("audit finding", title, text, ()) for title, text in NAMES.items()]

@@ -29,9 +29,9 @@ from mpifed.comm.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
+from mpifed.results.units import human_bytes
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
-from mpifed.run.units import human_bytes
 
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.best import job_of
-from mpifed.run.columns import column_of, labels
-from mpifed.run.history import aside, dotted, read_history, read_run
+from mpifed.files.atomic import aside
+from mpifed.files.columns import column_of, labels
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import job_of, read_run
+from mpifed.job.loading import dotted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,16 +8,17 @@ from typing import Any
 from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
-from mpifed.run import loop
-from mpifed.run.config import Job
+from mpifed.job.job import Job
+from mpifed.run import api
+from mpifed.run.loop import Result
 
 
-def run(job: Job, transport: Transport, out: Path, **how: Any) -> loop.Result | None:
-    """`mpifed.run.loop.run`, of rounds so few that a limit need not be met."""
+def run(job: Job, transport: Transport, out: Path, **how: Any) -> Result | None:
+    """`mpifed.run.api.run`, of rounds so few that a limit need not be met."""
     try:
-        return loop.run(job, transport, out, **how)
+        return api.run(job, transport, out, **how)
     except NotCertified as error:
-        result: loop.Result | None = error.result
+        result: Result | None = error.result
         return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 
 
 def as_in_a_file(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.round import SETUP, Round
-from mpifed.run.config import Job
-from mpifed.run.measure import measure
-from mpifed.run.participation import returning, round_of
+from mpifed.job.job import Job
+from mpifed.job.participation import returning, round_of
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 
 

@@ -61,8 +61,9 @@ def by_mpifed(work: Work) -> None:
     from mpi4py import MPI
 
     import mpifed.cli
+    from mpifed.files.json_file import read_json
+    from mpifed.files.run_folder import summary
     from mpifed.run import loop
-    from mpifed.run.history import read_json, summary
 
     started: list[float] = []
     play = loop.play

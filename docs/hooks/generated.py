@@ -14,8 +14,8 @@ from contract import sections as contract_sections
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
 from mpifed.core.errors import ENDS
-from mpifed.run.columns import shown
-from mpifed.run.explain import reference
+from mpifed.explain.entries import reference
+from mpifed.files.columns import shown
 
 PLURALS = {
     "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",

@@ -18,9 +18,9 @@ from jobs.fedpdm.names import COMPARED, JOBS, KINDS, TUNED, changes, jobs, label
 from jobs.fedpdm.results import Curve, read_curve
 from jobs.fedpdm.truth import CLIENTS, ROUNDS, Truth, truth
 from jobs.reproduction import runs
-from mpifed.run.best import read_points, select, toml_text
-from mpifed.run.config import Job
-from mpifed.run.participation import round_of
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
+from mpifed.results.best import read_points, select, toml_text
 
 EVERY = 30  # rounds between measurements
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.reproduction.results import Floats, Rounds, read_runs
-from mpifed.run.history import read_model
+from mpifed.files.model_file import read_model
 
 
 class Line(NamedTuple):

@@ -13,8 +13,8 @@ from jobs.hyfdca.claims import Curves
 from jobs.hyfdca.names import DATA_TITLES, FRACTIONS, GRIDS, METHODS, OWN, TITLES, Setting, label
 from jobs.hyfdca.results import AXES, Curve
 from jobs.reproduction.pictures import save
+from mpifed.job.time_model import KINDS
 from mpifed.plots import COLOURS
-from mpifed.run.network import KINDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from jobs.hyfdca.claims import BY, COMPARED, GOALS, Curves, claims, count, neare
 from jobs.hyfdca.names import DATA_TITLES, METHODS, OWN, QUICK, RIVALS, ROUNDS, TITLES, Setting, label, settings
 from jobs.hyfdca.results import Curve
 from jobs.reproduction.tables import claims_table, row, rule, seeds_text
-from mpifed.run.best import toml_text
-from mpifed.run.network import KINDS
+from mpifed.job.time_model import KINDS
+from mpifed.results.best import toml_text
 
 COUNTED = ("hyfdca", "hyfdca-accelerated", "bundle")
 STEADY = 0.01  # how far P of the model that is returned may be above the least that was measured

@@ -18,11 +18,12 @@ from jobs.hyfdca import data, figures, report
 from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
-from mpifed.run import gra
-from mpifed.run.best import toml_text
-from mpifed.run.config import read_table
-from mpifed.run.history import aside, read_json
-from mpifed.run.tables import SimulatedNetworkTable
+from mpifed.files.atomic import aside
+from mpifed.files.json_file import read_json
+from mpifed.job.job import read_table
+from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.results import pareto
+from mpifed.results.best import toml_text
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
@@ -123,7 +124,7 @@ def searches(plan: Plan) -> list[report.Search]:
         name = label(setting, method)
         folder = plan.out / "tune" / name
         if (folder / "sweep.csv").exists():
-            best = gra.select(folder, CRITERIA)
+            best = pareto.select(folder, CRITERIA)
             chosen = {key: value for key, value in best["settings"].items() if key != "seed"}
             tried, front = len(list(folder.glob("point-*"))), len(best["front"])
             found.append(report.Search(name, tried, front, chosen, best["grade"], best["edges"]))

@@ -12,9 +12,10 @@ import numpy as np
 from jobs.hyfdca.names import RIVALS, Setting
 from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
-from mpifed.run.history import aside, read_json
-from mpifed.run.network import KINDS, PER_VALUE, simulate
-from mpifed.run.tables import SimulatedNetworkTable
+from mpifed.files.atomic import aside
+from mpifed.files.json_file import read_json
+from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.job.time_model import KINDS, PER_VALUE, simulate
 from mpifed.shards.store import open_federation
 
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.reproduction.results import Floats, Rounds
+from mpifed.files.atomic import aside
 from mpifed.plots import STYLE
-from mpifed.run.history import aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable

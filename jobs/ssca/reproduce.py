@@ -13,7 +13,7 @@ from pathlib import Path
 from jobs.reproduction import runs
 from jobs.ssca import figures, report
 from jobs.ssca.results import Curve, read_curve, step_of, tuned
-from mpifed.run.best import select
+from mpifed.results.best import select
 
 JOBS = Path(__file__).parent
 EARLY = 30  # rounds measured every 10; the later ones every 50

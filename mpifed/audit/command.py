@@ -27,10 +27,10 @@ from mpifed.audit.undeclared import remarks
 from mpifed.audit.uniform import examine
 from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
 from mpifed.core.record import leaves
+from mpifed.files.model_file import read_model
+from mpifed.job.job import Job, read_table
+from mpifed.job.sweep import points
 from mpifed.maths.objectives import Parameters
-from mpifed.run.config import Job, read_table
-from mpifed.run.history import read_model
-from mpifed.run.sweep import points
 from mpifed.run.transcript import Recorded, is_recorded, read, together
 
 PARTIES = ("server", "client:0")

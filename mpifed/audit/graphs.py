@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpifed.comm.masking.graph import enough
 from mpifed.core.exchange import ToClients
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 
 if TYPE_CHECKING:
     from mpifed.audit.streams import Sealing, Streams, Use

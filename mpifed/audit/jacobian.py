@@ -18,8 +18,8 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, take
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.fit import with_noise
+from mpifed.job.job import Job
+from mpifed.job.validation import with_noise
 from mpifed.run.setup import problem_of
 from mpifed.shards import store
 

@@ -14,7 +14,7 @@ from mpifed.comm.line import Line
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, leaves, map_leaves
-from mpifed.run.participation import most_summed
+from mpifed.job.participation import most_summed
 from mpifed.run.transcript import Message, client_of
 
 

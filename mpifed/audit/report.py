@@ -17,9 +17,10 @@ from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
 from mpifed.core.text import counted
-from mpifed.run.disclosure import mark
-from mpifed.run.history import aside, write_json
-from mpifed.run.show import human_bytes
+from mpifed.files.atomic import aside
+from mpifed.files.json_file import write_json
+from mpifed.privacy.disclosure import mark
+from mpifed.results.show import human_bytes
 
 PICTURES = 8  # most pairs in an image
 _KINDS = {EACH: "-each", SUM: "-sum", SEALED: "-sealed"}

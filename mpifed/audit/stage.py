@@ -25,9 +25,9 @@ from mpifed.core.holdings import Cells
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
-from mpifed.run.config import Job
-from mpifed.run.measure import measure
-from mpifed.run.participation import next_attempt, next_round
+from mpifed.job.job import Job
+from mpifed.job.participation import next_attempt, next_round
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import Ready, measures_of, prepare
 from mpifed.run.transcript import Transcript
 

@@ -10,9 +10,10 @@ from mpifed.batch.slurm import has
 from mpifed.batch.states import RunStatus, State, fails_again, status_at
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.core.text import command_line
-from mpifed.run.best import is_sweep, job_of
-from mpifed.run.results import same_job
-from mpifed.run.sweep import Point
+from mpifed.files.run_folder import job_of
+from mpifed.job.sweep import Point
+from mpifed.results.best import is_sweep
+from mpifed.run.output import same_job
 
 
 def status_of(out: Path, points: Sequence[Point], sweep: bool) -> RunStatus:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from mpifed.batch.run_files import in_a_line
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.run.history import read_json, write_json
-from mpifed.run.schemas import Submissions, checked, shown_value
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.schemas import Submissions, checked, shown_value
 
 _RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import DataError
-from mpifed.run.best import JOB, job_of
+from mpifed.files.columns import of_kind
+from mpifed.files.history import read_history
+from mpifed.files.history_csv import HISTORY
+from mpifed.files.json_file import content
+from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.run.checkpoint import generations
-from mpifed.run.columns import of_kind
-from mpifed.run.history import HISTORY, read_history, read_run
-from mpifed.run.json_file import content
+from mpifed.run.output import FAILURE
 from mpifed.run.process import is_alive
-from mpifed.run.results import FAILURE
 
 
 class RunFiles(NamedTuple):

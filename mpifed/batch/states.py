@@ -12,8 +12,9 @@ from mpifed.batch.record import Record, Submission
 from mpifed.batch.run_files import RunFiles, read_run_files
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
 from mpifed.core.text import leads_to
-from mpifed.run.best import JOB, is_sweep, point_settings
-from mpifed.run.results import FAILURE
+from mpifed.files.run_folder import JOB
+from mpifed.results.best import is_sweep, point_settings
+from mpifed.run.output import FAILURE
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 

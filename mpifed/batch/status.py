@@ -13,8 +13,9 @@ from mpifed.batch.run_files import RunFiles, iso
 from mpifed.batch.states import STATES, RunStatus, State, fails_again, inside, look
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import command_line, shown
-from mpifed.run.best import JOB, toml_text
-from mpifed.run.units import human_seconds
+from mpifed.files.run_folder import JOB
+from mpifed.results.best import toml_text
+from mpifed.results.units import human_seconds
 
 _WIDEST, _LONGEST = 160, 2000  # characters of the reason shown for a point and for a run; --json has all of it
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")

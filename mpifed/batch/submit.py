@@ -20,8 +20,8 @@ from mpifed.batch.script import Options
 from mpifed.batch.slurm import call, has
 from mpifed.core.errors import UsageError
 from mpifed.core.text import command_line
-from mpifed.run.config import read_table
-from mpifed.run.sweep import Point, points
+from mpifed.job.job import read_table
+from mpifed.job.sweep import Point, points
 
 
 class Plan(NamedTuple):

@@ -13,8 +13,8 @@ class Cost(NamedTuple):
     hosting: float  # seconds that grow with the number of clients the rank hosts
     opening: float  # seconds to open sums, independent of that number
     memory: float  # bytes, beyond those of the process before
-    exchanges: dict[str, dict[str, float]]  # cost of each exchange, once, and of "keys"; see `mpifed.run.costs`
-    accounts: dict[str, dict[str, float]]  # counters of each exchange, once; see `mpifed.run.network`
+    exchanges: dict[str, dict[str, float]]  # cost of each exchange, once, and of "keys"; see `mpifed.results.costs`
+    accounts: dict[str, dict[str, float]]  # counters of each exchange, once; see `mpifed.job.time_model`
     broadcasts: dict[str, Record]  # by exchange
     partners: int = 0  # number of clients with whom each participating client shares masks
     extrapolated: tuple[str, ...] = ()  # what was rehearsed only in part, and how much of it

@@ -15,7 +15,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import bare_leaves
-from mpifed.run.protection import one_key
+from mpifed.privacy.protection import one_key
 
 
 class View(NamedTuple):

@@ -34,21 +34,21 @@ from mpifed.forecast.rehearsal import (
 )
 from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
 from mpifed.forecast.text import forecast_text as forecast_text
-from mpifed.run import goals
-from mpifed.run.calibration import settle
-from mpifed.run.config import Job, read_table
-from mpifed.run.costs import KEYS
+from mpifed.job import goals
+from mpifed.job.job import Job, read_table
+from mpifed.job.loading import check_data
+from mpifed.job.own_modules import own_modules
+from mpifed.job.participation import most_summed
+from mpifed.job.sweep import points
+from mpifed.job.time_model import described, played_once, simulate
+from mpifed.job.validation import data_warnings, with_noise
+from mpifed.privacy.calibration import settle
+from mpifed.privacy.protection import warnings_of
+from mpifed.privacy.spending import without_epsilon
+from mpifed.results.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
-from mpifed.run.fit import data_warnings, with_noise
-from mpifed.run.job_file import check_data
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.network import described, played_once, simulate
-from mpifed.run.own_modules import own_modules
-from mpifed.run.participation import most_summed
-from mpifed.run.protection import warnings_of
 from mpifed.run.setup import cells_of, measures_of, problem_of
-from mpifed.run.spending import without_epsilon
-from mpifed.run.sweep import points
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 

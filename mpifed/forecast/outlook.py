@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.run.calibration import budget_of, spending_of
-from mpifed.run.config import Job
-from mpifed.run.ledger import finite, most_within
-from mpifed.run.protection import collusion, from_whom, not_private, what_is_protected
+from mpifed.job.job import Job
+from mpifed.privacy.calibration import budget_of, spending_of
+from mpifed.privacy.ledger import finite, most_within
+from mpifed.privacy.protection import collusion, from_whom, not_private, what_is_protected
 
 
 def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:

@@ -33,10 +33,10 @@ from mpifed.forecast.cost import Cost
 from mpifed.forecast.extrapolated import Part, extrapolate, narrowed, shortened
 from mpifed.forecast.sampled_encryption import SampledEncryption
 from mpifed.forecast.synthetic_shards import Scenario
+from mpifed.job.job import Job
+from mpifed.job.participation import first_rounds, next_round
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.run.config import Job
-from mpifed.run.measure import measure
-from mpifed.run.participation import first_rounds, next_round
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import aggregation_settings, all_exchanges, measures_of
 from mpifed.shards import store
 

@@ -26,10 +26,10 @@ from mpifed.forecast.cost import Cost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
 from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
-from mpifed.run.config import read_table
+from mpifed.job.job import read_table
+from mpifed.job.participation import most_summed
+from mpifed.job.sweep import points
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.participation import most_summed
-from mpifed.run.sweep import points
 from mpifed.shards import store
 
 _TRIES = 3  # rehearsals, of which the fastest counts: other processes only slow them down

@@ -13,7 +13,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import Array
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 from mpifed.shards import store
 
 _VALUES = 2**20  # random values that all synthetic shards share

@@ -1,1 +1,1 @@
-"""A run from its job to its results."""
+"""A run: the loop of rounds, and what starts, ends, records and resumes it."""

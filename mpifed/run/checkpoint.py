@@ -1,9 +1,9 @@
 """Checkpoints: everything a run needs to go on bit for bit, on any number of ranks.
 
 A checkpoint is a folder `checkpoint/round-00000100` with the server's state, what clients keep in segments (see
-`mpifed.run.segments`), and a manifest with their SHA-256. It is written under a temporary name, synced and renamed,
-and the one before it is kept; so at any moment a complete one is there, and if the newest is damaged, the other is
-used. Segments that have not changed are hard links in both: each folder is complete, and can be copied.
+`mpifed.run.checkpoint_files`), and a manifest with their SHA-256. It is written under a temporary name, synced and
+renamed, and the one before it is kept; so at any moment a complete one is there, and if the newest is damaged, the
+other is used. Segments that have not changed are hard links in both: each folder is complete, and can be copied.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
-from mpifed.run import segments
-from mpifed.run.history import read_json, write_json
-from mpifed.run.schemas import Manifest, conforming, shown_value
-from mpifed.run.segments import Arrays, Part, Segments
-from mpifed.run.setup import together
+from mpifed.files.atomic import sync_folder
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.schemas import Manifest, conforming, shown_value
+from mpifed.run import checkpoint_files
+from mpifed.run.agreement import agreed
+from mpifed.run.checkpoint_files import Arrays, Part, Segments
 from mpifed.shards.hdf5 import reading_hdf5, write_hdf5
 from mpifed.shards.layout import sha256
 
@@ -103,12 +104,14 @@ class Checkpoints:
         if transport.share(transport.rank == 0 and final.exists() and not isinstance(_read_whole(final), str)):
             return
         with _whole_or_removed(aside, transport):
-            together(transport, lambda: _make_anew(aside) if transport.rank == 0 else None)
+            with agreed(transport):
+                if transport.rank == 0:
+                    _make_anew(aside)
             linked, numbers = self._plan(clients.changed)
             checksums = {name: self._checksums[name] for name in linked}
             others: dict[str, str] = {}
-
-            def write() -> list[Part]:
+            parts: list[Part] = []
+            with agreed(transport):
                 if transport.rank == 0:
                     others["server.h5"] = _write(aside / "server.h5", server)
                 for name in linked:
@@ -116,20 +119,17 @@ class Checkpoints:
                 name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
                 states = ((int(self._blocks.first[i]), self._arrays(i, clients, last_answers)) for i in numbers)
                 first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
-                if first is None:
-                    return []
-                parts = segments.write(aside / name, chain([first], states))
-                checksums[name] = sha256(aside / name)
-                return parts
-
-            parts = together(transport, write)
+                if first is not None:
+                    parts = checkpoint_files.write(aside / name, chain([first], states))
+                    checksums[name] = sha256(aside / name)
             ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
             gathered = transport.gather((checksums, others, ranges))
             manifest = {
                 "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
                 "hosting": self._hosting,
             }  # fmt: skip
-            together(transport, lambda: self._commit(aside, final, manifest, gathered))
+            with agreed(transport):
+                self._commit(aside, final, manifest, gathered)
         self._segments.drop(set(self._checksums) - set(linked))
         self._segments.add(parts)
         self._segments.moved(final)
@@ -151,27 +151,25 @@ class Checkpoints:
             when there is no complete checkpoint.
         """
         transport = self._transport
-        choice = together(transport, lambda: _newest_whole(self._run_dir) if transport.rank == 0 else None)
+        with agreed(transport):
+            choice = _newest_whole(self._run_dir) if transport.rank == 0 else None
         folder, manifest, self.damaged = transport.share(choice)
-
-        def read() -> tuple[Record, LastAnswers]:
+        with agreed(transport):
             state = None if server is None else _read(folder / "server.h5", server)
             self._segments = Segments(folder, self._blocks.first)
             mine = self._blocks.first
             for name, (low, high) in sorted(manifest["segments"].items()):
                 if len(mine) and low <= mine[-1] and mine[0] <= high:
-                    self._segments.add(segments.parts_of(folder / name))
+                    self._segments.add(checkpoint_files.parts_of(folder / name))
                     self._checksums[name] = manifest["files"][name]
             clients.is_saved(self._segments)
             for i in self._segments.written()[:1]:
                 clients.peek(int(i))  # raises now if the states are those of another job
-            return state, self._last_answers()
-
-        restored, last_answers = together(transport, read)
+            last_answers = self._last_answers()
         self._only_mine = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
-        return progress, manifest["run"], restored, last_answers
+        return progress, manifest["run"], state, last_answers
 
     def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:
         """(segments to be linked, blocks to be written).
@@ -192,21 +190,23 @@ class Checkpoints:
 
     def _arrays(self, i: int, clients: ClientStates, last_answers: LastAnswers) -> Arrays:
         """The arrays of block `i`: its state, and its clients' last answers."""
-        arrays = segments.named(segments.STATE, host_record(clients.peek(i)))
+        arrays = checkpoint_files.named(checkpoint_files.STATE, host_record(clients.peek(i)))
         for j, client in enumerate(self._clients_of(i)):
-            arrays |= {f"{segments.LAST}/{j}/{name}": numbers for name, numbers in last_answers.get(client, {}).items()}
+            arrays |= {
+                f"{checkpoint_files.LAST}/{j}/{name}": numbers for name, numbers in last_answers.get(client, {}).items()
+            }
         return arrays
 
     def _last_answers(self) -> LastAnswers:
         """The last answers of this rank's clients, as far as there are any."""
         last_answers: LastAnswers = {}
         for i in self._segments.written().tolist():
-            if not self._segments.has(i, segments.LAST):
+            if not self._segments.has(i, checkpoint_files.LAST):
                 continue
             members = self._clients_of(i)
             for name, numbers in (self._segments.of(i) or {}).items():
                 kind, *rest = name.split("/", 2)
-                if kind == segments.LAST:
+                if kind == checkpoint_files.LAST:
                     last_answers.setdefault(members[int(rest[0])], {})[rest[1]] = numbers
         return last_answers
 
@@ -244,7 +244,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        segments.sync(target)
+        checkpoint_files.sync(target)
 
 
 @contextmanager
@@ -267,18 +267,18 @@ def _make_anew(folder: Path) -> None:
 def _write(path: Path, server: Record) -> str:
     """Write the server's state into a new file, sync it, and give its SHA-256."""
     with write_hdf5(path) as file:
-        for name, leaf in segments.named(_SERVER, server).items():
+        for name, leaf in checkpoint_files.named(_SERVER, server).items():
             file[name] = leaf
             if isinstance(leaf, np.generic):  # NumPy may round scalars differently from arrays
-                file[name].attrs[segments.SCALAR] = True
-    segments.sync(path)
+                file[name].attrs[checkpoint_files.SCALAR] = True
+    checkpoint_files.sync(path)
     return sha256(path)
 
 
 def _read(path: Path, like: Record) -> Record:
     """The server's state, in the structure of `like`."""
-    with reading_hdf5(path, "not the server's state", segments.REMEDY) as file:
-        return segments.fitted(_SERVER, like, file, str(path))
+    with reading_hdf5(path, "not the server's state", checkpoint_files.REMEDY) as file:
+        return checkpoint_files.fitted(_SERVER, like, file, str(path))
 
 
 def generations(run_dir: Path) -> list[Path]:
@@ -315,12 +315,3 @@ def _read_whole(folder: Path) -> dict[str, Any] | str:
     except (DataError, ValueError) as error:
         return f"manifest.json: {error}" if isinstance(error, ValueError) else str(error)
     return f"{', '.join(damaged)}: not as the checksum says" if damaged else manifest
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

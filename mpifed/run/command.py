@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,19 +12,21 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
 from mpifed.core.text import counted
-from mpifed.run.compare import compare_text
-from mpifed.run.config import Job, read_table
+from mpifed.files.json_file import content
+from mpifed.files.run_folder import ended
+from mpifed.job.job import Job, read_table
+from mpifed.job.loading import check_data
+from mpifed.job.sweep import Point, points
+from mpifed.privacy.protection import SWEPT
+from mpifed.results.compare import compare_text
+from mpifed.results.show import run_text
+from mpifed.results.sweep_table import write_sweep
+from mpifed.run.agreement import agreed
+from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.job_file import check_data
-from mpifed.run.json_file import content
 from mpifed.run.launch import guarded
-from mpifed.run.loop import run
-from mpifed.run.protection import SWEPT
-from mpifed.run.report import reporter
-from mpifed.run.results import check_kind, ended_before
-from mpifed.run.setup import together
-from mpifed.run.show import run_text
-from mpifed.run.sweep import Point, ended, points, worst, write_sweep
+from mpifed.run.output import check_kind, ended_before
+from mpifed.run.progress import reporter
 
 
 class How(NamedTuple):
@@ -46,15 +48,16 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         return error.exit_code
 
     def read() -> tuple[list[Point], bool]:
-        table = read_table(path, changes)
-        jobs = points(table, str(path))
-        if point is not None and point >= len(jobs):
-            raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
-        if "sweep" not in table:  # in a sweep each point reports it, and can be run again
-            check_data(path, Path(jobs[0].job.data.path))
+        with agreed(transport):
+            table = read_table(path, changes)
+            jobs = points(table, str(path))
+            if point is not None and point >= len(jobs):
+                raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
+            if "sweep" not in table:  # in a sweep each point reports it, and can be run again
+                check_data(path, Path(jobs[0].job.data.path))
         return jobs, "sweep" in table
 
-    all_points, is_sweep = guarded(transport, None, lambda: together(transport, read))
+    all_points, is_sweep = guarded(transport, None, read)
     folder = out or Path("runs") / all_points[0].job.name
     if not is_sweep:
         job = all_points[0].job
@@ -97,11 +100,15 @@ def _sweep(all_points: list[Point], chosen: list[Point], transport: Transport, f
 
 def _on_server(transport: Transport, function: Callable[[], Any]) -> Any:
     """The result of `function` on rank 0, on every rank. Collective."""
-    return guarded(
-        transport,
-        None,
-        lambda: transport.share(together(transport, lambda: function() if transport.rank == 0 else None)),
-    )
+
+    def shared() -> Any:
+        result = None
+        with agreed(transport):
+            if transport.rank == 0:
+                result = function()
+        return transport.share(result)
+
+    return guarded(transport, None, shared)
 
 
 def _finished(job: Job, folder: Path) -> int | None:
@@ -135,6 +142,15 @@ def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
     if code == NumericalError.exit_code:
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
     return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code of a sweep whose points ended with `codes`.
+
+    75 comes first: points are left, and `--resume` both runs them and reports errors again. Then errors, the largest
+    first; then 6 and 5, with a valid result; then 0.
+    """
+    return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in FINISHED, code), default=0)
 
 
 def _end(folder: Path, points: list[Point], print_table: bool) -> None:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
+from mpifed.job.job import Job
+from mpifed.job.loading import dotted
+from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
-from mpifed.run.config import Job
-from mpifed.run.history import dotted
-from mpifed.run.own_sources import sources_of
 from mpifed.shards.store import FederatedDataset
 
 _DIGITS = 12  # of a SHA-256, where a person reads it

@@ -17,13 +17,14 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.text import shown_lines
-from mpifed.run.config import Job
-from mpifed.run.history import read_json, write_json
-from mpifed.run.loop import Result, run
-from mpifed.run.report import reporter
-from mpifed.run.results import FAILURE
-from mpifed.run.setup import together
-from mpifed.run.sweep import ended
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.run_folder import ended
+from mpifed.job.job import Job
+from mpifed.run.agreement import agreed
+from mpifed.run.api import run
+from mpifed.run.loop import Result
+from mpifed.run.output import FAILURE
+from mpifed.run.progress import reporter
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
@@ -52,7 +53,12 @@ def launch(
         with explaining():
             return function()
 
-    checked: Job = guard(None, lambda: together(transport, lambda: _job(job)))
+    def read() -> Job:
+        with agreed(transport):
+            checked = _job(job)
+        return checked
+
+    checked: Job = guard(None, read)
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
         folder,

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from threadpoolctl import threadpool_limits
-
-from mpifed.algorithms.certificate import known
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError, NotCertified
-from mpifed.core.exchange import Measure, play
-from mpifed.core.round import SETUP, Round
+from mpifed.core.exchange import play
+from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
-from mpifed.run import ends, environment, goals
+from mpifed.files.history import History
+from mpifed.files.history_csv import FIRST, HISTORY
+from mpifed.job.job import Job
+from mpifed.job.participation import next_attempt, next_round
+from mpifed.job.validation import data_warnings
+from mpifed.privacy.ledger import Ledger, write_header
+from mpifed.privacy.ledger_file import Header
+from mpifed.run import environment, outcome
+from mpifed.run.agreement import agreed
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.run.config import Job
 from mpifed.run.data_cache import DataCache
-from mpifed.run.ends import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
-from mpifed.run.fit import data_warnings
-from mpifed.run.history import FIRST, HISTORY, History
+from mpifed.run.evaluation import Evaluation, Trained
 from mpifed.run.identity import Identity
-from mpifed.run.ledger import Ledger, write_header
-from mpifed.run.ledger_file import Header
-from mpifed.run.lock import locked
-from mpifed.run.measure import measure
-from mpifed.run.memory import keep_freed_memory
+from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
+from mpifed.run.output import Results, same_end, same_job
 from mpifed.run.own_classes import not_checked
-from mpifed.run.participation import next_attempt, next_round
-from mpifed.run.report import Reporter, Silent
-from mpifed.run.results import Results, open_folder, same_end, same_job
-from mpifed.run.setup import Ready, measures_of, measures_of_all_rows, prepare, together
-from mpifed.run.signals import stop_on_signals
+from mpifed.run.progress import Reporter
+from mpifed.run.setup import Ready, prepare
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript, parts
 
@@ -52,60 +45,7 @@ class Result(NamedTuple):
     model: Any
 
 
-def run(
-    job: Job,
-    transport: Transport,
-    out: Path,
-    *,
-    resume: bool = False,
-    max_hours: float | None = None,
-    reporter: Reporter | None = None,
-    cache: DataCache | None = None,
-    check: bool = True,
-    accept_changed: bool = False,
-) -> Result | None:
-    """Run a job to its end, or on from its checkpoint. Collective.
-
-    Parameters
-    ----------
-    out : the run's folder; must not hold a run already unless `resume`
-    max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
-    cache : data that an earlier run in this process has opened, and that this run shares with the next
-    check : test the user's own model, terms and regularizer first; without, run.json has a warning
-    accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
-
-    Raises
-    ------
-    MpifedError
-        UsageError, DataError and Interrupted on every rank; any other error, once rounds are run, on the rank
-        where it occurred: `mpifed.run.launch` then ends all of them.
-    """
-    keep_freed_memory()
-    reporter = reporter or Silent()
-    with stop_on_signals() as request, threadpool_limits(1), _quiet(), ExitStack() as held:  # bits depend on threads
-        together(transport, lambda: held.enter_context(locked(out)) if transport.rank == 0 else None)
-        opened = together(transport, lambda: open_folder(job, out, resume) if transport.rank == 0 else None)
-        opened = transport.share(opened)
-        if opened is not None and opened.damaged and transport.rank == 0:
-            reporter.warn(opened.damaged)
-        if resume and not opened.saved and transport.rank == 0:
-            reporter.note(f"{out}: new run; no checkpoint to resume")
-        try:
-            this = _Run(job, transport, out, reporter, request, cache, opened.header, check, accept_changed)
-            return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
-        finally:
-            reporter.end()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence NumPy's warnings on mpifed's own arithmetic: a run whose numbers diverge ends with a message."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"(mpifed|numpy|scipy)\.")
-        yield
-
-
-class _Run:
+class Run:
     """A run on this rank, from preparation to results, with all its mutable state."""
 
     def __init__(
@@ -128,17 +68,15 @@ class _Run:
         self.notes = list(self.ready.notes) if check else not_checked(job, self.ready.algorithm.problem)
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
-        self.exchanges, self.measures = self.ready.algorithm.exchanges, measures_of(job, self.ready.algorithm)
-        self.everybody = Round(SETUP, job.seed, np.ones(self.ready.aggregator.clients, dtype=bool))
+        self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed = job.table(), accept_changed
-        self.identity = together(transport, self._identity)
+        with agreed(transport):
+            self.identity = self._identity()
         self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
-        self.row: dict[str, Any] = {}
-        self.late: dict[str, float | None] = {}  # columns of the last model that are not in its row of the history
-        self.reached = False  # whether the model of this round reaches what `[stop]` requires
+        self.evaluation = Evaluation(job, transport, self.ready)
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
@@ -162,11 +100,12 @@ class _Run:
                 aggregator.record(None)  # messages recorded before stay
         else:
             self.server, self.clients = play(
-                self.ready.algorithm.setup, self.server, self.clients, self.everybody, aggregator
+                self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, aggregator
             )
             self.progress = Progress(0).after(0.0, aggregator)
-        self.results = together(self.transport, lambda: self._open_results(resume) if self.serves else None)
-        self.row = self.transport.share(self.row)  # every rank must know what has been measured already
+        with agreed(self.transport):
+            self.results = self._open_results(resume) if self.serves else None
+        self.evaluation.share_row()
         gc.collect()
         gc.freeze()  # these objects live to the end, so the collector need not scan them again
         began_cpu = time.process_time()
@@ -183,11 +122,13 @@ class _Run:
     def stands(self, code: int) -> Result | None:
         """The result of a run that has ended before with this exit code; nothing is written."""
         self._load()
-        together(self.transport, lambda: same_end(self.out, self.progress.round) if self.serves else None)
+        with agreed(self.transport):
+            if self.serves:
+                same_end(self.out, self.progress.round)
         self.ready.aggregator.record(None)
         if self.serves and (self.out / HISTORY).exists():
-            self.row = History(self.out, FIRST).last()
-        self.row = self.transport.share(self.row)
+            self.evaluation.row = History(self.out, FIRST).last()
+        self.evaluation.share_row()
         self._measure_the_end()
         self.reporter.note(f"{self.out}: finished already; nothing was changed")
         return self._result(code)
@@ -197,11 +138,11 @@ class _Run:
         result = None
         if self.serves:
             model = self.ready.algorithm.model(self.server)
-            result = Result(self.out, self.progress.round, self.row | self.late, model)
+            result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
         ledger = self.ledger
         refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
-        lacking = self.transport.share(self._lacking() if self.serves else None)
-        error = ends.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
+        lacking = self.transport.share(self.evaluation.lacking() if self.serves else None)
+        error = outcome.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
         if isinstance(error, NotCertified):
             error.result = result
         if error is not None:
@@ -210,9 +151,9 @@ class _Run:
 
     def _rounds(self, max_hours: float | None) -> None:
         aggregator, record = self.ready.aggregator, self.job.record
-        if self.progress.round == 0 and not self.row:
+        if self.progress.round == 0 and not self.evaluation.row:
             self._measure_the_start()
-        self._check_whether_reached()
+        self.evaluation.check_whether_reached(self._trained())
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
@@ -232,12 +173,13 @@ class _Run:
                 continue
             self._advance(time.perf_counter() - start)
             if len(self.round_s) == 1:
-                together(self.transport, self._check_states)
+                with agreed(self.transport):
+                    self._check_states()
             if self.progress.round >= record.transcript:
                 self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
-                self._check_whether_reached()
+                self.evaluation.check_whether_reached(self._trained())
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
 
@@ -257,7 +199,7 @@ class _Run:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
-        if self.reached:
+        if self.evaluation.reached:
             return LIMIT_REACHED
         if seconds is not None and self.progress.elapsed_s >= seconds:
             return LIMIT_REACHED
@@ -267,6 +209,9 @@ class _Run:
             self.ledger.note(now)
         return 0
 
+    def _trained(self) -> Trained:
+        return Trained(self.progress.round, self.server, self.clients)
+
     def _certifies(self) -> bool:
         """Whether this round's evaluation includes certificates."""
         done, interval = self.progress.round, self.job.record.certify_every
@@ -274,31 +219,24 @@ class _Run:
             return True
         return interval > 0 and done % interval == 0
 
-    def _lacking(self) -> list[str]:
-        """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
-        columns = self.row | self.late
-        unreached = list(goals.unreached(self.job, columns))
-        why = goals.contradiction(columns)
-        return [*unreached, why] if unreached and why else unreached
-
     def _code(self) -> int:
         """On rank 0: the exit code, or order, of a run that ends without an error."""
         if self.ready.aggregator.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
             return self.ready.aggregator.order
-        return NotCertified.exit_code if self._lacking() else 0
+        return NotCertified.exit_code if self.evaluation.lacking() else 0
 
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
-        self.late, self.reached = {}, False
+        self.evaluation.advance()
         self.progress = self.progress.after(seconds, self.ready.aggregator, rounds=1)
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
         if self.job.simulated_network is not None:
             self._account()
-        columns, done = self._columns(self.measures, certify), self.progress
+        columns, done = self.evaluation.columns(self._trained(), certify=certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
-        self.row = {
+        self.evaluation.row = row = {
             "round": done.round,
             "elapsed_s": done.elapsed_s,
             **columns,
@@ -308,55 +246,20 @@ class _Run:
             **(self.ledger.columns() if self.ledger else {}),
         }
         if self.results is not None:
-            self.results.row(self.row)
-
-    def _columns(self, measures: Sequence[Measure], certify: bool) -> dict[str, float | None]:
-        ready, first = self.ready, self.progress.first if self.progress.round else self.progress.first or {}
-        columns, numbers = measure(
-            measures, ready.algorithm, self.server, ready.aggregator.blocks, self.clients, self.everybody,
-            ready.aggregator, ready.test, certify, self.job.data.state_gib * 2**30, first,
-        )  # fmt: skip
-        if not self.progress.round:
-            self.progress = self.progress._replace(first=numbers)
-        return columns
+            self.results.row(row)
 
     def _measure_the_start(self) -> None:
         """The first row, and the numbers of the first iterate that certificates need: over all rows, as at the end."""
-        record = self.job.record
-        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
-            self._columns([measure for measure in self._all_rows() if measure.certificate], certify=True)
-        if record.evaluate_every:
+        self.evaluation.begin(self._trained())
+        if self.job.record.evaluate_every:
             self._measure(certify=True)
-
-    def _check_whether_reached(self) -> None:
-        """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
-        if not self.job.stop.certificates or self.row.get("round") != self.progress.round:
-            return
-        self.reached = self.transport.share(self.serves and not self._lacking())
-        if self.reached and self.job.record.evaluate_rows:
-            self.late = self._columns(self._all_rows(), certify=True)
-            self.reached = self.transport.share(self.serves and not self._lacking())
 
     def _measure_the_end(self) -> None:
-        """The last row, and what it lacks: certificates, and limits over all rows."""
-        record, measured = self.job.record, self.row.get("round") == self.progress.round
-        if record.evaluate_every and not measured:
+        """The last row, and what it lacks."""
+        measured = self.evaluation.row.get("round") == self.progress.round
+        if self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
-        if goals.has_goals(self.job) and (record.evaluate_rows or not record.evaluate_every):
-            # otherwise all rows were measured to decide whether this is the end
-            if not self.transport.share(bool(self.late)):
-                self.late = self._columns(self._all_rows(), certify=True)
-            return
-        certificates = [measure for measure in self.measures if measure.certificate]
-        if (
-            record.evaluate_every
-            and measured
-            and self.transport.share(certificates and known(self.row, "kkt_residual") is None)
-        ):
-            self.late = self._columns(certificates, certify=True)
-
-    def _all_rows(self) -> list[Measure]:
-        return [*measures_of_all_rows(self.job, self.ready.algorithm)]
+        self.evaluation.complete(self._trained(), measured)
 
     def _recorded(self) -> None:
         """Write the recorded messages to the transcript, and stop recording."""
@@ -370,6 +273,7 @@ class _Run:
 
     def _checkpoint(self) -> None:
         self._account()
+        self.progress = self.progress._replace(first=self.evaluation.first)
         if self.ledger is not None:
             self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
         if self.results is not None and self.results.history is not None:
@@ -401,9 +305,10 @@ class _Run:
         self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
-        self.identity = together(self.transport, lambda: self._as_before(before))
+        with agreed(self.transport):
+            self.identity = self._as_before(before)
         aggregator.restore(last_answers)
-        self.spent = self.progress.exchanges
+        self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first
         if self.serves:
             aggregator.up_bytes += self.progress.up_bytes
             aggregator.down_bytes += self.progress.down_bytes
@@ -419,15 +324,16 @@ class _Run:
         results.device = self.ready.aggregator.device
         results.notes = [*self.notes, *data_warnings(self.job, self.ready.data)]
         if resumed:
-            self.row = results.resume(self.progress)
+            self.evaluation.row = results.resume(self.progress)
         results.open(self.transport, self.progress, resumed)
         return results
 
     def _close_results(self, cpu_s: float, code: int) -> None:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))
         if gathered is not None and self.results is not None:
-            last = self.row if self.row.get("round") == self.progress.round else {}
-            self.results.close(self.server, {**last, **self.late}, self.late)
+            evaluation = self.evaluation
+            last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
+            self.results.close(self.server, {**last, **evaluation.late}, evaluation.late)
             seconds, peaks = zip(*gathered, strict=True)
             self.results.about["reductions"] = self.transport.ways()
-            self.results.write(self.progress, ends.exit_code(code), self.round_s, sum(seconds), peaks)
+            self.results.write(self.progress, outcome.exit_code(code), self.round_s, sum(seconds), peaks)

@@ -25,14 +25,14 @@ from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
+from mpifed.job.job import Job
 from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
 from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
 from mpifed.maths.checks.points import SAMPLES
 from mpifed.maths.checks.regularizers import examine_regularizer
 from mpifed.maths.objectives import Objective
 from mpifed.maths.sparse import DeviceRows
-from mpifed.run.config import Job
-from mpifed.run.together import together
+from mpifed.run.agreement import agreed
 
 _PURPOSE = "checks of own classes"
 _STORED = 8  # values of a random sparse row
@@ -75,8 +75,9 @@ def check_own_classes(job: Job, problem: Problem, transport: Transport, blocks: 
     own = own_parts(job, problem)
     if not own:
         return []
-    task = together(transport, lambda: _task(job, problem, blocks) if _tries(blocks) else None)
-    notes = together(transport, lambda: _tried(own, problem.objective, task, device) if task is not None else [])
+    with agreed(transport):
+        task = _task(job, problem, blocks) if _tries(blocks) else None
+        notes = _tried(own, problem.objective, task, device) if task is not None else []
     gathered = transport.gather(notes)
     all_notes: list[str] = transport.share(None if gathered is None else [note for part in gathered for note in part])
     return all_notes

@@ -24,16 +24,15 @@ from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
-from mpifed.run.calibration import settle, settled_before
-from mpifed.run.config import Job
+from mpifed.job.job import Job
+from mpifed.job.participation import first_rounds, is_secret, is_secure, most_summed
+from mpifed.job.validation import with_noise
+from mpifed.privacy.calibration import settle, settled_before
+from mpifed.privacy.ledger_file import Header
+from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
-from mpifed.run.fit import with_noise
-from mpifed.run.ledger_file import Header
 from mpifed.run.own_classes import check_own_classes
-from mpifed.run.participation import first_rounds, is_secret, is_secure, most_summed
-from mpifed.run.staged import staged
-from mpifed.run.together import Result as Result
-from mpifed.run.together import together as together
+from mpifed.run.staging import staged
 from mpifed.shards import store
 from mpifed.shards.hosted import hosted_blocks
 
@@ -50,6 +49,7 @@ class Ready(NamedTuple):
     clients: ClientStates
     specs: Specs  # of the server's state
     test: Block | None  # on rank 0
+    everybody: Round  # in which all clients participate: for set-up and evaluation
     key: int | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
     notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
 
@@ -96,36 +96,38 @@ def prepare(
     """
     cache = cache or DataCache()
     cache.use_key((job.data, job.compute, job.dedicated, transport.rank, transport.size))
-    data = together(transport, lambda: cache.get("data", lambda: store.open_federation(job.data.path)))
-    if job.data.verify:
-        together(transport, lambda: cache.get("verified", data.verify_federation) if transport.rank == 0 else None)
-    algorithm = together(transport, lambda: job.make_algorithm(problem_of(job, data)))
+    with agreed(transport):
+        data = cache.get("data", lambda: store.open_federation(job.data.path))
+        if job.data.verify and transport.rank == 0:
+            cache.get("verified", data.verify_federation)
+        algorithm = job.make_algorithm(problem_of(job, data))
     secret = False
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, header)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
-    hosted = placement.hosted(transport.rank)
     data = cache.get("staged", lambda: staged(job.data, data, placement, transport))
-    blocks = together(transport, lambda: cache.get("blocks", lambda: _open_blocks(job, data, hosted)))
-    compute = together(transport, lambda: cache.get("device", lambda: device_of(job, transport)))
-    notes = check_own_classes(job, algorithm.problem, transport, blocks, compute) if check else []
-    aggregator = together(transport, lambda: _aggregator(job, algorithm, transport, blocks, compute))
-    together(transport, lambda: aggregator.make_ready(all_exchanges(algorithm)))
-    rounds = first_rounds(job, data.clients, algorithm.exchanges)
-    together(transport, lambda: aggregator.check_rounds(algorithm.exchanges, rounds))
-    together(transport, lambda: aggregator.record(recorder))
+    with agreed(transport):
+        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
+        device = cache.get("device", lambda: device_of(job, transport))
+    notes = check_own_classes(job, algorithm.problem, transport, blocks, device) if check else []
+    with agreed(transport):
+        aggregator = _aggregator(job, algorithm, transport, blocks, device)
+        aggregator.make_ready(all_exchanges(algorithm))
+        aggregator.check_rounds(algorithm.exchanges, first_rounds(job, data.clients, algorithm.exchanges))
+        aggregator.record(recorder)
     aggregator.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
-    server = together(transport, lambda: algorithm.start_server(everybody) if aggregator.serves else None)
     clients = ClientStates(
         len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
-    first, count = (lambda: clients[0], blocks.size(0)) if len(blocks) else (lambda: None, 0)
-    specs = together(transport, lambda: check_started(job.algorithm["name"], server, first(), count))
-    tests = aggregator.serves and job.record.evaluate_every > 0
-    test = together(transport, lambda: cache.get("test", lambda: _test_block(job, data)) if tests else None)
+    with agreed(transport):
+        server = algorithm.start_server(everybody) if aggregator.serves else None
+        first, count = (clients[0], blocks.size(0)) if len(blocks) else (None, 0)
+        specs = check_started(job.algorithm["name"], server, first, count)
+        tests = aggregator.serves and job.record.evaluate_every > 0
+        test = cache.get("test", lambda: _test_block(job, data)) if tests else None
     key = transport.share(new_key() if aggregator.serves else None) if secret else None
-    return Ready(algorithm, data, aggregator, server, clients, specs, test, key, tuple(notes))
+    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, tuple(notes))
 
 
 def device_of(job: Job, transport: Transport) -> Device:
@@ -169,15 +171,13 @@ def aggregation_settings(job: Job, algorithm: Algorithm) -> dict[str, Any]:
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
     """(the algorithm with its noise multiplier, whether participation is secret). Collective."""
-
-    def noise_multiplier() -> float:
-        if transport.rank > 0:
-            return 0.0
-        return settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
-
-    multiplier = transport.share(together(transport, noise_multiplier))
-    settled: Any = with_noise(algorithm, multiplier)
-    secret = together(transport, lambda: is_secret(job, settled))
+    multiplier = 0.0
+    with agreed(transport):
+        if transport.rank == 0:
+            multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
+    settled = with_noise(algorithm, transport.share(multiplier))
+    with agreed(transport):
+        secret = is_secret(job, settled)
     return settled, secret and is_secure(job)
 
 

@@ -21,7 +21,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.run.history import aside
+from mpifed.files.atomic import aside
 from mpifed.shards.hdf5 import attribute_of, dataset_of, reading_hdf5, write_hdf5
 
 FOLDER = "transcript"  # in the folder of a run

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.core.errors import UsageError
+from mpifed.files.json_file import read_json, write_json
 from mpifed.forecast.scale import scale
-from mpifed.run.config import Job
-from mpifed.run.history import read_json, write_json
+from mpifed.job.job import Job
 from mpifed.scaling.figures import draw
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription
 from mpifed.scaling.plan import STRONG, WEAK, plan

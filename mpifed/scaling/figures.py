@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpifed.files.atomic import aside
 from mpifed.plots import COLOURS, STYLE
-from mpifed.run.history import aside
 from mpifed.scaling.plan import STRONG, WEAK
 from mpifed.scaling.results import PARTS, Series
 

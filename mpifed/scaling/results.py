@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from mpifed.run.history import read_json
+from mpifed.files.json_file import read_json
 from mpifed.scaling.plan import STRONG, Point
 from mpifed.scaling.study import Study
 

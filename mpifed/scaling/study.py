@@ -15,8 +15,8 @@ from typing import Any
 import tomli_w
 
 from mpifed.core.errors import MpifedError, NumericalError, UsageError
-from mpifed.run.config import Job, put_key, read_table
-from mpifed.run.history import read_json, write_json
+from mpifed.files.json_file import read_json, write_json
+from mpifed.job.job import Job, put_key, read_table
 from mpifed.scaling.launch import start
 from mpifed.scaling.plan import STRONG, WEAK, Point
 from mpifed.shards import store

@@ -14,9 +14,9 @@ from mpifed.core.device import host_record
 from mpifed.core.exchange import play
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.measure import measure
-from mpifed.run.participation import returning, round_of
+from mpifed.job.job import Job
+from mpifed.job.participation import returning, round_of
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 
 

@@ -23,9 +23,10 @@ from mpifed.core.device import Host, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like
 from mpifed.core.record import put, put_in_place, take
+from mpifed.files.json_file import read_json
+from mpifed.files.run_folder import summary
 from mpifed.maths import device
 from mpifed.maths.device import Cuda, open_device
-from mpifed.run.history import read_json, summary
 
 PROGRAM = Path(__file__).with_name("on_ranks.py")
 

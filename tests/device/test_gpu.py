@@ -11,12 +11,13 @@ import pytest
 from both import assert_alike, job_of, outcome
 from registry import CASES, NAMES, Case
 
+from mpifed.files.json_file import read_json
+from mpifed.files.run_folder import summary
 from mpifed.maths import arrays, kernels, kernels_sums
 from mpifed.maths.device import open_device
 from mpifed.maths.fixedpoint import Encoder, grid
 from mpifed.maths.objectives.linear import cross_entropy_slope
 from mpifed.maths.sparse import DeviceRows
-from mpifed.run.history import read_json, summary
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2e-4  # products in another order, two rounds in single precision

@@ -13,9 +13,9 @@ from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.config import Job
-from mpifed.run.history import read_json
-from mpifed.run.loop import run
+from mpifed.files.json_file import read_json
+from mpifed.job.job import Job
+from mpifed.run.api import run
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from registry import CASES, NAMES, Case
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError
-from mpifed.run.history import summary
-from mpifed.run.loop import run
+from mpifed.files.run_folder import summary
+from mpifed.run.api import run
 
 API = json.loads(Path(__file__).with_name("api.json").read_text())
 # single precision, two rounds: products with other shapes round otherwise, and SSCA's step divides by what is small

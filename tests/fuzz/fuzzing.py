@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 import mpifed.forecast.job
+import mpifed.results.show
 import mpifed.run.command
-import mpifed.run.show
 import mpifed.shards.prepare  # noqa: F401 -- imported here, and not anew in every child
 from mpifed.cli import main
 

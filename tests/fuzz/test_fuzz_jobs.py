@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from laws.registry import CASES, Case, private, table
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.job.job import Job
+from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
-from mpifed.run.config import Job
-from mpifed.run.tables import SimulatedNetworkTable
 
 _number = itertools.count()
 SPLITS = {

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import mpifed.batch.status
 import mpifed.plots  # noqa: F401
-from mpifed.run.history import as_json, model_sha256, read_json, read_model, write_json
+from mpifed.files.json_file import as_json, read_json, write_json
+from mpifed.files.model_file import model_sha256, read_model
 from mpifed.shards.layout import sha256
 
 JOB = """

@@ -16,10 +16,11 @@ from launching import OWN
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
-from mpifed.run.config import Job
-from mpifed.run.history import read_history, summary
-from mpifed.run.loop import run
-from mpifed.run.sweep import points
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
+from mpifed.job.sweep import points
+from mpifed.run.api import run
 
 sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")

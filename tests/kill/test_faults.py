@@ -16,9 +16,9 @@ from killed import TASKS, assert_same, forked, play
 from test_kill import data_of
 
 from mpifed.comm.transport import Alone
+from mpifed.job.sweep import points
+from mpifed.run.api import run
 from mpifed.run.launch import guarded
-from mpifed.run.loop import run
-from mpifed.run.sweep import points
 
 pytestmark = [pytest.mark.kill, pytest.mark.launch]
 ROUNDS = 3

@@ -14,10 +14,10 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.record import Array
 from mpifed.core.round import Round
+from mpifed.files.json_file import read_json
+from mpifed.job.job import Job
+from mpifed.job.participation import leaving, round_of
 from mpifed.run.checkpoint import Progress
-from mpifed.run.config import Job
-from mpifed.run.history import read_json
-from mpifed.run.participation import leaving, round_of
 
 SIZE = 3
 GRID = 2.0**-20  # all numbers are multiples of it, so that sums by hand have the same bits

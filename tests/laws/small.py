@@ -13,10 +13,10 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
+from mpifed.job.components import make, optimizers
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.schedules import StepSize
-from mpifed.run.parts import make, optimizers
 
 Rows = tuple[Any, Any]  # X [s, p], y [s] of a client
 

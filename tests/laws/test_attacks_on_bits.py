@@ -23,10 +23,11 @@ from mpifed.audit.reader import Reader
 from mpifed.audit.stage import Stage, rehearse
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
 from mpifed.maths.privacy.discrete import levels_of
-from mpifed.run.config import Job
-from mpifed.run.history import read_model, summary
-from mpifed.run.loop import run
+from mpifed.run.api import run
 
 P, COMMON, L, ROWS = 2000, 20, 10, 20  # features, those of everybody, classes, and rows of a client
 FLOATS, RUNS = 8, 40  # runs with noise in floats, and with integers

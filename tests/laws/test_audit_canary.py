@@ -16,7 +16,7 @@ from scipy.stats import beta
 from small import algorithm, answers, block_of
 
 from mpifed.core.round import Round
-from mpifed.run.spending import Spending
+from mpifed.privacy.spending import Spending
 
 TRIALS, SETTLE = 30_000, 8_000  # runs, and those that settle the threshold
 DELTA, DOUBT = 1e-3, 1e-7  # a rate lies beyond its bound with that chance

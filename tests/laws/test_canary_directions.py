@@ -17,7 +17,7 @@ from mpifed.audit.attacks.canaries import epsilon_of, least_mu
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.privacy import accounting
-from mpifed.run.spending import Spending
+from mpifed.privacy.spending import Spending
 
 P, RUNS, ROUNDS, DELTA = 600, 4000, 2, 1e-3
 SURE = 1 - 1e-6  # that a bound holds: noise is secret, so that no seed makes sure of a test

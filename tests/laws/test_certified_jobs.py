@@ -15,9 +15,9 @@ from jobs.constraints.rows import read_rows
 from jobs.constraints.whole import DATA, names
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
-from mpifed.run.config import read_table
-from mpifed.run.loop import run
-from mpifed.run.sweep import points
+from mpifed.job.job import read_table
+from mpifed.job.sweep import points
+from mpifed.run.api import run
 
 TOLERANCE = 1e-4  # of sums of 32-bit numbers over 60,000 rows
 

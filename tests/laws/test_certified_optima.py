@@ -12,7 +12,7 @@ from test_certified_runs import DOUBLE, HORIZONTAL, PROBLEMS, check, result
 
 from jobs.constraints.optimum import solve
 from jobs.constraints.rows import read_job, read_model, read_rows
-from mpifed.run.history import read_history
+from mpifed.files.history import read_history
 from mpifed.shards.store import open_federation
 
 CONVEX: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from jobs.constraints.certify import Columns, certified, compared, last_row, mai
 from mpifed.algorithms import vertical
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
-from mpifed.run.loop import run
+from mpifed.run.api import run
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 HORIZONTAL, VERTICAL = {"name": "ssca", **SIZES}, {"name": "ssca", **SIZES}

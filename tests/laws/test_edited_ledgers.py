@@ -17,10 +17,11 @@ from registry import table
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.config import Job
-from mpifed.run.history import read_json, summary, write_json
-from mpifed.run.ledger_file import LEDGER, linked, read_ledger
-from mpifed.run.loop import run
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
+from mpifed.privacy.ledger_file import LEDGER, linked, read_ledger
+from mpifed.run.api import run
 
 ROUNDS = 6
 PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}

@@ -15,10 +15,13 @@ from registry import SIZES, table
 from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, NotCertified, UsageError
-from mpifed.run import goals
-from mpifed.run.history import read_history, read_json, read_model, summary
-from mpifed.run.loop import run
-from mpifed.run.show import run_text
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
+from mpifed.job import goals
+from mpifed.results.show import run_text
+from mpifed.run.api import run
 
 ENDS = """
 import sys

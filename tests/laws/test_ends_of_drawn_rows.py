@@ -14,8 +14,9 @@ from registry import table
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified, UsageError
-from mpifed.run.history import read_history, read_json
-from mpifed.run.loop import run
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.run.api import run
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]

@@ -17,7 +17,8 @@ from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
 from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.history import read_history, summary
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
 
 if sys.version_info >= (3, 11):
     import tomllib

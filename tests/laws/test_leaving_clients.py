@@ -24,10 +24,13 @@ from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Leaving, Round
-from mpifed.run import participation
-from mpifed.run.config import Job
-from mpifed.run.history import model_sha256, read_history, read_json, read_model, summary
-from mpifed.run.participation import leaving, round_of
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.run_folder import summary
+from mpifed.job import participation
+from mpifed.job.job import Job
+from mpifed.job.participation import leaving, round_of
 from mpifed.run.setup import prepare
 
 CLIENTS, PER_ROUND = 11, 9  # of `skewed`

@@ -13,8 +13,9 @@ from registry import SIZES, table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted
-from mpifed.run.config import Job
-from mpifed.run.history import read_history, summary
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

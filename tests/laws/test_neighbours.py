@@ -19,9 +19,10 @@ from jobs_in_python import checked
 from test_released_only import JOBS, SECRET, items, private
 
 from mpifed.comm.transport import Alone
-from mpifed.run.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
-from mpifed.run.history import read_history, read_model
-from mpifed.run.loop import run
+from mpifed.files.history import read_history
+from mpifed.files.model_file import read_model
+from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
+from mpifed.run.api import run
 
 RUNS = 4  # of each data set
 WHO = ("present", "absent")

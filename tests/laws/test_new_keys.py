@@ -20,7 +20,8 @@ from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.escrow import Escrow
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.history import read_history, summary
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
 
 PDM = {
     "name": "fedpdm",

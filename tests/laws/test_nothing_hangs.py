@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from registry import table
 
-from mpifed.run.history import read_json
+from mpifed.files.json_file import read_json
 
 pytestmark = pytest.mark.launch
 LEFT = "the program was left, by"

@@ -12,7 +12,7 @@ import pytest
 from launching import environment
 from registry import table
 
-from mpifed.run.history import summary
+from mpifed.files.run_folder import summary
 
 pytestmark = pytest.mark.launch
 

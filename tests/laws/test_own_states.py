@@ -11,7 +11,7 @@ from own_states import WRONG
 from registry import table
 from test_resume import same
 
-from mpifed.run.history import summary
+from mpifed.files.run_folder import summary
 
 pytestmark = pytest.mark.launch
 

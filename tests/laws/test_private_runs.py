@@ -18,19 +18,23 @@ from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import SUMMARY, summary
 from mpifed.forecast.job import forecast, forecast_text
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
-from mpifed.run import gra, ledger
-from mpifed.run.best import choose, select
+from mpifed.privacy import ledger
+from mpifed.privacy.protection import SWEPT
+from mpifed.results import pareto
+from mpifed.results.best import choose, select
+from mpifed.results.compare import best_text, compare_text, pareto_text
+from mpifed.results.show import run_text
+from mpifed.run.api import run
 from mpifed.run.command import How, run_command
-from mpifed.run.compare import best_text, compare_text, pareto_text
-from mpifed.run.config import Job
-from mpifed.run.history import SUMMARY, read_history, read_json, read_model, summary, write_json
-from mpifed.run.loop import run
-from mpifed.run.participation import round_of
-from mpifed.run.protection import SWEPT
 from mpifed.run.setup import prepare
-from mpifed.run.show import run_text
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}
@@ -326,7 +330,7 @@ def test_a_choice_among_private_points_is_not_covered(
         assert capfd.readouterr().err.count(SWEPT) == said
         for text in (compare_text(out), best_text(out, "train_loss"), pareto_text(out, {"train_loss": 1.0})):
             assert text.count(SWEPT) == said
-        for found in (select(out, "train_loss"), gra.select(out, {"train_loss": 1.0})):
+        for found in (select(out, "train_loss"), pareto.select(out, {"train_loss": 1.0})):
             assert found["warnings"] == [SWEPT] * said
 
 

@@ -15,9 +15,11 @@ from registry import PEOPLE_BY_CHANCE, table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.config import Job
-from mpifed.run.history import read_history, read_json, summary
-from mpifed.run.participation import round_of
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
 
 LIMIT_S = 40.0  # a world that ends takes 3 s; one that hangs takes for ever
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}

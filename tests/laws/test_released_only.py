@@ -17,12 +17,14 @@ from registry import table
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
-from mpifed.run.history import dotted, read_history, read_json
-from mpifed.run.loop import run
-from mpifed.run.participation import leaving, round_of
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.job.loading import dotted
+from mpifed.job.participation import leaving, round_of
+from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
+from mpifed.results.show import run_text
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
-from mpifed.run.show import run_text
 
 CLIENTS = 8
 AVG = {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.3}}
@@ -222,7 +224,7 @@ def test_who_leaves_is_drawn_under_the_secret_key(digits: Path) -> None:
 
 def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody who reads the job knows it, and the next run of the same job draws others."""
-    import mpifed.run.participation as participation
+    import mpifed.job.participation as participation
 
     seen: list[dict[int, bytes]] = []  # by round, those who leave at its first attempt; of each run
 

@@ -12,7 +12,9 @@ from ended import of_certificate
 from registry import table
 
 from mpifed.algorithms.certificate import CERTIFICATE
-from mpifed.run.history import read_history, read_json, summary
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.run_folder import summary
 
 ROUNDS = 12
 pytestmark = pytest.mark.launch

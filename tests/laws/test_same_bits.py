@@ -13,7 +13,7 @@ import pytest
 from jobs_in_python import as_in_a_file
 from registry import CASES, SIZES, Case, table
 
-from mpifed.run.history import read_history
+from mpifed.files.history import read_history
 
 RANKS = [2, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")

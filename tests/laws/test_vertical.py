@@ -19,8 +19,9 @@ from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run.history import read_model, summary
-from mpifed.run.measure import measure
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

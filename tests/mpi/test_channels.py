@@ -16,9 +16,9 @@ from mpifed.comm.sums import make_sum
 from mpifed.comm.transport import Alone, Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer
-from mpifed.run import fit
-from mpifed.run.config import Job
-from mpifed.run.loop import run
+from mpifed.job import validation
+from mpifed.job.job import Job
+from mpifed.run.api import run
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -264,7 +264,7 @@ def test_all_ranks_refuse_a_sum_of_one(
     Such a job is refused beforehand, since its end would tell how many came: here for once it is not.
     """
     monkeypatch.syspath_prepend(LAWS)
-    monkeypatch.setattr(fit, "_wrong_secret", lambda job, algorithm: [])
+    monkeypatch.setattr(validation, "_wrong_secret", lambda job, algorithm: [])
     privacy = {
         "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "trust": "central",
         "sampling": "poisson", "adjacency": "add-remove", "accountant": "rdp",

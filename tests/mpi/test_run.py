@@ -22,10 +22,10 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
-from mpifed.run import loop
+from mpifed.files.model_file import model_sha256
+from mpifed.job.job import Job
+from mpifed.run import api
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.run.config import Job
-from mpifed.run.history import model_sha256
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -105,9 +105,9 @@ def test_not_certified_is_everybodys_end(skewed: Path, shared_tmp_path: Path) ->
     for transport in worlds():
         out = shared_tmp_path / f"on-{transport.size}"
         with pytest.raises(NotCertified, match="kkt_residual = 1e-09") as caught:
-            loop.run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
+            api.run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
         assert caught.value.agreed
-        easy = loop.run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
+        easy = api.run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
         assert (easy is None) == (transport.rank != 0)
         if easy is not None:
             assert easy.rounds == 5  # it was there already

@@ -12,9 +12,9 @@ from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, MPITransport
 from mpifed.core.errors import DataError, MpifedError
 from mpifed.core.record import leaves
-from mpifed.run.config import Job
-from mpifed.run.history import model_sha256
-from mpifed.run.loop import run
+from mpifed.files.model_file import model_sha256
+from mpifed.job.job import Job
+from mpifed.run.api import run
 from mpifed.shards.store import open_federation
 
 pytestmark = pytest.mark.mpi(min_size=2)

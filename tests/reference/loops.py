@@ -18,8 +18,8 @@ from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.participation import round_of
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
 from mpifed.run.setup import Ready, prepare
 from mpifed.shards.store import FederatedDataset, open_federation
 

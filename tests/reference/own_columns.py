@@ -11,7 +11,7 @@ from loops import present
 from paper import make_data, step_size
 
 from mpifed.core.round import Round
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 from mpifed.shards.store import open_federation
 
 PENALTY = 1e-2

@@ -18,7 +18,7 @@ from jobs_in_python import checked
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 from mpifed.run.loop import Result
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation

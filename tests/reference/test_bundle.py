@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 from mpifed.algorithms.bundle import PARTS, Planes, with_plane
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
+from mpifed.job.job import Job
 from mpifed.maths.simplex import least_on_simplex
-from mpifed.run.config import Job
 from mpifed.run.setup import prepare
 
 PENALTY = 1e-2

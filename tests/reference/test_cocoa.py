@@ -21,7 +21,7 @@ import mpifed.algorithms.cocoa
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.loop import run
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
 
 COCOA = {"name": "cocoa"}

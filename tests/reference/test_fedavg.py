@@ -14,8 +14,8 @@ from paper import make_data, step_size
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.loop import run
+from mpifed.job.job import Job
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

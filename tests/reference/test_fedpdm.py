@@ -17,9 +17,9 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.loop import run
-from mpifed.run.measure import measure
+from mpifed.job.job import Job
+from mpifed.run.api import run
+from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 
 RHO = 2.0

@@ -14,7 +14,7 @@ import pytest
 from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, step_size
 
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 SOME = {"participation": {"clients_per_round": 3}}

@@ -27,8 +27,8 @@ from paper import (
 from scipy.optimize import minimize
 
 from mpifed.core.errors import UsageError
+from mpifed.job.job import Job
 from mpifed.maths.terms import Loss
-from mpifed.run.config import Job
 
 ROUNDS = 30
 RULE: dict[str, Any] = {"batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}

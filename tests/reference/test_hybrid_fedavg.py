@@ -13,7 +13,7 @@ from paper import make_data
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.loop import run
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

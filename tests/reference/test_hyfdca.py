@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 from mpifed.run.setup import prepare
 
 PENALTY = 1e-2

@@ -12,7 +12,7 @@ from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.run.loop import run
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
 
 HYFEM = {"name": "hyfem", "mu": 0.4, **SGD}

@@ -19,7 +19,8 @@ from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
-from mpifed.run.loop import Result, run
+from mpifed.run.api import run
+from mpifed.run.loop import Result
 from mpifed.shards.store import open_federation
 
 DOUBLE = {"dtype": "float64"}

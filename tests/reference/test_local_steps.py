@@ -32,9 +32,9 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import play as play_round
 from mpifed.core.round import Round
+from mpifed.job.job import Job
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate
-from mpifed.run.config import Job
 from mpifed.run.setup import prepare
 
 ROUNDS, TAU, HIDDEN = 5, 0.3, 3

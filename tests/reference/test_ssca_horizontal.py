@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 
 from mpifed.comm.transport import Alone
 from mpifed.core.round import Round
-from mpifed.run.config import Job
-from mpifed.run.loop import run
+from mpifed.job.job import Job
+from mpifed.run.api import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

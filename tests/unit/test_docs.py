@@ -19,9 +19,9 @@ from mpifed.core import errors
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import ToServer
-from mpifed.run.history_file import FIRST, LEDGER
-from mpifed.run.job_file import read_table
-from mpifed.run.sweep import points
+from mpifed.files.history_csv import FIRST, LEDGER
+from mpifed.job.loading import read_table
+from mpifed.job.sweep import points
 from mpifed.shards.maps import read_map
 
 if sys.version_info >= (3, 11):

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.run.config import read_table
-from mpifed.run.history import read_history, read_model, summary
-from mpifed.run.sweep import points
+from mpifed.files.history import read_history
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
+from mpifed.job.job import read_table
+from mpifed.job.sweep import points
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "jobs" / "examples"

@@ -13,18 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.history import (
-    SUMMARY,
-    History,
-    aside,
-    model_sha256,
-    read_history,
-    read_json,
-    read_model,
-    summary,
-    write_json,
-    write_model,
-)
+from mpifed.files.atomic import aside
+from mpifed.files.history import History, read_history
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.model_file import model_sha256, read_model, write_arrays
+from mpifed.files.run_folder import SUMMARY, summary
 
 
 def row(index: int) -> dict[str, float | int | None]:
@@ -144,7 +137,7 @@ def test_a_run_without_a_measured_round_closes_without_files(tmp_path: Path) -> 
 
 def test_a_model_comes_back_with_its_bits(tmp_path: Path) -> None:
     arrays = {"first": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.float64(0.5), "mask": np.eye(2) > 0}
-    write_model(tmp_path / "model.h5", arrays)
+    write_arrays(tmp_path / "model.h5", arrays)
     read = read_model(tmp_path / "model.h5")
     assert read.keys() == arrays.keys()
     for name, values in arrays.items():
@@ -210,7 +203,7 @@ def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -
     history = History.resume(tmp_path, round=10)
     history.append(row(20) | {"train_loss": float("inf")})
     model = {"w": np.array([0.0, 1.0, 2.0])}
-    write_model(tmp_path / "model.h5", model)
+    write_arrays(tmp_path / "model.h5", model)
     assert summary(tmp_path) == dict.fromkeys(SUMMARY) | {
         "rounds": 21,
         "exit": 0,

@@ -11,8 +11,8 @@ import pytest
 from pages import DOCUMENTS, PAGES, ROOT
 
 from mpifed.cli import main
-from mpifed.run.explain import entries
-from mpifed.run.renamed import RENAMED, SYNONYMS, TABLES, VALUES
+from mpifed.explain.entries import entries
+from mpifed.job.renamed import RENAMED, SYNONYMS, TABLES, VALUES
 
 KEYS = {key.name for entry in entries() for key in entry.keys}
 NO_JOB = {"rows"}  # keys of other files too: maps of clients have rows

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from mpifed.cli import main, plot
 from mpifed.core.errors import DataError, UsageError
+from mpifed.files.history import History
+from mpifed.files.json_file import write_json
 from mpifed.plots import HORIZONTAL, convergence, figure, terminal
-from mpifed.run.history import History, write_json
 
 ROUNDS = (0, 10, 20, 30)
 

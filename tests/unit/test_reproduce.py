@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifed.run.config import read_table
-from mpifed.run.history import read_history
-from mpifed.run.sweep import points
+from mpifed.files.history import read_history
+from mpifed.job.job import read_table
+from mpifed.job.sweep import points
 
 ROOT = Path(__file__).resolve().parents[2]
 AT = (10, 30, 100)

@@ -12,8 +12,8 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.core.errors import DataError
-from mpifed.run.config import read_table
-from mpifed.run.history import read_json
+from mpifed.files.json_file import read_json
+from mpifed.job.job import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = (0, 100, 200, 300)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from pages import ROOT, blocks, commands, launched
 
-from mpifed.run.history import read_model, summary
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
 
 LEFT_OUT = ("doctor", "explain")  # what this machine is like; nothing that later commands need
 WITHOUT_SLURM = str(Path(sys.executable).parent)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mpifed.forecast.job import algorithm_of
-from mpifed.run.config import Job
+from mpifed.job.job import Job
 from mpifed.shards import store
 
 LIMIT = [{"name": "loss", "limit": 9.0}]

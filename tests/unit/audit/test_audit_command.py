@@ -22,9 +22,9 @@ from mpifed.audit.uniform import examine
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.run.disclosure import NOTE
-from mpifed.run.history import read_json
-from mpifed.run.loop import run
+from mpifed.files.json_file import read_json
+from mpifed.privacy.disclosure import NOTE
+from mpifed.run.api import run
 
 SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}

@@ -30,7 +30,7 @@ from mpifed.comm.masking.graph import Plan
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.streams import Pad
 from mpifed.comm.transport import Alone
-from mpifed.run.loop import run
+from mpifed.run.api import run
 from mpifed.run.transcript import Transcript
 
 CLIENTS = 20

@@ -19,7 +19,7 @@ from mpifed.cli import main
 from mpifed.comm.masking.masked import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
-from mpifed.run.loop import run
+from mpifed.run.api import run
 from mpifed.run.transcript import Transcript
 
 

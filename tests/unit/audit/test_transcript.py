@@ -18,8 +18,8 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
 from mpifed.core.record import flat, leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.run.config import Job
-from mpifed.run.loop import run
+from mpifed.job.job import Job
+from mpifed.run.api import run
 from mpifed.run.transcript import Recorded, Transcript, is_recorded, read, together
 
 
@@ -205,7 +205,7 @@ def test_recording_changes_no_bit(digits: Path, tmp_path: Path) -> None:
             task = job(digits, aggregation={"security": channel}, record={"evaluate_every": 0, "transcript": rounds})
             run(task, Alone(), tmp_path / f"{channel}-{number}")
     models = [(tmp_path / f"{c}-{n}" / "model.h5") for c in ("plain", "masked") for n in (0, 1)]
-    from mpifed.run.history import model_sha256, read_model
+    from mpifed.files.model_file import model_sha256, read_model
 
     assert len({model_sha256(read_model(path)) for path in models}) == 1
     assert not is_recorded(tmp_path / "plain-0")

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from pretended import Slurm
 
 from mpifed.cli import main
-from mpifed.run.job_file import read_table
-from mpifed.run.sweep import points
+from mpifed.job.loading import read_table
+from mpifed.job.sweep import points
 
 SCRIPTS = Path(__file__).parents[3] / "slurm"
 SRUN = """#!/bin/bash

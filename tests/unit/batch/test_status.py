@@ -14,10 +14,11 @@ from pretended import Slurm, killed
 
 from mpifed.batch.record import Record, Submission, last_words, write
 from mpifed.cli import main
-from mpifed.run.config import Job, read_table
-from mpifed.run.history import write_json
+from mpifed.files.json_file import write_json
+from mpifed.job.job import Job, read_table
+from mpifed.job.sweep import points
+from mpifed.results.sweep_table import write_sweep
 from mpifed.run.process import is_alive, this_process
-from mpifed.run.sweep import points, write_sweep
 
 Write = Callable[..., Path]
 HEADER = "round,elapsed_s,train_loss,test_accuracy,objective,up_bytes,down_bytes,epsilon\n"

@@ -16,10 +16,10 @@ from mpifed.batch.needs import Needs
 from mpifed.batch.script import options_of
 from mpifed.batch.submit import ranges
 from mpifed.cli import main
-from mpifed.run.config import Job, read_table
-from mpifed.run.history import write_json
+from mpifed.files.json_file import write_json
+from mpifed.job.job import Job, read_table
+from mpifed.job.sweep import points
 from mpifed.run.process import this_process
-from mpifed.run.sweep import points
 
 pytestmark = pytest.mark.usefixtures("scripts")
 Write = Callable[..., Path]

@@ -13,7 +13,7 @@ from mpifed.core import io_errors
 from mpifed.core.errors import DataError, MpifedError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.text import shown_lines
-from mpifed.run.history import write_json
+from mpifed.files.json_file import write_json
 from mpifed.shards.hdf5 import write_hdf5
 
 

@@ -14,10 +14,10 @@ import json, sys, time
 from pathlib import Path
 from mpifed.comm.transport import Alone
 from mpifed.forecast.job import forecast
-from mpifed.run import loop
-from mpifed.run.config import Job
+from mpifed.run import api, evaluation
+from mpifed.job.job import Job
 
-measure, taken = loop.measure, []
+measure, taken = evaluation.measure, []
 
 def timed(*arguments):
     start = time.perf_counter()
@@ -25,11 +25,11 @@ def timed(*arguments):
     taken.append(time.perf_counter() - start)
     return measured
 
-loop.measure = timed
+evaluation.measure = timed
 job = Path(sys.argv[1])
 before = "scipy.optimize" in sys.modules
 expected = forecast(job, (), 1)["seconds"]
-loop.run(Job.read(job, ()), Alone(), Path(sys.argv[2]))
+api.run(Job.read(job, ()), Alone(), Path(sys.argv[2]))
 print(json.dumps([before, "scipy.optimize" in sys.modules, expected, taken]))
 """
 

@@ -17,10 +17,10 @@ from mpifed.cli import main
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
+from mpifed.files.json_file import read_json
 from mpifed.forecast import rehearsal
 from mpifed.forecast.job import forecast, forecast_text
-from mpifed.run.config import Job
-from mpifed.run.history import read_json
+from mpifed.job.job import Job
 from mpifed.shards import store
 
 SEALED = ["masked", "encrypted"]

@@ -18,7 +18,7 @@ from mpifed.core import loops
 from mpifed.core.round import Round
 from mpifed.maths.privacy import discrete
 from mpifed.maths.privacy.discrete import closeness, draw, levels_of, probabilities
-from mpifed.run.spending import DRAWN
+from mpifed.privacy.spending import DRAWN
 
 SIGMAS = [1.0, 3.7, 150.25, 2520.0, 2521.0, 2.0**13.3, 2.0**17.1, 2.0**19.9, 2.0**21.3, 2.0**21.4, 2.0**27, 2.0**36]
 UNLIKELY = 1e-6

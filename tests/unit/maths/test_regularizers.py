@@ -213,9 +213,9 @@ def test_the_table_of_regularizers() -> None:
 
 
 def test_a_job_names_a_regularizer() -> None:
-    from mpifed.run import parts
+    from mpifed.job import components
 
-    kind = parts.REGULARIZER
+    kind = components.REGULARIZER
     for table, expected in (
         ({"name": "l1", "weight": 0.1}, L1(0.1)),
         ({"name": "l1", "weight": 0.1, "biases": True}, L1(0.1, True)),
@@ -224,14 +224,14 @@ def test_a_job_names_a_regularizer() -> None:
         ({"name": "box", "low": 0}, Box(low=0.0)),
         ({"name": "l0-ball", "nonzeros": 3}, L0Ball(3)),
     ):
-        assert parts.wrong_with(kind, table) == []
-        assert parts.make(kind, table) == expected
-        assert parts.make(kind, parts.written_out(kind, table)) == expected
+        assert components.wrong_with(kind, table) == []
+        assert components.make(kind, table) == expected
+        assert components.make(kind, components.written_out(kind, table)) == expected
     for wrong in (
         {"name": "l1"}, {"name": "l1", "weight": -0.1}, {"name": "l0-ball", "nonzeros": 0},
         {"name": "l0-ball", "nonzeros": 1.5}, {"name": "box", "lower": 1.0},
     ):  # fmt: skip
-        (line,) = parts.wrong_with(kind, wrong)
+        (line,) = components.wrong_with(kind, wrong)
         assert line.startswith("[regularizer] ")
 
 

@@ -26,9 +26,9 @@ from test_objectives import (
 
 import mpifed
 from mpifed.core.record import leaves, map_leaves
+from mpifed.job import components
 from mpifed.maths.objectives import Parameters, gradient
 from mpifed.maths.terms import TERMS, ErrorRate, Loss, Norm, Sampled
-from mpifed.run import parts
 
 ROOT = Path(mpifed.__file__).resolve().parents[1]
 PositiveRate = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_constraint.py"))["PositiveRate"]
@@ -259,25 +259,25 @@ def test_the_table_of_terms() -> None:
 
 
 def test_a_job_names_classes() -> None:
-    kind, table = parts.MINIMIZE, {"name": "loss", "classes": [2, 0]}
-    assert parts.wrong_with(kind, table) == []
-    assert parts.make(kind, table) == Loss(classes=(2, 0))
-    assert parts.written_out(kind, table) == table
-    assert parts.make(kind, {"name": "error-rate"}) == ErrorRate(classes=None)
-    assert parts.make(kind, {"name": "norm"}) == Norm()
+    kind, table = components.MINIMIZE, {"name": "loss", "classes": [2, 0]}
+    assert components.wrong_with(kind, table) == []
+    assert components.make(kind, table) == Loss(classes=(2, 0))
+    assert components.written_out(kind, table) == table
+    assert components.make(kind, {"name": "error-rate"}) == ErrorRate(classes=None)
+    assert components.make(kind, {"name": "norm"}) == Norm()
     for wrong in ("a", [1.5], [True], 3):
-        assert len(parts.wrong_with(kind, table | {"classes": wrong})) == 1
-    assert "unknown key" in parts.wrong_with(kind, table | {"name": "norm"})[0]
+        assert len(components.wrong_with(kind, table | {"classes": wrong})) == 1
+    assert "unknown key" in components.wrong_with(kind, table | {"name": "norm"})[0]
 
 
 def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    kind, table = parts.constraint(1), {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0]}
-    assert parts.wrong_with(kind, table) == []
-    term = parts.make(kind, table)
+    kind, table = components.constraint(1), {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0]}
+    assert components.wrong_with(kind, table) == []
+    term = components.make(kind, table)
     assert type(term).__name__ == "PositiveRate"
     assert term.classes == (0,)
-    assert hash(term) == hash(parts.make(kind, table))
+    assert hash(term) == hash(components.make(kind, table))
 
 
 @pytest.mark.parametrize(

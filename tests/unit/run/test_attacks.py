@@ -15,8 +15,9 @@ import pytest
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.io_errors import explaining
-from mpifed.run.history import read_history, read_json
-from mpifed.run.job_file import read_table
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.job.loading import read_table
 from mpifed.run.launch import guarded
 from mpifed.run.signals import stop_on_signals
 

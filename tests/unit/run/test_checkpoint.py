@@ -14,9 +14,9 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
-from mpifed.run import segments
+from mpifed.files.json_file import read_json, write_json
+from mpifed.run import checkpoint_files
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.run.history import read_json, write_json
 from mpifed.shards.hdf5 import open_hdf5
 
 
@@ -337,7 +337,7 @@ def test_what_cannot_be_written_to_its_end_takes_no_room(
         path.write_bytes(b"half of it")
         raise DataError("no room")
 
-    monkeypatch.setattr(segments, "write", fails)
+    monkeypatch.setattr(checkpoint_files, "write", fails)
     with pytest.raises(DataError, match="no room"):
         save(tmp_path, 2, blocks)
     assert list(whole.parent.iterdir()) == [whole]

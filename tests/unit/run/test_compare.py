@@ -12,8 +12,9 @@ import pytest
 import tomli_w
 from test_show import mpifed, write_run, write_sweep
 
-from mpifed.run.best import read_settings, select
-from mpifed.run.history import model_sha256, write_json, write_model
+from mpifed.files.json_file import write_json
+from mpifed.files.model_file import model_sha256, write_arrays
+from mpifed.results.best import read_settings, select
 
 FEDAVG = {"name": "fedavg", "batch_size": 20}
 SCAFFOLD = {"name": "scaffold", "batch_size": 20, "local_steps": 3}
@@ -76,7 +77,7 @@ def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: 
         write_run(tmp_path / name, job=job(FEDAVG, 1), objective=0.5)
         about = {"exit": 0, "rounds": 9, "elapsed_s": ranks / 2, "ranks": ranks, "device": "cpu"}
         write_json(tmp_path / name / "run.json", about)
-        write_model(tmp_path / name / "model.h5", {"w": np.zeros(3)})
+        write_arrays(tmp_path / name / "model.h5", {"w": np.zeros(3)})
     header, line, *below = mpifed("compare", "a", "b").output.splitlines()
     assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
     assert line.split()[:3] == ["a,", "b", "2"]

@@ -18,11 +18,11 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.job.job import Job, read_table, set_value
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
-from mpifed.run.config import Job, read_table, set_value
 
 
 def table(**changes: Any) -> dict[str, Any]:

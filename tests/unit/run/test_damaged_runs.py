@@ -16,12 +16,12 @@ from jobs_in_python import checked
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
-from mpifed.run.config import Job
-from mpifed.run.history import read_json, read_run, summary, write_json
-from mpifed.run.json_file import content
-from mpifed.run.loop import run
-from mpifed.run.report import Silent
-from mpifed.run.schemas import Digest, FileName, JobTables, Run, conforming
+from mpifed.files.json_file import content, read_json, write_json
+from mpifed.files.run_folder import read_run, summary
+from mpifed.files.schemas import Digest, FileName, JobTables, Run, conforming
+from mpifed.job.job import Job
+from mpifed.run.api import run
+from mpifed.run.progress import Silent
 
 PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
+from mpifed.explain.answers import explained
+from mpifed.explain.entries import entries
 from mpifed.maths.terms import Loss
-from mpifed.run.explain import entries
-from mpifed.run.explained import explained
 
 
 def test_every_key_has_a_meaning() -> None:
@@ -105,4 +105,4 @@ def test_a_class_of_ones_own() -> None:
     with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
         explained(f"{__name__}:Tolt")
     with pytest.raises(UsageError, match="must be a dataclass"):
-        explained("mpifed.run.explain:Key")
+        explained("mpifed.explain.entries:Key")

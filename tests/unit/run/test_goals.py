@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 
-from mpifed.run import goals
-from mpifed.run.config import Job
+from mpifed.job import goals
+from mpifed.job.job import Job
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 

@@ -13,10 +13,10 @@ import pytest
 
 from mpifed.comm.transport import Alone, _Failure
 from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.files.json_file import read_json, write_json
 from mpifed.run import launch
-from mpifed.run.history import read_json, write_json
+from mpifed.run.agreement import together
 from mpifed.run.launch import exit_code, guarded, message
-from mpifed.run.together import together
 
 
 class Ended(BaseException):

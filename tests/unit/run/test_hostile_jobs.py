@@ -13,10 +13,10 @@ from test_config import complaints, table
 
 from mpifed.core.errors import UsageError
 from mpifed.core.text import wrong_line
-from mpifed.run import sweep
-from mpifed.run.config import read_table, set_value
-from mpifed.run.job_file import wrong_values
-from mpifed.run.sweep import points
+from mpifed.job import sweep
+from mpifed.job.job import read_table, set_value
+from mpifed.job.loading import wrong_values
+from mpifed.job.sweep import points
 
 FEDAVG: dict[str, Any] = table()["algorithm"]
 NESTED: Any = []

@@ -19,11 +19,13 @@ from jobs_in_python import checked
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.model_file import read_attributes
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
+from mpifed.job.own_sources import sources_of
 from mpifed.run import environment, identity
-from mpifed.run.config import Job
-from mpifed.run.history import read_attributes, read_json, summary, write_json
 from mpifed.run.launch import exit_code
-from mpifed.run.own_sources import sources_of
 from mpifed.shards.store import open_federation
 
 MINE = """

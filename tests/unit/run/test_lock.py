@@ -18,12 +18,12 @@ from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
+from mpifed.files.json_file import read_json, write_json
+from mpifed.job.job import Job
 from mpifed.run import lock
-from mpifed.run.config import Job
-from mpifed.run.history import read_json, write_json
+from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.run.lock import HEARTBEAT, LOCK, locked
-from mpifed.run.loop import run
 
 HOLD = """
 import errno, fcntl, sys, time

@@ -19,11 +19,14 @@ from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.core.record import leaves
-from mpifed.run.config import Job
-from mpifed.run.history import SUMMARY, model_sha256, read_history, read_json, read_model, summary, write_json
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.run_folder import SUMMARY, summary
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
 from mpifed.run.launch import exit_code, guarded, launch
 from mpifed.run.loop import _quiet
-from mpifed.run.participation import round_of
 
 
 def job(folder: Path, **changes: Any) -> Job:

@@ -9,9 +9,9 @@ from jobs_in_python import checked
 
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Problem
+from mpifed.job.job import Job
+from mpifed.job.participation import most_summed
 from mpifed.maths.objectives import Softmax
-from mpifed.run.config import Job
-from mpifed.run.participation import most_summed
 
 CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 

@@ -16,12 +16,12 @@ from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array
+from mpifed.job.job import Job
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
-from mpifed.run.calibration import settle
-from mpifed.run.config import Job
+from mpifed.privacy.calibration import settle
 
 PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
 

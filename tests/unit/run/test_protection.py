@@ -12,12 +12,12 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.comm.channel import Protection
+from mpifed.job.job import Job
 from mpifed.maths.privacy import accounting
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.run.config import Job
-from mpifed.run.protection import collusion, from_whom, warnings_of
-from mpifed.run.spending import Spending
+from mpifed.privacy.protection import collusion, from_whom, warnings_of
+from mpifed.privacy.spending import Spending
 
 UNCOVERED = "sees each client's upload, with its part of the noise, and is not covered"
 

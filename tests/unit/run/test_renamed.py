@@ -10,9 +10,9 @@ from test_config import complaints, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
+from mpifed.job.job import Job
+from mpifed.job.renamed import RENAMED, SYNONYMS, TABLES, VALUES, Renamed, nearest, old_words
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.run.config import Job
-from mpifed.run.renamed import RENAMED, SYNONYMS, TABLES, VALUES, Renamed, nearest, old_words
 
 KEYS = [entry for entry in RENAMED if entry.key is not None]
 

@@ -17,11 +17,13 @@ from click.testing import CliRunner
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
-from mpifed.run.best import read_points, select, settings_of, toml_text
-from mpifed.run.compare import compare_text
-from mpifed.run.config import read_table
-from mpifed.run.history import FIRST, LEDGER, SUMMARY, write_json
-from mpifed.run.show import run_summary, run_text
+from mpifed.files.history_csv import FIRST, LEDGER
+from mpifed.files.json_file import write_json
+from mpifed.files.run_folder import SUMMARY
+from mpifed.job.job import read_table
+from mpifed.results.best import read_points, select, settings_of, toml_text
+from mpifed.results.compare import compare_text
+from mpifed.results.show import run_summary, run_text
 
 Settings = dict[str, Any]
 

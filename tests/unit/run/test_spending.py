@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.run import spending as spending_module
-from mpifed.run.calibration import _growth
-from mpifed.run.ledger import finite, most_within
-from mpifed.run.spending import Costs, Group, Spending, rounded, undone
+from mpifed.privacy import spending as spending_module
+from mpifed.privacy.calibration import _growth
+from mpifed.privacy.ledger import finite, most_within
+from mpifed.privacy.spending import Costs, Group, Spending, rounded, undone
 
 DELTA = 1e-4
 PRIVACY = Privacy(delta=DELTA, clip=1.0, noise_multiplier=1.0)

@@ -16,11 +16,13 @@ from jobs_in_python import as_in_a_file
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.run_folder import SUMMARY, finished, summary
+from mpifed.job.sweep import points
+from mpifed.results.best import toml_text
 from mpifed.run import command
-from mpifed.run.best import toml_text
+from mpifed.run.command import worst
 from mpifed.run.data_cache import DataCache
-from mpifed.run.history import SUMMARY, read_json, summary, write_json
-from mpifed.run.sweep import finished, points, worst
 from mpifed.shards import store
 
 

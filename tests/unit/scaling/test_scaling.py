@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
+from mpifed.files.json_file import read_json
 from mpifed.forecast import scale as forecast_scale
-from mpifed.run.history import read_json
 from mpifed.scaling import command, figures
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription
 from mpifed.scaling.plan import Point, plan

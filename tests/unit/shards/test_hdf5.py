@@ -20,7 +20,7 @@ import pytest
 
 import mpifed
 from mpifed.core.errors import DataError
-from mpifed.run.history import read_model, write_model
+from mpifed.files.model_file import read_model, write_arrays
 from mpifed.shards import hdf5
 from mpifed.shards.hdf5 import _Unfailing, open_hdf5, write_hdf5
 
@@ -118,7 +118,7 @@ def test_why_a_file_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_a_model_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "model.h5"
     with no_locks_for_others(path.with_name("model.h5.new")):
-        write_model(path, {"w": np.arange(4.0)})
+        write_arrays(path, {"w": np.arange(4.0)})
     with no_locks_for_others(path):
         assert np.array_equal(read_model(path)["w"], np.arange(4.0))
 

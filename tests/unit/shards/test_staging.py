@@ -15,9 +15,9 @@ from jobs_in_python import checked
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, MpifedError, UsageError
-from mpifed.run.config import Job
-from mpifed.run.history import model_sha256, read_model
-from mpifed.run.loop import run
+from mpifed.files.model_file import model_sha256, read_model
+from mpifed.job.job import Job
+from mpifed.run.api import run
 from mpifed.shards import layout, staging
 from mpifed.shards.store import FederatedDataset, open_federation
 

@@ -1,0 +1,1 @@
+"""`mpifed explain`: every name, key, column and exit code, with its meaning."""

@@ -1,0 +1,75 @@
+"""JSON files that contain their own checksum: of runs, checkpoints and submissions.
+
+The last key, `sha256`, is the SHA-256 of the file without these digits. So a file that was edited, cut off or
+damaged is detected, and so is one that was rewritten by another program than mpifed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from mpifed.core.errors import DataError
+from mpifed.core.io_errors import open_regular
+from mpifed.files.atomic import aside
+from mpifed.files.schemas import shown_value
+
+_CHECKSUM = "sha256"
+_AT_THE_END = re.compile(rb'\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
+
+
+def content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a regular file; OSError for anything else."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def as_json(table: Mapping[str, Any]) -> str:
+    """A table as the text of a file; ValueError for numbers that are not finite, which JSON does not have."""
+    text = json.dumps({**_without_checksum(table), _CHECKSUM: ""}, indent=2, allow_nan=False) + "\n"
+    return f"{text[:-4]}{hashlib.sha256(text.encode()).hexdigest()}{text[-4:]}"
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table of a file without its checksum, which files of earlier versions do not have.
+
+    Raises
+    ------
+    DataError
+        when it is missing, not a JSON table, or does not match its checksum.
+    """
+    try:
+        text = content(path)
+        table = from_json(text, allow_inf_nan=False)
+        if not isinstance(table, dict):
+            raise ValueError("it holds no table")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read as JSON ({why}); is this the directory of a run?") from error
+    if _CHECKSUM in table:
+        end = _AT_THE_END.search(text)
+        sha256 = hashlib.sha256(text[: end.start(1)] + text[end.end(1) :]).hexdigest() if end else ""
+        if end is None or end[1].decode() != sha256:
+            raise DataError(
+                f"{path}: was changed or damaged: its {_CHECKSUM} is {shown_value(table[_CHECKSUM])}, and "
+                f"{sha256 or 'one at its end'} was expected; put back the file as it was written"
+            )
+    return _without_checksum(table)
+
+
+def _without_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != _CHECKSUM}
+
+
+def write_json(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
+    """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
+    text = as_json(table)
+    with aside(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")

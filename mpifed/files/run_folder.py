@@ -1,0 +1,104 @@
+"""A run by its folder: its job, its run.json, how it ended, and the summary of its results."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.core.errors import FINISHED, DataError
+from mpifed.core.text import shown
+from mpifed.files import columns
+from mpifed.files.history import History
+from mpifed.files.history_csv import FIRST, HISTORY, LEDGER
+from mpifed.files.json_file import content, read_json
+from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.schemas import JobTables, Run, checked
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+JOB = "job.toml"
+RUN = "run.json"
+SUMMARY = tuple(column.name for column in columns.shown("summary"))
+_OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table of run.json, with types and ranges as in `mpifed.files.schemas`.
+
+    Raises
+    ------
+    DataError
+        when it is missing, was changed or damaged, or has an invalid value.
+    """
+    path = Path(run_dir, RUN)
+    table = read_json(path)
+    checked(path, Run, table, "put back the file as it was written; without [privacy], --resume writes it anew")
+    return table
+
+
+def job_of(run_dir: Path) -> dict[str, Any]:
+    """The job of a run, as run; empty where it has not begun.
+
+    Raises
+    ------
+    DataError
+        when job.toml cannot be read, or is not that of a run.
+    """
+    path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
+    try:
+        job: dict[str, Any] = tomllib.loads(content(path).decode("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({shown(str(error))}); {remedy}") from error
+    checked(path, JobTables, job, remedy)
+    return job
+
+
+def ended(run_dir: Path) -> int | None:
+    """The exit code of a run; None when it has not begun, or is still running, or was killed."""
+    code: int | None = read_run(run_dir)["exit"] if (run_dir / RUN).exists() else None
+    return code
+
+
+def finished(run_dir: Path) -> bool:
+    """Whether a run's result is valid: it is done, did not reach a required certificate, or has spent its budget."""
+    return ended(run_dir) in FINISHED
+
+
+def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for values that the run does not have.
+
+    Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);
+    `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
+    hash and the count of nonzero entries come from model.h5.
+    """
+    run, result = Path(run_dir), dict.fromkeys(["round", *SUMMARY])
+    if (run / HISTORY).exists():
+        result |= History(run, FIRST).last()
+    about = read_run(run)  # null where the last model, over all rows, has no such number
+    if about.get("exit") is None and result["round"] is not None:  # it is as at the start: the last row knows more
+        about = {**about, "rounds": result["round"]} | {
+            name: result[name] for name in _OF_ROW if result[name] is not None
+        }
+    result |= {name: value for name, value in about.items() if value is not None or name not in FIRST + LEDGER}
+    result = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
+    }
+    for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
+        numbered = [key for key in result if re.fullmatch(rf"{prefix}\d+", key)]
+        result[name] = [result[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
+    if (run / "model.h5").exists():
+        model = read_model(run / "model.h5")
+        nonzeros = sum(int(np.count_nonzero(values)) for values in model.values())
+        result |= {"model_sha256": model_sha256(model), "nonzeros": nonzeros}
+    return {name: result[name] for name in SUMMARY}

@@ -1,0 +1,215 @@
+"""The named parts of a job, such as model and algorithm: tables whose keys are the fields of a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import own_class, own_module
+from mpifed.core.errors import UsageError
+from mpifed.core.expected import expected, value_of_list
+from mpifed.core.text import shown
+from mpifed.job.loading import where_is
+from mpifed.job.renamed import nearest
+from mpifed.maths.objectives import OBJECTIVES, Objective
+from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.ranges import Size
+from mpifed.maths.regularizers import REGULARIZERS, Regularizer
+from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.terms import TERMS, Term
+
+_NUMBER = "number"
+
+
+def _rate_kind(value: Any) -> str | None:
+    """The form of a learning rate: a number, or the name of a schedule."""
+    if isinstance(value, dict):
+        kind = value.get("schedule", "power")
+        return kind if isinstance(kind, str) else None
+    return getattr(value, "schedule", None if isinstance(value, list) else _NUMBER)
+
+
+# distinguished before validation, so that an error is about the form that was meant
+_LEARNING_RATE = Annotated[
+    Annotated[Size, Tag(_NUMBER)]
+    | Annotated[PowerDecay, Tag("power")]
+    | Annotated[StepDecay, Tag("step")]
+    | Annotated[CosineDecay, Tag("cosine")],
+    Discriminator(
+        _rate_kind,
+        custom_error_type="learning_rate",
+        custom_error_message="a learning rate is a number, or a schedule: {initial = 0.1, exponent = 0.5}, {schedule = "
+        '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
+    ),
+]
+
+
+class Kind(NamedTuple):
+    """A kind of named part."""
+
+    table: str
+    known: Mapping[str, type]  # the package's own, by name
+    given: tuple[str, ...]  # fields that the run sets and the job does not
+    base: type  # base class of its classes
+    beside: tuple[str, ...] = ()  # keys of the table that are no fields
+    standard: str | None = None  # the name where a table gives none; no classes of the user's own then
+
+
+MODEL = Kind("model", OBJECTIVES, (), Objective)
+ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
+MINIMIZE = Kind("minimize", TERMS, (), Term)
+REGULARIZER = Kind("regularizer", REGULARIZERS, (), Regularizer)
+
+
+def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
+    """The optimizers that a valid `[algorithm]` takes, by the name of their tables."""
+    hints = get_type_hints(_class(ALGORITHM, algorithm))
+    return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
+
+
+def with_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A valid `[model]` with `bias`, which is that of the algorithm where the job does not give it.
+
+    This concerns models with a field `bias` whose default is None.
+    """
+    fields = {field.name: field for field in dataclasses.fields(_class(MODEL, model))}
+    if "bias" not in fields or fields["bias"].default is not None or "bias" in model:
+        return model
+    return {**model, "bias": of_class(ALGORITHM, algorithm, "intercepts")}
+
+
+def wrong_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> list[str]:
+    """The error of an intercept that the algorithm does not support."""
+    if model.get("bias") is not True or of_class(ALGORITHM, algorithm, "intercepts"):
+        return []
+    return [
+        f'[model] bias = true: "{algorithm["name"]}" has no intercepts: each of its parameters belongs to a column of '
+        "the data, and is in the penalty; set bias = false, and for an intercept with a penalty add a column of ones"
+    ]
+
+
+def constraint(number: int) -> Kind:
+    """The term of a `[[constraint]]`, numbered from 1."""
+    return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
+
+
+def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
+    """The errors of a table, one message each; if `imports`, the user's own class is imported."""
+    if not imports and own_module(table.get("name")) is not None:
+        return []
+    try:
+        part = _class(kind, table)
+    except UsageError as error:
+        return [str(error)]
+    try:
+        _fields(kind, part, table)
+    except ValidationError as error:
+        keys = [key_of(field) for field in dataclasses.fields(part) if field.name not in kind.given]
+        keys += kind.beside
+        return [message(entry, [kind.table, *entry["loc"]], keys) for entry in error.errors()]
+    except Exception as error:  # annotations of the user's own class
+        if part.__module__.partition(".")[0] == "mpifed":
+            raise
+        return [f'[{kind.table}] name = "{table["name"]}": {type(error).__name__}: {error}; correct its annotations']
+    return []
+
+
+def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
+    """An attribute of the class that a valid table names."""
+    return getattr(_class(kind, table), attribute)
+
+
+def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
+    """The object that a valid table describes."""
+    part: Any = _class(kind, table)
+    values = _fields(kind, part, table)
+    if issubclass(part, Algorithm):
+        part = part.for_split(given["problem"].split)
+    names = {key_of(field): field.name for field in dataclasses.fields(part)}
+    return part(**given, **{names[key]: value for key, value in values.items()})
+
+
+def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with all defaults, without keys that are None."""
+    fields = _fields(kind, _class(kind, table), table)
+    plain = TypeAdapter(dict[str, Any]).dump_python(fields, mode="json")
+    return {
+        "name": table.get("name", kind.standard),
+        **{key: value for key, value in plain.items() if value is not None},
+    }
+
+
+def message(error: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
+    """The message of a pydantic error: where, what came, what was expected.
+
+    Parameters
+    ----------
+    error : an entry of `ValidationError.errors()`
+    place : table and keys
+    known : the keys that could stand there
+    """
+    schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
+    place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
+    place, position = value_of_list(place)
+    where = f"{where_is(place)}{position}"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
+        return f"{where}: unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
+    if error["type"] == "missing":
+        return f"{where}: missing"
+    return f"{where} = {shown(json.dumps(error['input'], default=str))}: {expected(error)}"
+
+
+def _class(kind: Kind, table: Mapping[str, Any]) -> type:
+    name: Any = table.get("name", kind.standard)
+    if isinstance(name, str) and name in kind.known:
+        return kind.known[name]
+    if kind.standard is not None or own_module(name) is None:
+        problem = "missing" if name is None else f"{shown(repr(name))} is not known{nearest(str(name), kind.known)}"
+        yours = "" if kind.standard else ', or your own as "my_module:MyClass"'
+        raise UsageError(f"[{kind.table}] name: {problem}; give one of {', '.join(kind.known)}{yours}")
+    return own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
+
+
+def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table in the types that the dataclass annotates; raises pydantic's ValidationError."""
+    model = _model(part, kind.given)
+    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
+    return {name: getattr(parsed, name) for name in model.model_fields}
+
+
+@cache
+def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
+    """The pydantic model of a dataclass's table; made once for all points of a sweep."""
+    hints = get_type_hints(part, include_extras=True)
+    config = ConfigDict(
+        extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
+    )
+    fields = [field for field in dataclasses.fields(part) if field.name not in given]
+    hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
+    for field in fields:
+        if isinstance(field.default, float) and math.isinf(field.default):  # such as a bound that may be absent
+            hints[field.name] = Annotated[hints[field.name], AllowInfNan(True)]
+    typed: dict[str, Any] = {key_of(field): (hints[field.name], _default(field)) for field in fields}
+    model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
+    return model
+
+
+def key_of(field: dataclasses.Field[Any]) -> str:
+    """The key of a field in the table: its name, unless a method has that name."""
+    key: str = field.metadata.get("key", field.name)
+    return key
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ... if field.default is dataclasses.MISSING else field.default

@@ -1,0 +1,52 @@
+"""The goals of a job for its last model: limits to be met, certificates to be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mpifed.algorithms.certificate import CONTRADICTION, known
+from mpifed.job.settings import Settings
+
+
+def has_goals(job: Settings) -> bool:
+    """Whether a job has goals for its last model, which is then evaluated over all rows whatever [record] says."""
+    return bool(job.constraint or job.stop.certificates)
+
+
+def measured(job: Settings) -> bool:
+    """Whether training data are evaluated at all."""
+    return bool(job.record.evaluate_every or has_goals(job))
+
+
+def unreached(job: Settings, columns: Mapping[str, float | None]) -> Iterator[str]:
+    """The goals of the job that the model does not reach, one text each; empty where it reaches all.
+
+    A limit is met if F_m <= limit_m exactly or, with `[stop] feasibility`, up to that relative excess.
+
+    Parameters
+    ----------
+    columns : of the history, for this model
+    """
+    if job.stop.feasibility is None:
+        for m, constraint in enumerate(job.constraint, 1):
+            value = known(columns, f"constraint_{m}")
+            if value is None:
+                yield f"constraint {m}: its value is not known"
+            elif value > (limit := constraint["limit"]):
+                yield f"constraint {m}: {value:.6g} is above its limit {limit:g} by {value - limit:.2g}"
+    for name, most in job.stop.certificates.items():
+        value = known(columns, name)
+        if value is None or value > most:
+            yield f"[stop] {name} = {most:g} (it is {'not known' if value is None else format(value, '.3g')})"
+
+
+def contradiction(columns: Mapping[str, float | None]) -> str | None:
+    """A sentence where the limits that are not met contradict each other at the model; see `feasible_direction`."""
+    direction = known(columns, "feasible_direction")
+    if direction is None or direction >= CONTRADICTION:
+        return None
+    where = f"no step shorter than {1 / direction:.3g} times its norm does" if direction else "no step does"
+    return (
+        "the limits contradict each other, or no model can meet them: to first order from this model "
+        f"{where} (feasible_direction = {direction:.2g}); raise a limit"
+    )

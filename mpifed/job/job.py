@@ -1,0 +1,150 @@
+"""Jobs: a TOML file, checked as a whole before any data is read.
+
+A table's keys are the fields of a class. `[model]` and `[algorithm]` name theirs, one of the package's or the
+user's own as "my_module:MyClass"; it is a dataclass whose annotations are checked. All errors are reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+from pydantic import ValidationError
+
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
+from mpifed.core.contract import own_module
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Problem
+from mpifed.job.components import (
+    ALGORITHM,
+    MINIMIZE,
+    MODEL,
+    REGULARIZER,
+    constraint,
+    make,
+    message,
+    optimizers,
+    with_intercepts,
+    written_out,
+    wrong_intercepts,
+    wrong_with,
+)
+from mpifed.job.loading import listed_errors, wrong_values
+from mpifed.job.loading import put_key as put_key
+from mpifed.job.loading import read_table as read_table
+from mpifed.job.loading import set_value as set_value
+from mpifed.job.methods import wrong_beside, wrong_limits, wrong_optimizers
+from mpifed.job.renamed import old_words
+from mpifed.job.schema import LimitKeys
+from mpifed.job.settings import Settings, split_constraint
+from mpifed.job.validation import wrong_fit, wrong_together
+
+
+class Job(Settings):
+    """All settings of one run."""
+
+    @classmethod
+    def check(cls, table: Mapping[str, Any], source: str = "job", *, imports: bool = True) -> Job:
+        """The job that `table` describes; if not `imports`, the tables of the user's own classes are not checked.
+
+        Raises
+        ------
+        UsageError
+            listing every unknown key, wrong type and missing value.
+        """
+        wrong = list(wrong_values(table)) or list(old_words(table))
+        if wrong:
+            raise UsageError(listed_errors(source, wrong))
+        try:
+            job = cls.model_validate_json(json.dumps(table, default=str))
+        except ValidationError as error:
+            wrong += [message(entry, list(entry["loc"]), _known(entry["loc"])) for entry in error.errors()]
+        for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
+            if isinstance(part := table.get(kind.table), Mapping):
+                wrong += wrong_with(kind, part, imports)
+        constraints = table.get("constraint", [])
+        for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
+            if isinstance(part, Mapping):
+                wrong += _wrong_constraint(number, part, imports)
+        if wrong:
+            wrong += wrong_beside(table)
+        elif imports or own_module(job.algorithm["name"]) is None:
+            wrong = wrong_optimizers(table) + wrong_intercepts(job.model, job.algorithm)
+            wrong += wrong_limits(table) if wrong else []
+        if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
+            wrong = wrong_together(job)
+        if wrong:
+            raise UsageError(listed_errors(source, wrong))
+        return job
+
+    @classmethod
+    def read(cls, path: Path, changes: Iterable[str] = ()) -> Job:
+        """The job in a TOML file, with `table.key=value` changes applied."""
+        return cls.check(read_table(path, changes), str(path))
+
+    def table(self) -> dict[str, Any]:
+        """The tables of the job as plain values, with all defaults."""
+        table: dict[str, Any] = self.model_dump(exclude_none=True)
+        table["server"]["dedicated"] = self.dedicated
+        table["aggregation"] = self.aggregation.model_copy(update={"security": self.channel}).model_dump(
+            exclude_none=True
+        )
+        table["model"] = written_out(MODEL, with_intercepts(self.model, self.algorithm))
+        table["minimize"] = written_out(MINIMIZE, self.minimize)
+        table["algorithm"] = written_out(ALGORITHM, self.algorithm)
+        for name, kind in optimizers(self.algorithm).items():
+            table[name] = written_out(kind, getattr(self, name) or {})
+        if self.regularizer is not None:
+            table["regularizer"] = written_out(REGULARIZER, self.regularizer)
+        table["constraint"] = [
+            {**written_out(constraint(number), term), **keys.model_dump()}
+            for number, (term, keys) in enumerate(map(split_constraint, self.constraint), 1)
+        ]
+        return {name: table[name] for name in type(self).model_fields if name in table}  # always in one order
+
+    def text(self) -> str:
+        """The job as TOML, with all defaults."""
+        return tomli_w.dumps(self.table())
+
+    def make_algorithm(self, problem: Problem) -> Algorithm:
+        """The algorithm for a problem, which may still lack the noise multiplier that is to be calibrated.
+
+        Raises
+        ------
+        UsageError
+            listing what in the job does not fit the data.
+        """
+        given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
+        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
+        if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
+            raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
+        wrong = wrong_fit(self, algorithm)
+        if wrong:
+            raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
+        return algorithm
+
+
+def _wrong_constraint(number: int, table: Mapping[str, Any], imports: bool) -> list[str]:
+    kind = constraint(number)
+    limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
+    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits}, imports)
+    try:
+        LimitKeys.model_validate_json(json.dumps(limits, default=str))
+    except ValidationError as error:
+        wrong += [message(entry, [kind.table, *entry["loc"]], list(LimitKeys.model_fields)) for entry in error.errors()]
+    return wrong
+
+
+def _known(place: Sequence[int | str]) -> list[str]:
+    """The keys of the table that `place` is in."""
+    table: Any = Job
+    for part in place[:-1]:
+        annotated = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
+        table = next((kind for kind in get_args(annotated) if kind is not type(None)), annotated)
+    if dataclasses.is_dataclass(table):
+        return [field.name for field in dataclasses.fields(table)]
+    return list(getattr(table, "model_fields", {}))

@@ -1,0 +1,164 @@
+"""Job files: TOML, with `table.key=value` changes applied, and values that no key of a job may have."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
+from mpifed.core.text import counted, leads_to, shown, wrong_line
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = 10_000  # bytes of a job that hold its header
+_DEPTH = 16  # tables and lists within each other
+# too many digits, and too deep tables, are errors of Python and not of TOML to the reader
+_UNREADABLE = (ValueError, RecursionError)
+
+
+def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, with `table.key=value` changes applied."""
+    table: dict[str, Any]
+    try:
+        with open_regular(path) as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        where = leads_to(path)
+        raise UsageError(f"{path}: cannot be read ({error.strerror}){where}; give the path of a job file") from error
+    except _UNREADABLE as error:
+        raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
+    for change in changes:
+        set_value(table, change)
+    if wrong := list(wrong_values(table)):
+        raise UsageError(listed_errors(str(path), wrong))
+    return table
+
+
+def check_data(path: Path, folder: Path) -> None:
+    """DataError where a job's data folder is missing, with the command that makes it, if the job's header has it."""
+    if folder.exists():
+        return
+    with open_regular(path) as file:
+        header = file.read(_HEADER).decode("utf-8", "replace")
+    made = re.search(r"^# Make the shards: +(mpifed data .*(?:\n# {2,}\S.*)*)", header, flags=re.MULTILINE)
+    command = re.sub(r" *\\?\n# +", " ", made[1]) if made else ""
+    if not command.endswith(f"--out {folder}"):
+        raise DataError(
+            f"{folder}: no such folder; make it with `mpifed data SOURCE ... --out {folder}` (`mpifed data --help` "
+            "lists the sources), or name another by --set data.path=FOLDER"
+        )
+    raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
+
+
+def listed_errors(source: str, wrong: list[str]) -> str:
+    """All errors of a job, as one message."""
+    return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
+
+
+def set_value(table: dict[str, Any], change: str) -> None:
+    """Apply a change `table.key=value`; the value is TOML, or a string without quotes."""
+    key, equals, text = change.partition("=")
+    if why := wrong_line(change):
+        raise UsageError(f"--set {shown(change)}: {why}")
+    if not equals or not key.strip():
+        raise UsageError(
+            f"--set {shown(change)}: expected table.key=value, for instance --set algorithm.batch_size=100"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    except _UNREADABLE as error:
+        raise UsageError(f"--set {shown(change)}: {shown(str(error))}") from error
+    put_key(table, key.strip(), value)
+
+
+def put_key(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key of TOML; a part that contains dots is in quotes."""
+    *tables, last = _parts(key)
+    parts = iter(tables)
+    for part in parts:
+        inner: Any = table.setdefault(part, {})
+        if isinstance(inner, list) and inner and all(isinstance(element, dict) for element in inner):
+            inner = _numbered(inner, next(parts, None), last, key)
+        if not isinstance(inner, dict):
+            raise UsageError(f"{shown(key)}: {shown(part)} is a value and no table")
+        table = inner
+    table[last] = value
+
+
+def _parts(key: str) -> list[str]:
+    """'a."b.c".d' -> ['a', 'b.c', 'd']"""
+    try:
+        if wrong_line(key):
+            raise ValueError(wrong_line(key))
+        rest: Any = tomllib.loads(f"{key} = 0")
+        parts = []
+        while isinstance(rest, dict):
+            ((part, rest),) = rest.items()
+            parts.append(part)
+        if rest != 0:  # the key has a value of its own
+            raise ValueError("Expected nothing but a key")
+    except _UNREADABLE as error:
+        raise UsageError(f"{shown(key)}: no key of TOML, as in algorithm.batch_size ({shown(str(error))})") from error
+    return parts
+
+
+def _numbered(tables: list[dict[str, Any]], number: str | None, last: str, key: str) -> dict[str, Any]:
+    """An element of an array of tables, which are numbered from 1."""
+    position = last if number is None else number
+    if not (position.isdecimal() and len(position) < 9 and 1 <= int(position) <= len(tables)):
+        raise UsageError(
+            f"{shown(key)}: there is no number {shown(position)}; they are counted from 1 to {len(tables)}"
+        )
+    if number is None:
+        raise UsageError(f"{shown(key)}: number {position} is a table; set one of its keys")
+    return tables[int(position) - 1]
+
+
+def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
+    """A message for each value that no key may have: numbers beyond 64 bits, times, control characters, deep tables.
+
+    All later computations with a job's values rely on it.
+    """
+    left: list[tuple[tuple[object, ...], Any]] = [((), table)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, (dict, list)):
+            if len(place) >= _DEPTH:
+                yield f"{where_is(place[:2])}: has more than {_DEPTH} tables and lists within each other"
+                continue
+            inner = list(value.items() if isinstance(value, dict) else enumerate(value, 1))
+            left += [((*place, key), element) for key, element in reversed(inner)]
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+            yield f"{where_is(place)} = {number}: must be less than 2^63, as all numbers of TOML"
+        elif isinstance(value, (date, time)):
+            yield f"{where_is(place)} = {value}: is a date or a time, which no key of a job takes"
+        elif isinstance(value, str) and (why := wrong_line(value)):
+            yield f'{where_is(place)} = "{shown(value)}": {why}'
+        if place and isinstance(place[-1], str) and (why := wrong_line(place[-1])):
+            yield f"{where_is(place)}: the key {why}"
+
+
+def where_is(place: Iterable[object]) -> str:
+    """A key of a job, as messages print it."""
+    table, *keys = [shown(str(part)) for part in place]
+    return f"[{table}] {'.'.join(keys)}" if keys else table
+
+
+def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The ("table.key", value) pairs of nested tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -1,0 +1,108 @@
+"""Which clients participate in a round, and which leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Exchange
+from mpifed.core.round import Leaving, Round, below, secret_rng
+from mpifed.job.settings import Settings
+
+
+def is_secure(job: Settings) -> bool:
+    """Whether noise and keys are drawn from the system's entropy."""
+    return job.privacy is not None and job.privacy.noise == "secure"
+
+
+def is_secret(job: Settings, algorithm: Algorithm) -> bool:
+    """Whether epsilon assumes that participation is secret; the algorithm must have its noise multiplier."""
+    return job.privacy is not None and bool(algorithm.released(0).by_chance)
+
+
+def round_of(job: Settings, clients: int, index: int, key: int | None = None) -> Round:
+    """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
+    per_round, privacy = job.participation.clients_per_round, job.privacy
+    now = Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
+    if per_round is None or per_round >= clients:
+        return now
+    rng = now.rng("participation") if key is None else secret_rng(key, index)
+    if privacy is not None and privacy.by_coins:
+        return now._replace(present=rng.random(clients) < below(per_round / clients))
+    now.present[:] = False
+    now.present[rng.choice(clients, per_round, replace=False)] = True
+    return now
+
+
+def most_summed(job: Settings, algorithm: Algorithm, exchange: Exchange) -> int:
+    """The largest number of clients whose uploads an exchange sums, which bounds the size of its integers.
+
+    All clients, unless a fixed number is drawn for each round: evaluation and set-up take all clients, the last answers
+    of absent clients go on counting, and with Poisson sampling the number of participants has no smaller bound.
+    """
+    per_round, clients = job.participation.clients_per_round, algorithm.problem.clients
+    by_coins = job.privacy is not None and job.privacy.by_coins
+    if per_round is None or by_coins or exchange.off_clock or exchange.stale:
+        return clients
+    if exchange.name in {setup_exchange.name for setup_exchange in algorithm.setup}:
+        return clients
+    return min(per_round, clients)
+
+
+def returning(job: Settings, now: Round, key: int | None = None) -> Round:
+    """The round, with the participating clients who did not participate in the round before."""
+    if now.index == 0:
+        return now._replace(returning=np.zeros_like(now.present))
+    before = round_of(job, len(now.present), int(now.index) - 1, key)
+    return now._replace(returning=now.present & ~before.present)
+
+
+def next_round(
+    job: Settings, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: int | None = None
+) -> Round:
+    """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
+    now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt, key)
+    # last answers of absent clients, which alone need `returning`, are refused together with clients who leave
+    return returning(job, now, key) if any(exchange.stale or exchange.returning for exchange in exchanges) else now
+
+
+def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:
+    """The number of the next attempt after a void one; None if the round counts, `attempts` if none may follow."""
+    if not now.at(len(exchanges) - 1).void:
+        return None
+    # once a sum of the round was opened, another sum with a few clients fewer would reveal the difference
+    return attempt + 1 if now.at(0).void else job.participation.attempts
+
+
+def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange], most: int = 200) -> Iterator[Round]:
+    """The first rounds without dropouts, where not all clients participate; empty where participation is secret."""
+    per_round, privacy = job.participation.clients_per_round, job.privacy
+    if per_round is None or per_round >= clients or (privacy is not None and (privacy.by_coins or is_secure(job))):
+        return
+    for index in range(min(job.rounds, most)):
+        yield next_round(job, clients, exchanges, index)._replace(leaving=None)
+
+
+def leaving(job: Settings, now: Round, exchanges: int, attempt: int = 0, key: int | None = None) -> Round:
+    """The round with the clients who leave in its course, in either half of any of its `exchanges`.
+
+    They are drawn by the job's seed, or by the secret key that draws the participating clients. There K of N clients
+    are drawn uniformly, each leaves with the same probability, and whether a round is void depends on how many leave.
+    So given that a round counts, and that m have left, those who stay are a uniform draw of K - m of all N: a client is
+    among them with probability at most K / N, the sampling rate of the accountant. A void round releases nothing
+    but that it was void, which depends on no data. (With Poisson sampling K is secret, and dropouts are refused.)
+
+    Parameters
+    ----------
+    attempt : how many attempts at the round were void before
+    key : where participation is secret
+    """
+    table = job.participation
+    if not table.dropout_rate:
+        return now
+    purpose = f"leaving {attempt}"
+    rng = now.rng(purpose) if key is None else secret_rng(key, int(now.index), purpose)
+    gone, halves = rng.random(len(now.present)) < table.dropout_rate, rng.integers(2 * exchanges, size=len(now.present))
+    return now._replace(leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts))

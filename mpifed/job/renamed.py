@@ -1,0 +1,94 @@
+"""Names of earlier versions and misspelt names: what each is called now.
+
+Old keys are refused with the new ones, so that no job silently changes its meaning; docs/changelog.md lists them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mpifed.core.text import shown
+from mpifed.job.loading import where_is
+
+
+class Renamed(NamedTuple):
+    """A key, or a table, of earlier versions."""
+
+    table: str
+    key: str | None  # None: the table itself
+    now: str
+    algorithms: tuple[str, ...] = ()  # only of these; all where empty
+
+
+_RATE = "learning_rate = a number, or {initial = a, exponent = b} for the old [a, b]"
+_OF_CLIENTS = ("fedavg", "fedprox", "scaffold", "hybrid-fedavg", "hyfem")
+RENAMED = (
+    Renamed("objective", None, "[model]"),
+    Renamed("sum", None, "[aggregation]"),
+    Renamed("network", None, "[simulated_network]"),
+    Renamed("model", "penalty", "l2"),
+    Renamed("model", "concave", "nonconvex_penalty"),
+    Renamed("aggregation", "numbers", "arithmetic"),
+    Renamed("aggregation", "channel", "security"),
+    Renamed("record", "every", "evaluate_every"),
+    Renamed("record", "rows", "evaluate_rows"),
+    Renamed("privacy", "model", "trust"),
+    Renamed("algorithm", "batch", "batch_size"),
+    Renamed("algorithm", "step", f"[client_optimizer] {_RATE}", _OF_CLIENTS),
+    Renamed("algorithm", "step", f"[server_optimizer] {_RATE}", ("vertical-sgd",)),
+    Renamed("algorithm", "step", "local_rule", ("fedpdm",)),
+    Renamed("algorithm", "step_size", f"[client_optimizer] {_RATE}", ("fedpdm",)),
+    Renamed("algorithm", "momentum", "[server_optimizer] momentum", ("fedavg", "fedprox")),
+    Renamed("algorithm", "server_step", "[server_optimizer] learning_rate", ("scaffold",)),
+)
+# values: (table, key, old) -> new
+VALUES = {
+    ("model", "name", "network"): "mlp",
+    ("algorithm", "name", "ssca-horizontal"): "ssca",
+    ("algorithm", "name", "ssca-vertical"): "ssca",
+    ("compute", "device", "cuda"): "gpu",
+}
+TABLES = {entry.table: entry.now.strip("[]") for entry in RENAMED if entry.key is None}
+# what other libraries call a key
+SYNONYMS = {
+    "lr": "learning_rate", "eta": "learning_rate", "step_size": "learning_rate", "epochs": "local_epochs",
+    "local_ep": "local_epochs", "steps": "local_steps", "num_steps": "local_steps", "local_bs": "batch_size",
+    "n_rounds": "rounds", "num_rounds": "rounds", "global_rounds": "rounds", "penalty": "l2", "reg": "l2",
+    "frac": "clients_per_round", "num_clients": "clients_per_round", "intercept": "bias", "fit_intercept": "bias",
+    "hidden_size": "hidden", "random_state": "seed", "optimizer": "client_optimizer", "weight-decay": "weight_decay",
+}  # fmt: skip
+
+
+def old_words(table: Mapping[str, Any]) -> Iterator[str]:
+    """A message for each name of an earlier version in a job."""
+    algorithm = table.get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    for place, part in table.items():
+        if place in TABLES and (isinstance(part, (Mapping, list))):
+            yield f"[{place}]: is now [{TABLES[place]}]"
+        if not isinstance(part, Mapping):
+            continue
+        here = TABLES.get(place, place)
+        for key, value in part.items():
+            for entry in RENAMED:
+                if (entry.table, entry.key) == (here, key) and (not entry.algorithms or name in entry.algorithms):
+                    yield f"{where_is((place, key))}: is now {entry.now}"
+            if isinstance(value, str) and (new := VALUES.get((here, key, value))):
+                yield f'{where_is((place, key))} = "{shown(value)}": is now "{new}"'
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean "batch_size"?', or empty where no known word is similar."""
+    words = list(known)
+    plain = {_plain(other): other for other in reversed(words)}
+    synonym = SYNONYMS.get(word.lower())
+    if synonym in words:
+        return f'; did you mean "{synonym}"?'
+    near = difflib.get_close_matches(_plain(word), list(plain), n=1, cutoff=0.7)
+    return f'; did you mean "{plain[near[0]]}"?' if near else ""
+
+
+def _plain(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())

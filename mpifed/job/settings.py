@@ -1,0 +1,141 @@
+"""The settings of a run: the tables of its job, what follows from them, and the objects that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from mpifed.algorithms.functions import Constraint
+from mpifed.comm.channel import Protection
+from mpifed.core.exchange import Problem
+from mpifed.core.text import wrong_name
+from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, constraint, make, of_class, with_intercepts
+from mpifed.job.schema import (
+    AggregationTable,
+    AuditTable,
+    ComputeTable,
+    DataTable,
+    EncryptionTable,
+    LimitKeys,
+    MaskingTable,
+    ParticipationTable,
+    RecordTable,
+    ServerTable,
+    SimulatedNetworkTable,
+    StopTable,
+    Table,
+)
+from mpifed.maths.objectives import Objective
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.regularizers import Regularizer
+from mpifed.maths.terms import Term
+
+
+def _name(text: str) -> str:
+    """The name of a job, which is also that of its folder and of its batch job."""
+    if why := wrong_name(text):
+        raise ValueError(why)
+    return text
+
+
+class Settings(Table):
+    """The tables of a job; their combination is checked by `mpifed.job.job.Job`."""
+
+    name: Annotated[str, AfterValidator(_name)]
+    """Name of the run; its folder is runs/NAME unless another is given."""
+    rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
+    """Rounds of communication, unless `[stop]` ends the run earlier."""
+    data: DataTable
+    model: dict[str, Any]
+    """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
+    algorithm: dict[str, Any]
+    """The method: `name`, and its hyper-parameters."""
+    client_optimizer: dict[str, Any] | None = None
+    """The clients' local steps, for methods that have an optimizer on the clients."""
+    server_optimizer: dict[str, Any] | None = None
+    """The server's step along the clients' mean update, for methods that have an optimizer on the server."""
+    minimize: dict[str, Any] = Field({"name": "loss"})
+    """What is minimized: a term, by default the loss; for methods with constraints."""
+    constraint: list[dict[str, Any]] = Field([])
+    """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
+    regularizer: dict[str, Any] | None = None
+    """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
+    participation: ParticipationTable = ParticipationTable()
+    aggregation: AggregationTable = AggregationTable()
+    masking: MaskingTable = MaskingTable()
+    encryption: EncryptionTable = EncryptionTable()
+    record: RecordTable = RecordTable()
+    server: ServerTable = ServerTable()
+    compute: ComputeTable = ComputeTable()
+    stop: StopTable = StopTable()
+    privacy: Privacy | None = None
+    audit: AuditTable = AuditTable()
+    simulated_network: SimulatedNetworkTable | None = None
+
+    def sum_settings(self, problem: Problem) -> dict[str, Any]:
+        """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
+        return {
+            "exact": self.aggregation.arithmetic != "float",
+            "dtype": self.compute.dtype,
+            "bounds": self.aggregation.bounds,
+            "scales": self.aggregation.scales,
+            "target_scale": problem.target_scale,
+        }
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether the uploads of a block are summed before they are rounded, where the algorithm supports it."""
+        return self.aggregation.arithmetic == "exact-blocks"
+
+    def protection(self) -> Protection:
+        """The settings of secure aggregation, as `mpifed.comm` takes them."""
+        return Protection(
+            self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts,
+            self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
+        )  # fmt: skip
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether rank 0 hosts no clients, if there are other ranks."""
+        dedicated = self.server.dedicated
+        return self.channel != "plain" if dedicated is None else dedicated
+
+    @property
+    def released_only(self) -> bool:
+        """Whether the run's folder must disclose no more of the data than the private releases."""
+        return self.privacy is not None and self.record.released_only
+
+    @property
+    def channel(self) -> str:
+        """The channel of private sums: plain, masked or encrypted."""
+        name: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
+        return name
+
+    def make_objective(self) -> Objective:
+        """The objective, with or without intercepts."""
+        objective: Objective = make(MODEL, with_intercepts(self.model, self.algorithm))
+        return objective
+
+    def make_minimize(self) -> Term:
+        """The term whose mean is minimized."""
+        term: Term = make(MINIMIZE, self.minimize)
+        return term
+
+    def make_constraints(self) -> tuple[Constraint, ...]:
+        constraints = []
+        for number, (term, keys) in enumerate(map(split_constraint, self.constraint), 1):
+            constraints.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
+        return tuple(constraints)
+
+    def make_regularizer(self) -> Regularizer | None:
+        return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
+
+
+def split_constraint(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:
+    """(table of the term, limit and margin) of a valid `[[constraint]]`."""
+    term = {key: value for key, value in table.items() if key not in LimitKeys.model_fields}
+    return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})

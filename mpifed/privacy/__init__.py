@@ -1,0 +1,1 @@
+"""What a private run spends, writes to its ledger, protects and discloses."""

@@ -1,0 +1,105 @@
+"""What the folder of a private run discloses, by file and key, where `[record] released_only` is set.
+
+- "released": computed from noisy releases and public data alone; epsilon covers it.
+- "public": follows from the job, numbers of rows and clients, seeds, libraries, and which clients participate or leave
+  where that is public. Where it is secret, bytes and counts are those of the number of clients drawn.
+- "raw": computed from training data without noise, or the data themselves; epsilon does not cover it. Files of
+  this kind lie in folders with a note; columns and keys of this kind are empty.
+- "timing": measured seconds, which vary with secret numbers of rows and clients; epsilon does not cover them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+
+from mpifed.files.atomic import aside
+from mpifed.files.history import read_history
+from mpifed.files.history_csv import HISTORY
+
+RELEASED, PUBLIC, RAW, TIMING = "released", "public", "raw", "timing"
+RAW_FOLDERS = ("checkpoint", "transcript", "audit")
+NOTE = "RAW-DATA.txt"
+_NOTE = """\
+This folder holds raw data: states and messages of single clients, sums without noise, or what was found in them.
+No epsilon covers it. Whoever is to see no more than the run has released must not get this folder.
+"""
+
+_EPSILONS = "epsilon_median epsilon_least epsilon_unamplified epsilon_paper epsilon_if_secret"
+_COLLUDING = "epsilon_colluding colluding"
+# (file, keys): a file without keys counts as a whole; keys of JSON are dotted; attributes are those of a file "...h5@"
+_TABLE: dict[str, tuple[tuple[str, str], ...]] = {
+    RELEASED: (
+        ("model.h5", "*"),
+        ("history.*", "test_loss test_accuracy"),
+    ),
+    PUBLIC: (
+        ("job.toml", ""),
+        ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
+        ("failure.txt", ""),  # the class of an error, and its exit code
+        ("history.*", "round up_bytes down_bytes"),
+        ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
+        ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
+        ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
+        ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
+        ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
+        ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
+        ("run.json", "sources sources.* distributions distributions.* accepted_changes"),
+        ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
+        *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
+        ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),
+        ("run.json", "exchanges.*.down_most exchanges.*.sealed_most exchanges.*.opened_most exchanges.*.added"),
+        ("run.json", "exchanges.*.up_clear exchanges.*.down_clear"),
+        ("run.json", "simulated.*.latency simulated.*.transfer"),
+    ),
+    RAW: (
+        *((f"{folder}/*", "") for folder in RAW_FOLDERS),
+        ("history.*", "train_loss"),
+        ("run.json", "peak_rss_bytes"),
+    ),
+    TIMING: (
+        ("history.*", "elapsed_s simulated_s"),
+        ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
+        ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
+    ),
+}  # fmt: skip
+
+
+def kind_of(file: str, key: str = "") -> str | None:
+    """The kind of a file, by its path in the run's folder, or of one of its keys; None where the table lacks it.
+
+    An algorithm's own columns of the history are measured over training data, and so in no run with
+    `released_only`. A file that a kill left half-written has `.new` behind its name.
+    """
+    file = file.removesuffix(".new")
+    for kind, rows in _TABLE.items():
+        for pattern, keys in rows:
+            if fnmatchcase(file, pattern) and any(fnmatchcase(key, known) for known in keys.split() or [""]):
+                return kind
+    return None
+
+
+def uncovered(run_dir: Path) -> Iterator[str]:
+    """The contents of a private run's folder that epsilon does not cover, as text."""
+    folders = [f"{name}/" for name in RAW_FOLDERS if (run_dir / name).exists()]
+    columns = read_history(run_dir) if (run_dir / HISTORY).exists() else {}
+    measured = [
+        name
+        for name, values in columns.items()
+        if kind_of(HISTORY, name) in (None, RAW) and not np.isnan(values.astype(float)).all()
+    ]
+    if folders:
+        yield f"raw data in {', '.join(folders)}"
+    if measured:
+        yield f"measured without noise: {', '.join(measured)}"
+    yield "times"
+
+
+def mark(folder: Path) -> None:
+    """Make a folder that will hold raw data, and a note in it that says so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with aside(folder / NOTE) as temporary:
+        temporary.write_text(_NOTE, encoding="utf-8")

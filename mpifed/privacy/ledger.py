@@ -1,0 +1,256 @@
+"""The ledger of a private run: what every round releases, written before it is run; on rank 0.
+
+`ledger.jsonl` begins with a header: the job as run and its noise multiplier. A line for each round follows, which is on
+the disk before the round begins, so that after a kill at any moment a release too many may be counted, but never one
+too few. Where noise is secure, a round that is run again after a resume is another release and another line. With
+noise = "test" it has the same bits, and so its line counts once. A round that too many clients leave is
+void, and run again with the uploads of others: each attempt is a release with a line of its own.
+
+What is read on a resume must agree: the lines with each other, with checkpoint, run.json and model.h5 (see
+`mpifed.privacy.ledger_file`, also for what is not detected), the header with the job
+(`mpifed.privacy.calibration`), and the participating clients with the job's seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.errors import DataError
+from mpifed.core.io_errors import named_in_errors
+from mpifed.core.round import Round
+from mpifed.files.atomic import aside, sync_folder
+from mpifed.job.job import Job
+from mpifed.job.participation import round_of
+from mpifed.privacy.calibration import budget_of
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, Head, Header, Line, linked, read_ledger
+from mpifed.privacy.spending import Costs, Spending, rounded
+
+TABLE = "privacy.csv"
+_AHEAD = 1024  # rounds that are compared with a budget together, at first
+_MANY = 64  # groups of clients, above which the table's epsilons are coarser bounds that share their curves
+
+
+def write_header(run_dir: Path, header: Header) -> None:
+    """Write a ledger without rounds."""
+    with aside(run_dir / LEDGER) as temporary:
+        temporary.write_bytes(linked(header, "")[0])
+    sync_folder(run_dir)
+
+
+class SavedProgress(Protocol):
+    """What a checkpoint says of a private run: rounds done, void attempts at the next one, and the ledger's `Head`."""
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def ledger(self) -> Mapping[str, Any] | None: ...
+
+
+class Ledger:
+    """Counts the releases of a run, and their epsilons; its algorithm must have its noise multiplier."""
+
+    def __init__(self, run_dir: Path, job: Job, algorithm: Algorithm, saved: SavedProgress | None = None) -> None:
+        """Reads the ledger of `run_dir`; `saved` is the progress of a run that is resumed from a checkpoint.
+
+        Raises
+        ------
+        DataError
+            when it is damaged, or does not agree with the checkpoint or the job.
+        """
+        self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
+        self._private: Any = algorithm
+        problem = algorithm.problem
+        self.secure = problem.privacy.noise == "secure"
+        self.spending = Spending(problem.privacy, problem.clients)
+        self.refusal = ""  # why the budget allows no further round
+        self._budget = budget_of(job)
+        self._allowed = range(0)  # rounds that are surely within it, each run once
+        self._last = job.rounds  # this round and later ones are not affordable, or not in the job
+        self._ahead = _AHEAD  # number of rounds to check together next
+        contents = read_ledger(run_dir)
+        lines, self.head = contents.lines, contents.head
+        done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
+        if saved:
+            contents.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
+        self._check(lines, done)
+        if contents.torn:
+            self._mend(lines, done)
+        self._written = Counter(line.round for line in lines)  # how often each round is in the file
+        self._noted = Counter({done: attempt})  # how often it was run since the checkpoint
+        if not self.secure:
+            again = [line for line in lines if line.round == done][:attempt]
+            lines = [line for line in lines if line.round < done] + again
+        for line in lines:
+            self._add(line)
+
+    def _check(self, lines: list[Line], done: int) -> None:
+        """DataError where a line is of a round that this job cannot have run, or a line is missing."""
+        upto = 0  # every round below has a line
+        for number, line in enumerate(lines, 2):
+            if not 0 <= line.round <= upto:
+                raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
+            upto = max(upto, line.round + 1)
+            expected = self._counted(round_of(self._job, self.spending.clients, line.round))
+            # an incomplete line was replaced by one with all clients
+            if line.clients is not None and line.clients != expected:
+                raise DataError(
+                    f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
+                    f"by the job's seed {_shown(expected)} do; {REMEDY}"
+                )
+        if upto < done:
+            raise DataError(
+                f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are done; {REMEDY}"
+            )
+
+    def _mend(self, lines: list[Line], done: int) -> None:
+        """Replace an incomplete last line: with secure noise the round may have been run, with any of the clients."""
+        whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
+        if self.secure:
+            lines.append(Line(lines[-1].round + 1 if lines else done, None))
+        with aside(self._path) as temporary:
+            temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
+
+    def _link(self, line: Line) -> bytes:
+        """The bytes of the next line."""
+        text, sha256 = linked(line, self.head.sha256)
+        self.head = Head(self.head.lines + 1, sha256)
+        return text
+
+    def note(self, now: Round) -> None:
+        """Write the line of round `now`, which is about to be run."""
+        line = Line(now.index, self._counted(now))
+        self._noted[line.round] += 1
+        if self.secure or self._noted[line.round] > self._written[line.round]:
+            with named_in_errors(self._path), open(self._path, "ab") as file:
+                file.write(self._link(line))
+                file.flush()
+                if self.secure:
+                    os.fdatasync(file.fileno())
+            self._written[line.round] += 1
+        self._allowed = range(now.index + 1, self._allowed.stop)
+        self._add(line)
+
+    def _counted(self, now: Round) -> list[int] | None:
+        """The clients that are counted in a round; None: all, as where participation is secret."""
+        all_counted = now.present.all() or self._private.released(now.index).by_chance
+        return None if all_counted else np.flatnonzero(now.present).tolist()
+
+    def _add(self, line: Line) -> None:
+        present = np.full(self.spending.clients, line.clients is None)
+        if line.clients is not None:
+            present[line.clients] = True
+        self.spending.add(self._private.released(line.round), present)
+
+    def sync(self) -> Head:
+        """Flush the file to the disk; its head, which other files record."""
+        with open(self._path, "rb") as file:
+            os.fsync(file.fileno())
+        return self.head
+
+    def allows(self, now: Round) -> bool:
+        """Whether round `now` keeps every client within the budget.
+
+        The participating clients of later rounds are known, so many rounds are checked together, and again after a void
+        one.
+        """
+        if self._budget is None or now.index in self._allowed:
+            return True
+        self._allowed = range(now.index, now.index + self._affordable(now.index))
+        if self._allowed:
+            return True
+        after, privacy = self._after(now.index, 1), self.spending.privacy
+        self.refusal = (
+            f"{self._budget.key} = {self._budget.epsilon:g}: {self._budget.cost(self.spending):.4g} is spent after "
+            f"{now.index} rounds by the client that spent most; with another round it would be "
+            f"{self._budget.cost(after):.4g}, at delta = {privacy.delta:g}"
+        )
+        rounds = self._job.rounds
+        if rounds > now.index + 1:
+            whole = self._budget.cost(self._after(now.index, rounds - now.index))
+            if math.isfinite(whole):
+                self.refusal += f", and with all {rounds} {math.ceil(whole * 1000) / 1000:g}"
+        if self._budget.by_paper:
+            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
+        return False
+
+    def _affordable(self, index: int) -> int:
+        """How many rounds from `index` on are surely within the budget; 0 if not even the first is."""
+        assert self._budget is not None
+        count = min(self._ahead, self._last - index)
+        while count and not self._budget.cost(self._after(index, count)) <= self._budget.epsilon:  # nan is over it
+            self._last, count = index + count - 1, count // 2
+        self._ahead = max(2 * count, _AHEAD)
+        return count
+
+    def _after(self, index: int, count: int) -> Spending:
+        """The spending after `count` more rounds from `index` on, each run once."""
+        after = self.spending.copy()
+        for ahead in range(index, index + count):
+            after.add(self._private.released(ahead), round_of(self._job, after.clients, ahead).present)
+        return after
+
+    def columns(self) -> dict[str, float | None]:
+        """The epsilons so far, by column; None where infinite."""
+        return finite(self.spending.costs())
+
+    def write_table(self) -> None:
+        """Write privacy.csv: what each client has released."""
+        spending, groups = self.spending, self.spending.groups()
+        quick = len(groups) > _MANY
+        accountant = "rdp, rounded" if quick else spending.privacy.accountant
+        rows: list[tuple[Any, ...]] = []
+        for group in groups:
+            spent = group.spent
+            bound = spending.epsilon_of(rounded(spent) if quick else spent, "rdp" if quick else None)
+            epsilons = bound, spending.unamplified_of(spent)
+            count = sum(spent.values())
+            cells = [_cell(epsilon) for epsilon in epsilons]
+            rows += [(client, spending.rounds[client], count, *cells, accountant) for client in group.clients.tolist()]
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        names = "epsilon", "epsilon_unamplified"
+        if not spending.privacy.protects:
+            names = "epsilon_if_secret", "epsilon_unamplified_if_secret"
+        table.writerow(["client", "rounds", "mechanisms", *names, "accountant"])
+        table.writerows(rows[i] for i in np.argsort([row[0] for row in rows]))
+        with aside(self._dir / TABLE) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+
+
+def most_within(within: Callable[[int], bool], most: int) -> int:
+    """The largest count up to `most` for which the monotone condition `within(count)` holds; 0 if none."""
+    low, high = 0, 1
+    while high <= most and within(high):
+        low, high = high, high + min(high, max(most - high, 1))
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def finite(costs: Costs) -> dict[str, float | None]:
+    """The epsilons by column; None where infinite or not defined."""
+    return {name: value if math.isfinite(value) else None for name, value in costs._asdict().items()}
+
+
+def _cell(value: float) -> str:
+    return repr(value) if math.isfinite(value) else ""
+
+
+def _shown(clients: list[int] | None) -> str:
+    return "all" if clients is None else f"[{', '.join(map(str, clients[:8]))}{', ...' if len(clients) > 8 else ''}]"

@@ -1,0 +1,167 @@
+"""What a private run protects, and from whom, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mpifed.maths.privacy.settings import Privacy
+
+if TYPE_CHECKING:
+    from mpifed.comm.channel import Protection
+    from mpifed.job.job import Job
+    from mpifed.privacy.spending import Spending
+
+_NEIGHBOURS = {
+    ("sample", "replace-one"): "one record of one client, exchanged for another",
+    ("sample", "add-remove"): "one record of one client, left out",
+    ("client", "replace-one"): "all records of one client, exchanged for others",
+    ("client", "add-remove"): "all records of one client, left out",
+}
+SWEPT = (
+    "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
+    "cover a choice among points by them; and each point is a release of its own: their epsilons add up"
+)
+_SUM = "sees the sum alone, without noise"
+
+
+def what_is_protected(privacy: Privacy) -> str:
+    """How two data sets that cannot be distinguished differ."""
+    return _NEIGHBOURS[privacy.level, privacy.adjacency]
+
+
+def from_whom(privacy: Privacy, how: Protection) -> str:
+    """From whom the data are protected, with the job's channel and what its observers see."""
+    if privacy.trust == "local":
+        return "the server and everybody else: each client adds its own noise before it uploads"
+    if privacy.trust == "central":
+        sees = "it sees the clients' uploads" if how.channel == "plain" else f"of the clients' uploads it {_SUM}"
+        return f"whoever sees the models. The server is trusted: {sees}, and adds the noise"
+    if how.channel == "plain":
+        return (
+            "whoever sees nothing but the sum. The plain channel shows the server each client's upload, with its part "
+            "of the noise alone: in a plain deployment the server is NOT covered"
+        )
+    without = "the key that all clients hold, or its" if one_key(how) else "its"
+    stays = ". There is enough noise also without those who may leave" if how.max_dropouts else ""
+    return (
+        f"whoever sees nothing but the sum: in the {how.channel} channel the server as well, if all follow the "
+        f"protocol and no client gives it {without} part of the noise{stays}"
+    )
+
+
+def collusion(job: Job, spending: Spending) -> dict[str, Any]:
+    """Epsilon with distributed noise against a server that colludes with a third of a round's clients.
+
+    With the fewest clients n that may stay in a round, and c of them colluding, n - c shares of the noise are left.
+    Empty in the plain channel, where the server sees every upload with its share of the noise alone, and for local and
+    central noise, which a single party draws.
+    """
+    privacy, participation = spending.privacy, job.participation
+    if privacy.trust != "distributed" or job.channel == "plain" or not privacy.protects:
+        return {}
+    fewest = min(participation.clients_per_round or spending.clients, spending.clients) - participation.max_dropouts
+    colluding = fewest // 3
+    epsilon = spending.worst_with((fewest - colluding) / fewest)
+    return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [colluding, fewest]}
+
+
+def one_key(how: Protection) -> bool:
+    """Whether all clients hold a key that opens every upload."""
+    return how.channel == "encrypted" and how.scheme != "threshold-bfv"
+
+
+def not_private(privacy: Privacy) -> str | None:
+    """Why a run with these settings is not private; None where it is."""
+    if privacy.noise_multiplier == 0:
+        return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
+    if privacy.noise == "test":
+        return 'noise = "test" can be computed from the job\'s seed by anybody'
+    if privacy.distribution == "float":
+        return 'distribution = "float": the rounding of floats tells which values the noise was added to'
+    return None
+
+
+def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> list[str]:
+    """Warnings of what is not private; `infinite`: whether a single round's epsilon is."""
+    warnings = list(_shared(job))
+    if privacy is None:
+        return warnings
+    why_not = not_private(privacy)
+    if why_not is not None:
+        warnings.append(f"[privacy] {why_not}: this run is not private")
+    elif infinite:
+        warnings.append(
+            f"[privacy] noise_multiplier = {privacy.noise_multiplier:g}: so little that no epsilon can be stated at "
+            f"delta = {privacy.delta:g}: this run is not private"
+        )
+    if privacy.trust == "distributed" and job.channel == "plain":
+        warnings.append(
+            '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
+            "sees each client's upload, with its part of the noise, and is not covered"
+        )
+    if job.participation.dropout_rate:
+        warnings.append(
+            f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
+            f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
+            "with void ones the budget ends the run before its last round (exit 6), unless [stop] epsilon allows more"
+        )
+    if job.record.evaluate_every and not job.record.released_only:
+        warnings.append(
+            "[privacy]: training loss, certificates and what else is measured over training data are computed without "
+            "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
+        )
+    return warnings
+
+
+def _void(privacy: Privacy, channel: str) -> str:
+    """Whether a round whose sum is not opened has released anything, as text."""
+    if privacy.trust == "local":
+        return "and a void one is a release: each client has sent its upload, with its own noise"
+    if privacy.trust == "distributed" and channel == "plain":
+        return "and a void one is a release: the server has seen each client's upload"
+    return "though nothing of a void one was opened"
+
+
+def _shared(job: Job) -> Iterator[str]:
+    """A warning where the server's process holds the key that opens all uploads."""
+    if one_key(job.protection()) and not job.dedicated:
+        yield (
+            "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
+            "upload: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"
+        )
+
+
+def shown(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, text) on the privacy of a run, from run.json and its summary; empty for a run without [privacy]."""
+    if run.get("delta") is None:
+        return
+    yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
+    yield "epsilon", "; ".join(_parts(run, summary))
+
+
+def _parts(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """The statements on epsilon."""
+    epsilon, conditional = summary["epsilon"], summary["epsilon_if_secret"]
+    if run["noise_multiplier"] == 0:
+        yield "infinite: there is no noise"
+        return
+    name = "epsilon" if epsilon is not None else "epsilon_if_secret"
+    # run.json has it only if the run ended normally
+    last = "" if run.get(name) is not None else ", when it was last measured; later rounds are in the ledger alone"
+    if epsilon is not None:
+        yield f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
+    elif conditional is None:
+        yield "infinite: there is too little noise" if run.get("ended") else "not known"
+    else:
+        at = f"at delta = {run['delta']:g}{last}"
+        yield f"none; were its noise secret, and integers, it would be {conditional:.6g} {at}"
+    if run.get("epsilon_unamplified") is not None:
+        yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
+    if run.get("epsilon_colluding") is not None:
+        colluding, fewest = run["colluding"]
+        text = f"if {colluding} of a round's {fewest} clients tell the server their noise"
+        yield f"{text}, {run['epsilon_colluding']:.6g}, which the budget does not cover"
+    if run.get("epsilon_paper") is not None:
+        yield f"by the formula of the FedPDM-DP paper, which is no bound, {run['epsilon_paper']:.6g}"

@@ -1,0 +1,1 @@
+"""Finished runs, read: summaries, comparisons, choices. No MPI, no running."""

@@ -1,0 +1,162 @@
+"""The table of `mpifed compare`: names first, then what sets the runs apart, then their numbers.
+
+Columns that do not fit are moved below the table: first the numbers that are the same in all rows, then the widest
+settings, then names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpifed.job.components import key_of
+from mpifed.results.best import Setting, toml_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDTH = 120  # characters that a table should fit into
+_WIDEST = 100_000  # characters: wider than any table
+_NARROW = 12  # characters: a setting that is no wider stays in the table
+_NAMES = 40  # characters: names that are wider go below, if the table is too wide
+
+
+class Shown(NamedTuple):
+    """A column of the table."""
+
+    name: str
+    cells: list[str]  # by row
+    kind: str  # "names", "setting", "count" or "number"
+
+    @property
+    def width(self) -> int:
+        """Width of the widest cell, or of the header, in characters."""
+        return max(map(len, (self.name, *self.cells)))
+
+
+def drawn(columns: Sequence[Shown], terminal: bool = False) -> str:
+    """The table as text, with the columns that do not fit listed below it."""
+    screen = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else WIDTH
+    beside, below = _fitted(columns, screen)
+    text, width = _text(_table(beside, terminal, " "))
+    if terminal and width > screen:
+        text, _ = _text(_table(beside, terminal, "\n"))
+    return "\n".join([text, *_below(beside, below)])
+
+
+def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that set these settings apart.
+
+    Keys of an algorithm or model are left out where every value is absent, or the default of the algorithm or model
+    that the run names.
+    """
+    keys = [key for key, value in settings[0].items() if any(other[key] != value for other in settings)]
+    return [key for key in keys if not all(_by_default(key, run) for run in settings)]
+
+
+def _by_default(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a value is absent, or the default of this run's algorithm or model."""
+    value = settings[key]
+    if value is None:
+        return True
+    table, _, name = key.partition(".")
+    return name in (known := _defaults(table, settings)) and value == known[name]
+
+
+def _defaults(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of the class that a table names, by key; empty where all runs name the same class."""
+    from mpifed.algorithms import ALGORITHMS
+    from mpifed.maths.objectives import OBJECTIVES
+    from mpifed.maths.optimizers import SGD, ServerSGD
+
+    of_table: dict[str, Any] = {
+        "algorithm": ALGORITHMS.get(settings.get("algorithm.name", "")),
+        "model": OBJECTIVES.get(settings.get("model.name", "")),
+        "client_optimizer": SGD if "algorithm.name" in settings else None,
+        "server_optimizer": ServerSGD if "algorithm.name" in settings else None,
+    }
+    kind = of_table.get(table)
+    fields = () if kind is None else dataclasses.fields(kind)
+    defaults = {key_of(field): _listed(field.default) for field in fields if field.default is not dataclasses.MISSING}
+    return defaults | ({"name": "sgd"} if kind in (SGD, ServerSGD) else {})
+
+
+def _listed(value: Any) -> Any:
+    """A value as a job file has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def setting_text(value: Any) -> str:
+    """A value as TOML; empty for a key that only jobs of other runs have."""
+    return "" if value is None else toml_text(value)
+
+
+def setting_columns(settings: Sequence[Setting]) -> list[Shown]:
+    """A column for each key in which the settings differ."""
+    tables = [setting.settings for setting in settings]
+    return [Shown(key, [setting_text(table[key]) for table in tables], "setting") for key in varying(tables)]
+
+
+def _fitted(columns: Sequence[Shown], most: int) -> tuple[list[Shown], list[Shown]]:
+    """(the columns of the table, those listed below it)."""
+    beside, below = list(columns), []
+
+    def too_wide() -> bool:
+        return sum(column.width + 2 for column in beside) - 2 > most
+
+    def moved(column: Shown) -> None:
+        beside.remove(column)
+        below.append(column)
+
+    numbers = [column for column in columns if column.kind == "number" and len(column.cells) > 1]
+    for column in [column for column in numbers if len(set(column.cells)) == 1]:
+        if too_wide():
+            moved(column)
+    settings = [column for column in columns if column.kind == "setting"]
+    for column in sorted(settings, key=lambda column: -column.width):
+        if too_wide() and column.width > _NARROW:
+            moved(column)
+    if too_wide() and columns[0].kind == "names" and columns[0].width > _NAMES and len(columns[0].cells) > 1:
+        moved(columns[0])
+        beside.insert(0, Shown("row", [str(number) for number in range(1, len(columns[0].cells) + 1)], "names"))
+    return beside, below
+
+
+def _below(beside: Sequence[Shown], below: Sequence[Shown]) -> Iterator[str]:
+    """A line for numbers that are the same in all rows, and a line per row for each other column."""
+    alike = [f"{column.name} {column.cells[0]}" for column in below if column.kind == "number"]
+    if alike:
+        yield f"In all rows: {', '.join(alike)}"
+    for column in below:
+        if column.kind != "number":
+            yield f"{column.name}:"
+            yield from (f"  {row}: {cell}" for row, cell in zip(beside[0].cells, column.cells, strict=True) if cell)
+
+
+def _text(table: Table) -> tuple[str, int]:
+    """(a table as text, its width); no line is wrapped, and no number truncated."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=_WIDEST, force_terminal=table.box is not None, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    return "\n".join(line.rstrip() for line in lines), console.measure(table).maximum
+
+
+def _table(columns: Sequence[Shown], terminal: bool, between: str) -> Table:
+    """A plain table, or at a terminal one with a ruled header; `between` replaces the spaces where cells may break."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for column in columns:
+        table.add_column(Text(column.name), justify="left" if column.kind in ("names", "setting") else "right")
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*(Text(re.sub(r"(?<!to) (?=\+-|to |point-|\()", between, cell)) for cell in row))
+    return table

@@ -1,0 +1,179 @@
+"""Evaluation, which is not in the training time: losses over all rows by exchanges, test data on rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import inf
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from mpifed.algorithms.certificate import known
+from mpifed.algorithms.horizontal import CHUNK
+from mpifed.comm.transport import Transport
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.block import Block
+from mpifed.core.exchange import Columns, Measure, Problem, States, Summation, play
+from mpifed.core.record import Record
+from mpifed.core.roster import Roster
+from mpifed.core.round import Round
+from mpifed.core.states import ClientStates
+from mpifed.job import goals
+from mpifed.job.job import Job
+from mpifed.maths.objectives import Parameters
+from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
+
+
+def measure(
+    measures: Sequence[Measure],
+    algorithm: Algorithm,
+    server: Record,
+    blocks: Sequence[Block],
+    states: States,
+    now: Round,
+    summation: Summation,
+    test: Block | None,
+    certify: bool = True,
+    room: float = inf,
+    first: Mapping[str, Any] | None = MappingProxyType({}),
+) -> tuple[Columns, dict[str, Any]]:
+    """(columns of a row of the history, numbers of the first iterate), on rank 0; empty elsewhere. Collective.
+
+    Parameters
+    ----------
+    states : of the algorithm's clients, a record for each block
+    now : a round in which all clients participate
+    test : the test data as the block of one client, on rank 0 alone
+    certify : compute the certificates too; otherwise their columns are None
+    room : bytes of memory for the clients' states during the evaluation
+    first : the numbers of the first iterate; empty at the first iterate itself, None where they are not known, so that
+        certificates that need them are left out
+    """
+    columns: Columns = {}
+    numbers = dict(first or {})
+    roster = Roster.of(blocks)
+    for measurement in measures:
+        if measurement.certificate and not (certify and (measurement.first is None or first is not None)):
+            columns |= dict.fromkeys(measurement.certificate)
+            continue
+        state = measurement.start(server) if summation.serves else None
+        clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
+        for _ in range(measurement.turns):
+            state, clients = play(measurement.exchanges, state, clients, now, summation)
+        if summation.serves:
+            if not first and measurement.first is not None:
+                numbers |= measurement.first(server, state)
+            columns |= measurement.report(server, state, numbers)
+    if summation.serves and test is not None:
+        columns |= test_scores(algorithm.problem, algorithm.model(server), test)
+    return columns, numbers
+
+
+def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
+    """The states with which the evaluation of the clients of block `i` begins."""
+    return measurement.start_clients(roster.visit(i, keep=False), states[i])
+
+
+def test_scores(problem: Problem, model: Parameters, test: Block) -> dict[str, float]:
+    """Mean loss and, for classification, accuracy on the rows of a block of one client."""
+    losses, right, rows = 0.0, 0, 0
+    for _, batch in test.everything(CHUNK):
+        scores = problem.objective.scores(model.first, batch.X)
+        losses += float(problem.objective.loss(model.head, scores, batch.y).sum(dtype="float64"))
+        right += int((problem.objective.predict(model.head, scores) == batch.y).sum())
+        rows += batch.y.size
+    columns = {"test_loss": losses / rows}
+    if problem.outputs > 1:
+        columns["test_accuracy"] = right / rows
+    return columns
+
+
+class Trained(NamedTuple):
+    """The states after a round."""
+
+    round: int  # rounds done
+    server: Record  # None on ranks but 0
+    clients: States
+
+
+class Evaluation:
+    """What a run has measured last, and whether the job's goals are reached; all but `lacking` is collective.
+
+    `row` is the last row of the history, `late` has columns of the last model that are not in it, `first` numbers of
+    the first iterate that certificates need, on rank 0; `reached` is whether the model of this round reaches what
+    `[stop]` requires.
+    """
+
+    def __init__(self, job: Job, transport: Transport, ready: Ready) -> None:
+        self._job, self._transport, self._ready = job, transport, ready
+        self._measures = measures_of(job, ready.algorithm)
+        self.row: dict[str, Any] = {}
+        self.late: Columns = {}
+        self.first: Mapping[str, Any] | None = None
+        self.reached = False
+
+    def share_row(self) -> None:
+        """Every rank must know what has been measured already."""
+        self.row = self._transport.share(self.row)
+
+    def advance(self) -> None:
+        """A round is done: what was measured is not of this model."""
+        self.late, self.reached = {}, False
+
+    def columns(self, trained: Trained, measures: Sequence[Measure] | None = None, certify: bool = True) -> Columns:
+        """The columns of the history that `measures` give; by default all of the job's."""
+        ready, first = self._ready, self.first if trained.round else self.first or {}
+        columns, numbers = measure(
+            self._measures if measures is None else measures, ready.algorithm, trained.server, ready.aggregator.blocks,
+            trained.clients, ready.everybody, ready.aggregator, ready.test, certify, self._job.data.state_gib * 2**30,
+            first,
+        )  # fmt: skip
+        if not trained.round:
+            self.first = numbers
+        return columns
+
+    def begin(self, trained: Trained) -> None:
+        """The numbers of the first iterate over all rows, where goals are measured over these at the end."""
+        if self._goals_apart():
+            self.columns(trained, [measure for measure in self._all_rows() if measure.certificate])
+
+    def check_whether_reached(self, trained: Trained) -> None:
+        """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
+        if not self._job.stop.certificates or self.row.get("round") != trained.round:
+            return
+        serves = self._ready.aggregator.serves
+        self.reached = self._transport.share(serves and not self.lacking())
+        if self.reached and self._job.record.evaluate_rows:
+            self.late = self.columns(trained, self._all_rows())
+            self.reached = self._transport.share(serves and not self.lacking())
+
+    def complete(self, trained: Trained, measured: bool) -> None:
+        """What the last row lacks: certificates, and limits over all rows; `measured`: it was there before the end."""
+        if self._goals_apart():
+            # otherwise all rows were measured to decide whether this is the end
+            if not self._transport.share(bool(self.late)):
+                self.late = self.columns(trained, self._all_rows())
+            return
+        certificates = [measure for measure in self._measures if measure.certificate]
+        lacks = certificates and known(self.row, "kkt_residual") is None
+        if self._job.record.evaluate_every and measured and self._transport.share(lacks):
+            self.late = self.columns(trained, certificates)
+
+    def lacking(self) -> list[str]:
+        """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
+        columns = self.last_columns()
+        unreached = list(goals.unreached(self._job, columns))
+        why = goals.contradiction(columns)
+        return [*unreached, why] if unreached and why else unreached
+
+    def last_columns(self) -> dict[str, Any]:
+        """All columns of the last measured model."""
+        return self.row | self.late
+
+    def _goals_apart(self) -> bool:
+        """Whether goals are measured apart from rows of the history, which are of a sample of the rows, or not made."""
+        record = self._job.record
+        return goals.has_goals(self._job) and bool(record.evaluate_rows or not record.evaluate_every)
+
+    def _all_rows(self) -> list[Measure]:
+        return [*measures_of_all_rows(self._job, self._ready.algorithm)]

@@ -1,0 +1,60 @@
+"""How a run ends: the orders that end it, and the error that reports each end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpifed.comm.transport import JOINED
+from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
+from mpifed.core.text import command_line
+from mpifed.job.job import Job
+
+LIMIT_REACHED = 1  # an order: the run ends normally
+INTERRUPTED = Interrupted.exit_code  # an order: write a checkpoint and end
+BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends and cannot go on
+TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
+
+
+def exit_code(end: int) -> int:
+    """The exit code of an end, which is given as an order or as an exit code."""
+    return TooFewClients.exit_code if end == TOO_FEW else end
+
+
+def error_of(
+    end: int, job: Job, done: int, out: Path, lacking: Sequence[str], refusal: str | None
+) -> MpifedError | None:
+    """The error of a run that ends after `done` rounds, the same on every rank; None after a normal end.
+
+    Parameters
+    ----------
+    lacking : the goals of the job that the last model does not reach, and why
+    refusal : why the budget allows no further round
+    """
+    if end == INTERRUPTED:
+        # a batch script, which sets this variable, queues its job again and says so
+        how = "" if JOINED in os.environ else f"; go on with {command_line('--resume', '--out', out)}"
+        return Interrupted(f"interrupted after round {done}, whose checkpoint is written{how}", agreed=True)
+    if end == BUDGET_SPENT:
+        return BudgetSpent(
+            f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "
+            "goes on only with a larger budget: --set stop.epsilon=... --resume",
+            agreed=True,
+        )
+    if end == TOO_FEW:
+        part = job.participation
+        return TooFewClients(
+            f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
+            f"{part.max_dropouts} clients left, or in one after a sum had been opened already; a sum of so few is "
+            f"not opened; the model of round {done} stands in {out}; start anew with larger max_dropouts or attempts",
+            agreed=True,
+        )
+    if end == NotCertified.exit_code:
+        more = "--set rounds=..." if done >= job.rounds else "--set stop.seconds=..."
+        return NotCertified(
+            f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; where more rounds may "
+            f"help, go on with {more} --resume",
+            agreed=True,
+        )
+    return None

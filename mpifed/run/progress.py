@@ -1,0 +1,134 @@
+"""The output during a run: a progress bar at a terminal, a line per measured round elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from mpifed.core.io_errors import say
+from mpifed.files.columns import shown
+
+_REFRESH_S = 0.1
+
+
+class Reporter(Protocol):
+    """Receives the progress of a run; on rank 0."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        """The run begins or is resumed, with `done` of `rounds` completed."""
+
+    def advance(self, done: int) -> None:
+        """`done` rounds are completed."""
+
+    def row(self, columns: dict[str, Any]) -> None:
+        """A round was measured."""
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+
+    def note(self, text: str) -> None:
+        """Print a note."""
+
+    def end(self) -> None:
+        """The run has ended."""
+
+
+class Silent:
+    """A reporter that prints nothing."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        pass
+
+    def advance(self, done: int) -> None:
+        pass
+
+    def row(self, columns: dict[str, Any]) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A reporter that prints a line for every measured round."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        say(title)
+
+    def row(self, columns: dict[str, Any]) -> None:
+        say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
+
+    def warn(self, text: str) -> None:
+        say(f"mpifed: warning: {text}", file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        print(f"mpifed: note: {text}", file=sys.stderr, flush=True)
+
+
+class Bar:
+    """A reporter with a progress bar: rounds, loss, accuracy, time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=Console(force_terminal=True),  # a launcher may put a pipe before the terminal
+        )
+        self._next = 0.0
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        self._progress.start()
+        self._progress.console.print(title, highlight=False)
+        self._task = self._progress.add_task("rounds", total=rounds, completed=done, numbers="")
+
+    def advance(self, done: int) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _REFRESH_S
+            self._progress.update(self._task, completed=done)
+
+    def row(self, columns: dict[str, Any]) -> None:
+        self._progress.update(self._task, completed=columns["round"], numbers=_numbers(columns))
+
+    def warn(self, text: str) -> None:
+        self._progress.console.print(f"mpifed: warning: {text}", highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(f"mpifed: note: {text}", highlight=False, markup=False)
+
+    def end(self) -> None:
+        self._progress.stop()
+
+
+def reporter(rank: int, progress: str = "auto") -> Reporter:
+    """The reporter of this process; `progress`: bar, lines, none, or auto (a bar at a terminal, else lines)."""
+    if rank or progress == "none":
+        return Silent()
+    if progress == "auto":
+        progress = "bar" if sys.stdout.isatty() else "lines"
+    return Bar() if progress == "bar" else Lines()
+
+
+def _numbers(columns: dict[str, Any]) -> str:
+    texts = []
+    for column in shown("progress"):
+        value = columns.get(column.name)
+        if value is not None:
+            form = ".2%" if column.unit == "%" else ".4f" if column.name.endswith("loss") else ".2e"
+            texts.append(f"{column.label} {value:{form}}")
+    limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
+    if limited:
+        texts.append(f"constraints {' '.join(limited)}")
+    return "  ".join(texts)

@@ -1,0 +1,47 @@
+"""`[data] stage`: the shards that a node hosts are copied to its local disk, and read from there."""
+
+from __future__ import annotations
+
+from mpifed.comm.placement import Placement
+from mpifed.comm.transport import Transport
+from mpifed.job.schema import DataTable
+from mpifed.run.agreement import agreed
+from mpifed.shards import layout, staging
+from mpifed.shards.store import FederatedDataset
+
+
+def staged(table: DataTable, data: FederatedDataset, placement: Placement, transport: Transport) -> FederatedDataset:
+    """The data as this rank reads them: from their folder, or from the copy on its node. Collective.
+
+    Each file is copied by a single rank of the node: a shard file by the first that hosts one of its clients,
+    `federation.h5` by the node's first rank. The bits are the same.
+
+    Raises
+    ------
+    UsageError, DataError
+        on every rank, when a node has no such folder, no room in it, or a file is damaged.
+    """
+    stage = table.stage
+    if stage is None:
+        return data
+    with agreed(transport):
+        checksum = staging.checksum_of(data) if transport.rank == 0 else ""
+    checksum = transport.share(checksum)
+    with agreed(transport):
+        folder = staging.folder_of(stage, checksum)
+    of_node = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
+    hosted = {rank: [client for clients in placement.of(rank) for client in clients] for rank in of_node}
+    files = {layout.FEDERATION: (of_node[0], checksum)}  # who copies it, and its SHA-256
+    for rank in of_node:
+        for name, expected in staging.files_of(data, hosted[rank]).items():
+            files.setdefault(name, (rank, expected))
+    with agreed(transport):
+        if transport.rank == of_node[0]:
+            staging.make_ready(data, folder, files)
+    with agreed(transport):
+        for name, (rank, expected) in files.items():
+            if rank == transport.rank:
+                staging.copy(data.path / name, folder / name, expected, table.verify)
+    with agreed(transport):
+        copied = staging.opened(data, folder, hosted[transport.rank])
+    return copied
