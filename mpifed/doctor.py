@@ -29,7 +29,7 @@ from mpifed.comm.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.transport import Alone, connect, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.results.units import human_bytes
+from mpifed.results.text import human_bytes
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
 

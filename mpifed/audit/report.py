@@ -20,7 +20,7 @@ from mpifed.core.text import counted
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import write_json
 from mpifed.privacy.disclosure import mark
-from mpifed.results.show import human_bytes
+from mpifed.results.text import human_bytes
 
 PICTURES = 8  # most pairs in an image
 _KINDS = {EACH: "-each", SUM: "-sum", SEALED: "-sealed"}

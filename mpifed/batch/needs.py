@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpifed.batch.durations import is_number, limit_of
 from mpifed.core.errors import UsageError
-from mpifed.results.units import human_bytes, human_seconds
+from mpifed.results.text import human_bytes, human_seconds
 
 _MEMORY_FACTOR, _MEMORY_MORE_MIB = 1.25, 128  # messages, files and MPI's own memory, which the forecast leaves out
 _MEMORY_STEP_MIB = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpifed.forecast.scale import WHY
-from mpifed.results.units import human_bytes, human_seconds
+from mpifed.results.text import human_bytes, human_seconds
 
 
 def scale_text(prediction: dict[str, Any]) -> str:

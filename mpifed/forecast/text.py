@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.costs import Costs, cost_lines, simulated_lines, simulated_s
-from mpifed.results.units import human_bytes, human_seconds
+from mpifed.results.text import human_bytes, human_seconds
 
 _WIDTH = 100
 _INDENT = 12

@@ -25,7 +25,7 @@ from mpifed.results.best import (
 )
 from mpifed.results.compare_table import Shown, drawn, setting_columns
 from mpifed.results.pareto import Recommendation, recommend
-from mpifed.results.show import line_of, meaning, value_of
+from mpifed.results.text import line_of, meaning, value_of
 
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 

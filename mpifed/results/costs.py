@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mpifed.job.time_model import KINDS
-from mpifed.results.units import human_bytes, human_seconds
+from mpifed.results.text import human_bytes, human_seconds
 
 Costs = Mapping[str, Mapping[str, float]]  # by exchange, or "keys": up_bytes, down_bytes, crypto_s
 

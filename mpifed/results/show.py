@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpifed.core.errors import DataError, UsageError, end_of
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.run_folder import RUN, read_run, summary
@@ -17,7 +17,7 @@ from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.best import is_sweep
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.show_certificate import certificate_lines
-from mpifed.results.units import human_bytes as human_bytes
+from mpifed.results.text import line_of, meaning, value_of
 
 
 def run_summary(folder: Path) -> Any:
@@ -75,29 +75,6 @@ def _status(summary: dict[str, Any]) -> str:
     return f"{meaning(None)} after round {summary['rounds'] or 0}; resume it with --resume if it is not running"
 
 
-def meaning(code: int | None) -> str:
-    """The meaning of a run's exit code."""
-    return "killed or still running" if code is None else end_of(code).summary
-
-
-def line_of(label: str, text: str) -> str:
-    """A line of a summary."""
-    return f"{label:30} {text}"
-
-
 def _with_unit(key: str, value: Any) -> str:
     text = value_of(key, value)
     return f"{text} s" if columns.column_of(key).unit == "s" else text
-
-
-def value_of(key: str, value: Any, digits: int = 6) -> str:
-    """A number of a column, formatted for reading."""
-    unit = columns.column_of(key).unit
-    if unit == "B":
-        return human_bytes(value)
-    if unit == "%":
-        return f"{value:.2%}"
-    if not isinstance(value, float):
-        return str(value)
-    text = f"{value:.{digits}g}"
-    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text

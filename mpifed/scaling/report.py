@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mpifed.results.units import human_seconds
+from mpifed.results.text import human_seconds
 from mpifed.scaling.plan import STRONG
 from mpifed.scaling.results import PARTS, Series
 

@@ -16,6 +16,7 @@ import mpifed
 
 PACKAGE = Path(mpifed.__file__).parent
 # what each package may import of the others: core <- maths, shards <- algorithms; core, maths.fixedpoint <- comm
+_JOB = ["core", "maths", "shards", "algorithms", "comm", "files", "job"]
 MAY = {
     "core": ["core"],
     "maths": ["core", "maths"],
@@ -27,22 +28,10 @@ MAY = {
     "privacy": ["core", "maths", "comm.channel", "files", "job", "privacy"],
     "results": ["core", "maths", "algorithms", "files", "job", "privacy", "results"],
     "explain": ["core", "maths", "shards", "algorithms", "files", "job", "explain"],
-    "run": ["core", "maths", "shards", "algorithms", "comm", "files", "job", "privacy", "results", "run"],
-    "forecast": [
-        "core",
-        "maths",
-        "shards",
-        "algorithms",
-        "comm",
-        "files",
-        "job",
-        "privacy",
-        "results",
-        "run",
-        "forecast",
-    ],
+    "run": [*_JOB, "privacy", "results", "run"],
+    "forecast": [*_JOB, "privacy", "results", "run", "forecast"],
     "batch": ["core", "shards", "comm", "files", "job", "results", "run", "forecast", "batch"],
-    "audit": ["core", "maths", "shards", "algorithms", "comm", "files", "job", "privacy", "run", "audit"],
+    "audit": [*_JOB, "privacy", "results.text", "run", "audit"],
     "scaling": ["core", "shards", "files", "job", "results", "run", "forecast", "batch.plugin", "plots", "scaling"],
     "plots.py": ["core", "files", "job.loading", "results.best"],
 }

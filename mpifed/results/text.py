@@ -1,0 +1,48 @@
+"""Numbers and lines of summaries, as text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpifed.core.errors import end_of
+from mpifed.files import columns
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def human_seconds(seconds: float) -> str:
+    """0.0021 -> '2.1 ms'."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def meaning(code: int | None) -> str:
+    """The meaning of a run's exit code."""
+    return "killed or still running" if code is None else end_of(code).summary
+
+
+def line_of(label: str, text: str) -> str:
+    """A line of a summary."""
+    return f"{label:30} {text}"
+
+
+def value_of(key: str, value: Any, digits: int = 6) -> str:
+    """A number of a column, formatted for reading."""
+    unit = columns.column_of(key).unit
+    if unit == "B":
+        return human_bytes(value)
+    if unit == "%":
+        return f"{value:.2%}"
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
